@@ -14,24 +14,26 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 16] = [
+const EDGES: [(&str, &[&str], &[&str]); 17] = [
     ("retryproof-duration", &[], &[]),
-    ("retryproof-core", &["retryproof-duration"], &[KIT]),
+    ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
+    // A store like the others, and what the tests of all adapters run on.
+    (MEMORY, &["retryproof-core"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
-    (KIT, &["retryproof-core"], &[]),
+    (KIT, &["retryproof-core", MEMORY], &[]),
     // Independent: a caller of a service does not need its engine.
     ("retryproof-client", &[], &[]),
-    ("retryproof-http", &["retryproof-core"], &[KIT]),
+    ("retryproof-http", &["retryproof-core"], &[KIT, MEMORY]),
     // The same protocol in another framework.
-    ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[]),
-    ("retryproof-tower", &["retryproof-core"], &[KIT]),
-    ("retryproof-kafka", &["retryproof-core"], &[KIT]),
-    ("retryproof-nats", &["retryproof-core"], &[KIT]),
+    ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[MEMORY]),
+    ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
+    ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
+    ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
     ("retryproof-mysql", &["retryproof-core"], &[KIT]),
     // Durations in its URLs are written as everywhere (CTX-4).
-    ("retryproof-rabbitmq", &["retryproof-core"], &[KIT]),
+    ("retryproof-rabbitmq", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-redis", &["retryproof-core", "retryproof-duration"], &[KIT]),
     (
         FACADE,
@@ -44,6 +46,7 @@ const EDGES: [(&str, &[&str], &[&str]); 16] = [
             "retryproof-tower",
             "retryproof-kafka",
             "retryproof-nats",
+            MEMORY,
             "retryproof-sqlite",
             "retryproof-postgres",
             "retryproof-mysql",
@@ -55,6 +58,7 @@ const EDGES: [(&str, &[&str], &[&str]); 16] = [
 ];
 const FACADE: &str = "retryproof";
 const KIT: &str = "retryproof-testkit";
+const MEMORY: &str = "retryproof-memory";
 
 /// Drivers and HTTP types, by the beginning of their crates' names: core knows none of them.
 const FOREIGN_TO_CORE: [&str; 16] = [

@@ -73,7 +73,7 @@ fn plan(root: &Path) -> Vec<Step> {
     step("tests", "unit and integration tests", Work::Tests(runner));
     let doctests = Cargo::new("test --workspace --all-features --doc --locked --no-fail-fast");
     step("doc tests", "the examples in the documentation", Work::Tests(doctests));
-    let loom = Cargo::new("test -p retryproof-core --release --test loom --locked")
+    let loom = Cargo::new("test -p retryproof-memory --release --test loom --locked")
         .flags("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", cargo::target().join("loom").to_string_lossy());
     step("loom", "every interleaving of the memory store's lock-free parts", Work::Tests(loom));

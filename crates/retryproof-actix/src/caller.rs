@@ -38,7 +38,8 @@ pub(crate) fn with_request(
 ///
 /// ```
 /// use actix_web::{HttpMessage, HttpRequest};
-/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_core::IdempotencyEngine;
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_http::IdempotencyFilter;
 ///
 /// struct Tenant(String);
@@ -67,7 +68,8 @@ pub fn caller<C: IntoCaller>(
 ///
 /// ```
 /// use actix_web::HttpRequest;
-/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_core::IdempotencyEngine;
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_http::IdempotencyFilter;
 ///
 /// async fn tenant_of(token: &str) -> Option<String> {

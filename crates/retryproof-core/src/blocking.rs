@@ -7,7 +7,8 @@
 //!
 //! ```
 //! # #[cfg(feature = "blocking")] {
-//! use retryproof_core::{IdempotencyContext, MemoryStore, Outcome, blocking};
+//! use retryproof_core::{IdempotencyContext, Outcome, blocking};
+//! use retryproof_memory::MemoryStore;
 //!
 //! let engine = blocking::Engine::new(MemoryStore::new())?;
 //! let ctx = IdempotencyContext::builder("invoices", "2026-11").build()?;

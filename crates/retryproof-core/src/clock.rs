@@ -38,7 +38,7 @@ impl Clock for SystemClock {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use retryproof_core::MemoryStore;
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_core::clock::ManualClock;
 ///
 /// let clock = ManualClock::new();

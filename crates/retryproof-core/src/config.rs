@@ -58,7 +58,8 @@ pub enum CompletionFailurePolicy {
 /// ```
 /// use std::time::Duration;
 /// use retryproof_core::config::ScopeConfig;
-/// use retryproof_core::{IdempotencyConfig, IdempotencyEngine, MemoryStore};
+/// use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
+/// use retryproof_memory::MemoryStore;
 ///
 /// let mut config = IdempotencyConfig::default();
 /// config.default_ttl = Duration::from_secs(7 * 86_400);

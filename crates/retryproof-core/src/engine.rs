@@ -45,7 +45,8 @@ use state::EngineState;
 /// Runs a unit of work once per (scope, key). Cheap to clone; clones are the same engine.
 ///
 /// ```
-/// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome};
+/// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, Outcome};
+/// # use retryproof_memory::MemoryStore;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let engine = IdempotencyEngine::new(MemoryStore::new());
 /// let charge = async || {

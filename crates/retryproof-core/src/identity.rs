@@ -209,10 +209,14 @@ impl Identity {
         &self.key
     }
 
-    /// A hash of both halves under a key of this process: the same for equal identities, and nobody
-    /// outside can aim at another's.
+    /// A hash of scope and key with a random seed of this process, for stores that keep records in
+    /// memory.
+    ///
+    /// It is computed once, so that a lookup need not hash the strings again, and clients cannot
+    /// choose keys that collide. It differs in each process: never store it or send it anywhere.
+    #[must_use]
     #[inline]
-    pub(crate) fn keyed_hash(&self) -> u64 {
+    pub fn keyed_hash(&self) -> u64 {
         self.hash
     }
 }

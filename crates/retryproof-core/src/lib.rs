@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! The engine, the store contract and the memory store of `retryproof`, which runs a unit of work
-//! once per (scope, key).
+//! The engine and the store contract of `retryproof`, which runs a unit of work once per (scope,
+//! key).
 //!
 //! # When to use this crate
 //! Applications depend on the facade crate, [`retryproof`](https://docs.rs/retryproof), which
@@ -13,9 +13,8 @@
 //! result, and a different request under the same key is refused.
 //!
 //! ```
-//! use retryproof_core::{
-//!     ExecuteError, Fingerprint, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
-//! };
+//! use retryproof_core::{ExecuteError, Fingerprint, IdempotencyContext, IdempotencyEngine, Outcome};
+//! use retryproof_memory::MemoryStore;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,7 +96,7 @@ pub use outcome::{
 };
 pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
-pub use store::{IdempotencyStore, MemoryStore, MemoryStoreBuilder, SharedStore};
+pub use store::{IdempotencyStore, SharedStore};
 
 /// The engine and everything it returns can be sent between threads.
 const _: () = {

@@ -24,7 +24,7 @@
 //!
 //! ```
 //! # use std::time::Duration;
-//! # use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
+//! # use {retryproof_core::{IdempotencyContext, IdempotencyEngine}, retryproof_memory::MemoryStore};
 //! use retryproof_core::listener::Verdict;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -74,7 +74,8 @@ pub struct LeaseEvent<'a> {
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use retryproof_core::observe::{LeaseEvent, Observer};
-/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_core::IdempotencyEngine;
+/// use retryproof_memory::MemoryStore;
 ///
 /// #[derive(Default)]
 /// struct Takeovers(AtomicU64);

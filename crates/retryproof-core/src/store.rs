@@ -44,14 +44,12 @@ mod capability;
 pub(crate) mod caught;
 mod join;
 mod known;
-mod memory;
 mod pulse;
 mod shared;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
 pub use known::Known;
-pub use memory::{MemoryStore, MemoryStoreBuilder};
 pub use pulse::Pulse;
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
@@ -249,7 +247,8 @@ impl StoreProfile {
 /// ```
 /// use std::time::Duration;
 /// use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite};
-/// use retryproof_core::{CodecId, IdempotencyStore, Identity, MemoryStore, OwnerId, Payload};
+/// use retryproof_core::{CodecId, IdempotencyStore, Identity, OwnerId, Payload};
+/// use retryproof_memory::MemoryStore;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -37,7 +37,8 @@ const MAX_WARNED_SCOPES: usize = 1024;
 /// compile until `.caller(..)` or `.callers_share_keys()` was called (HTTP-16).
 ///
 /// ```
-/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_core::IdempotencyEngine;
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_http::IdempotencyFilter;
 ///
 /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))

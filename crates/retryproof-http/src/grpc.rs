@@ -15,7 +15,8 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use retryproof_core::{IdempotencyEngine, MemoryStore};
+//! use retryproof_core::IdempotencyEngine;
+//! use retryproof_memory::MemoryStore;
 //! use retryproof_http::{GuardedBody, IdempotencyFilter, Policy};
 //! use tower::{Layer, ServiceExt, service_fn};
 //!

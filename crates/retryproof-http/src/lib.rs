@@ -30,7 +30,8 @@
 //! ```
 //! # #[cfg(feature = "axum")] {
 //! use axum::{Router, routing::post};
-//! use retryproof_core::{IdempotencyEngine, MemoryStore};
+//! use retryproof_core::IdempotencyEngine;
+//! use retryproof_memory::MemoryStore;
 //! use retryproof_http::{IdempotencyFilter, Policy};
 //!
 //! async fn refund(order: String) -> String {
@@ -173,7 +174,8 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use retryproof_core::{IdempotencyEngine, MemoryStore};
+//! use retryproof_core::IdempotencyEngine;
+//! use retryproof_memory::MemoryStore;
 //! use retryproof_http::{GuardedBody, IdempotencyFilter, Policy};
 //! use tower::{Layer, ServiceExt, service_fn};
 //!

@@ -2,7 +2,7 @@
 //! The conformance kit: one macro call tests a store (STO-2).
 //!
 //! ```
-//! use retryproof_core::MemoryStore;
+//! use retryproof_memory::MemoryStore;
 //! use retryproof_testkit::{Subject, conformance};
 //!
 //! async fn subject() -> Subject {

@@ -209,7 +209,8 @@ impl fmt::Debug for Faults {
 /// A store that fails as its [`Faults`] specify, and otherwise behaves like the inner store.
 ///
 /// ```
-/// use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+/// use retryproof_core::{IdempotencyEngine, SharedStore};
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_testkit::{Fault, FaultStore, Faults, Operation};
 ///
 /// let faults = Faults::none();

@@ -172,7 +172,8 @@ impl Drop for Open<'_> {
 /// A store that keeps a [`CallLog`], for tests that count round trips or follow an order of calls.
 ///
 /// ```
-/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, SharedStore};
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, SharedStore};
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_testkit::{CallLog, Operation, Recorder};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

@@ -63,7 +63,8 @@ where
 /// action calls `runs.note()`. Use the macro inside an async function on a tokio runtime.
 ///
 /// ```
-/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine};
+/// use retryproof_memory::MemoryStore;
 /// use retryproof_testkit::{Runs, assert_runs_once};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

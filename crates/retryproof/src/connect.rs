@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opens the store that a URL names, if its feature is enabled (STO-1).
 
-use retryproof_core::{
-    Error, ErrorKind, IdempotencyConfig, MemoryStore, MemoryStoreBuilder, Result, SharedStore,
-};
+use retryproof_core::{Error, ErrorKind, IdempotencyConfig, Result, SharedStore};
 
 mod settings;
 
@@ -19,7 +17,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 ///
 /// | URL | store | feature |
 /// |---|---|---|
-/// | `memory:` | [`MemoryStore`]; its records end with the process | – |
+/// | `memory:` | `MemoryStore`; its records end with the process | `memory` (default) |
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
 /// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `max-connections=`, `pooler=` and the parameters of libpq may follow. `postgresql://` too | `postgres`, `postgres-tls` |
 /// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. `mariadb://` too | `mysql`, `mysql-tls` |
@@ -90,7 +88,8 @@ pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
 
 /// The store that a URL names, with its settings.
 enum Named {
-    Memory(MemoryStoreBuilder),
+    #[cfg(feature = "memory")]
+    Memory(retryproof_memory::MemoryStoreBuilder),
     #[cfg(feature = "sqlite")]
     Sqlite(retryproof_sqlite::SqliteConfig),
     #[cfg(feature = "postgres")]
@@ -104,7 +103,10 @@ enum Named {
 impl Named {
     fn parse(url: &str) -> Result<Self> {
         match url.split_once(':') {
-            Some(("memory", "")) => Ok(Self::Memory(MemoryStore::builder())),
+            #[cfg(feature = "memory")]
+            Some(("memory", "")) => Ok(Self::Memory(retryproof_memory::MemoryStore::builder())),
+            #[cfg(not(feature = "memory"))]
+            Some(("memory", "")) => Err(without("`memory`", "memory")),
             Some(("memory", _)) => Err(Error::new(
                 ErrorKind::Config,
                 "the URL of the memory store is `memory:`, with nothing after it",
@@ -158,6 +160,7 @@ impl Named {
 
     async fn open(self) -> Result<SharedStore> {
         match self {
+            #[cfg(feature = "memory")]
             Self::Memory(store) => Ok(store.build().into()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => retryproof_sqlite::SqliteStore::open_with(file)
@@ -182,6 +185,7 @@ impl Named {
 
     async fn migrate(self) -> Result<()> {
         match self {
+            #[cfg(feature = "memory")]
             Self::Memory(_) => Ok(()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => file.migrate(),
@@ -203,7 +207,13 @@ async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<
     tokio::time::timeout(most, work).await.map_err(late)?
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis")))]
+#[cfg(not(all(
+    feature = "memory",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+)))]
 fn without(feature: &str, scheme: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
@@ -241,7 +251,7 @@ fn unknown(scheme: &str) -> Error {
 /// Lists the forms of a URL, and which of them this build supports.
 fn forms() -> String {
     let all = [
-        ("`memory:`", true, ""),
+        ("`memory:`", cfg!(feature = "memory"), "`memory`"),
         ("`sqlite:FILE`", cfg!(feature = "sqlite"), "`sqlite` or `sqlite-bundled`"),
         ("`postgres://USER:PASSWORD@HOST:PORT/DATABASE`", cfg!(feature = "postgres"), "`postgres`"),
         ("`mysql://USER:PASSWORD@HOST:PORT/DATABASE`", cfg!(feature = "mysql"), "`mysql`"),
@@ -252,7 +262,10 @@ fn forms() -> String {
     let known: Vec<_> = of(true).map(|(form, ..)| *form).collect();
     let off: Vec<_> =
         of(false).map(|(form, _, feature)| format!("{form} with the feature {feature}")).collect();
-    let mut message = format!("this build supports {}", known.join(", "));
+    let mut message = match &known[..] {
+        [] => "this build has no store".to_owned(),
+        known => format!("this build supports {}", known.join(", ")),
+    };
     if !off.is_empty() {
         message.push_str(&format!("; `retryproof` also supports {}", off.join(", ")));
     }

@@ -42,9 +42,9 @@ pub use retryproof_core::{
     CompletionFailurePolicy, CompletionResult, ContextBuilder, EngineBuilder, Error, ErrorKind,
     ExecuteError, FencingToken, Fingerprint, FingerprintMode, HeldLease, IdempotencyConfig,
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, InFlight, IntoScope,
-    JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, MemoryStore, MemoryStoreBuilder,
-    NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit,
-    Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
+    JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, NoCodec, Observer, OnDrop,
+    OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit, Recorded, Rejected, Report,
+    Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
@@ -68,6 +68,9 @@ pub mod actix {
 
 #[cfg(feature = "macros")]
 pub use retryproof_macros::idempotent;
+
+#[cfg(feature = "memory")]
+pub use retryproof_memory::{MemoryStore, MemoryStoreBuilder};
 
 /// The MySQL and MariaDB store.
 #[cfg(feature = "mysql")]

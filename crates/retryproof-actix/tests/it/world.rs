@@ -10,8 +10,9 @@ use actix_web::http::header::HeaderName;
 use actix_web::test::TestRequest;
 use actix_web::{Error, test};
 use bytes::Bytes;
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_core::IdempotencyEngine;
 use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_memory::MemoryStore;
 
 pub(crate) const POLICY: Policy = Policy::new("orders");
 

@@ -160,7 +160,8 @@ impl Lease {
     /// handler states its own fate (`AnswerFate`).
     ///
     /// ```
-    /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine, MemoryStore};
+    /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};
+    /// # use retryproof_memory::MemoryStore;
     /// # enum PayError { TimedOut, Refused }
     /// # async fn charge(_key: String) -> Result<u64, PayError> { Err(PayError::TimedOut) }
     /// # #[tokio::main(flavor = "current_thread")]

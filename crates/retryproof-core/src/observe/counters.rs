@@ -17,7 +17,8 @@ use crate::outcome::Recorded;
 /// ```
 /// use std::sync::Arc;
 /// use retryproof_core::observe::Counters;
-/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine};
+/// use retryproof_memory::MemoryStore;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -193,19 +193,16 @@ impl<S: Join> DynJoin for S {
 
 /// A type-erased store with its capabilities, cheap to clone. An engine holds one.
 ///
-/// # When to use
-/// For your own store or wrapper, and to share one store between engines. The stores of this project
-/// convert into a `SharedStore` with all of their capabilities.
-///
-/// [`new`](Self::new) knows the contract alone. A [`builder`](Self::builder) also captures the
-/// capabilities of the concrete type:
+/// The stores of this project convert into it. For your own store, [`new`](Self::new) knows the
+/// contract alone, and a [`builder`](Self::builder) also captures the type's capabilities:
 ///
 /// ```
-/// use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+/// use retryproof_core::{IdempotencyEngine, SharedStore};
+/// use retryproof_memory::MemoryStore;
 ///
 /// let store = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
 /// assert!(store.can_purge() && !store.can_join());
-/// let engine = IdempotencyEngine::new(store.clone());
+/// let engine = IdempotencyEngine::new(store);
 /// ```
 #[derive(Clone)]
 pub struct SharedStore {
@@ -304,13 +301,6 @@ impl SharedStore {
     #[must_use]
     pub fn as_dyn(&self) -> Arc<dyn DynStore> {
         Arc::clone(&self.store)
-    }
-}
-
-/// With every capability that the memory store has.
-impl From<crate::MemoryStore> for SharedStore {
-    fn from(store: crate::MemoryStore) -> Self {
-        Self::builder(store).with_purge().build()
     }
 }
 

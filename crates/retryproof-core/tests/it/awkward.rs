@@ -12,9 +12,10 @@ use retryproof_core::store::{
 };
 use retryproof_core::{
     Acquisition, CodecId, CompletionResult, Error, ErrorKind, FencingToken, HeldLease,
-    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    MemoryStore, Opened, OwnerId, Result, SharedStore, Tombstone,
+    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, Opened,
+    OwnerId, Result, SharedStore, Tombstone,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
 use tokio::time::{Instant, sleep};
 

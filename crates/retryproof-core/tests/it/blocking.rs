@@ -5,9 +5,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use retryproof_core::{
-    Attempt, CodecId, CompletionResult, ErrorKind, ExecuteError, IdempotencyContext, MemoryStore,
-    Outcome, Payload, SharedStore, blocking,
+    Attempt, CodecId, CompletionResult, ErrorKind, ExecuteError, IdempotencyContext, Outcome,
+    Payload, SharedStore, blocking,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
 
 fn ctx(key: &str) -> IdempotencyContext {

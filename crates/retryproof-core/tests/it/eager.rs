@@ -8,9 +8,10 @@ use std::time::Duration;
 use retryproof_core::observe::Phase;
 use retryproof_core::store::Peeked;
 use retryproof_core::{
-    Acquisition, CodecId, HeldLease, IdempotencyContext, IdempotencyEngine, MemoryStore, Payload,
-    SharedStore, Tombstone,
+    Acquisition, CodecId, HeldLease, IdempotencyContext, IdempotencyEngine, Payload, SharedStore,
+    Tombstone,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
 use tokio::time::sleep;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use retryproof_core::observe::Counters;
 use retryproof_core::{
     Acquisition, Attempt, ErrorKind, ExecuteError, Fingerprint, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, MemoryStore, OnDrop, Outcome,
+    IdempotencyContext, IdempotencyEngine, OnDrop, Outcome,
 };
+use retryproof_memory::MemoryStore;
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);

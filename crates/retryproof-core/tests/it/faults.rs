@@ -9,9 +9,10 @@ use std::time::Duration;
 use retryproof_core::observe::Counters;
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{
-    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
-    Recorded, Report, SharedStore,
+    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome, Recorded,
+    Report, SharedStore,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder, Said};
 use tokio::time::{Instant, sleep};
 

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid_nohang};
-use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, OwnerId, SharedStore};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, OwnerId, SharedStore};
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
 /// Draws, as one side of a fork: an engine on a store that other processes share, then the id

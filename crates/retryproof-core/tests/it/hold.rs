@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::{
-    Attempt, ExecuteError, IdempotencyContext, IdempotencyEngine, Lease, MemoryStore, OnDrop,
-    Outcome,
+    Attempt, ExecuteError, IdempotencyContext, IdempotencyEngine, Lease, OnDrop, Outcome,
 };
+use retryproof_memory::MemoryStore;
 use tokio::time::{advance, timeout};
 
 const MS: Duration = Duration::from_millis(1);

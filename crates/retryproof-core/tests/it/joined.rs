@@ -16,9 +16,10 @@ use retryproof_core::store::{
 use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
     IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    JoinError, JoinedEngine, Lease, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded,
-    Result, SharedStore, Tombstone,
+    JoinError, JoinedEngine, Lease, Opened, Outcome, OwnerId, Payload, Recorded, Result,
+    SharedStore, Tombstone,
 };
+use retryproof_memory::MemoryStore;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Integration tests of the core.
 
+mod annotated;
 mod awkward;
 #[cfg(feature = "blocking")]
 mod blocking;
 #[cfg(feature = "config")]
 mod config;
 mod config_process;
-mod conformance;
 mod eager;
 mod engine;
 mod faults;

@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
 use retryproof_core::{
     Acquisition, CodecId, FencingToken, HeldLease, IdempotencyContext, IdempotencyEngine, Identity,
-    MemoryStore, OnDrop, Payload, Recorded, Tombstone,
+    OnDrop, Payload, Recorded, Tombstone,
 };
+use retryproof_memory::MemoryStore;
 use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::{
-    Acquisition, CodecId, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine,
-    MemoryStore, OnDrop, Payload, SharedStore, Tombstone,
+    Acquisition, CodecId, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine, OnDrop,
+    Payload, SharedStore, Tombstone,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::time::{sleep, timeout};
 use tracing::subscriber::DefaultGuard;

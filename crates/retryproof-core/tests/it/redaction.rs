@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine, MemoryStore};
+use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine};
+use retryproof_memory::MemoryStore;
 
 /// Collects what is logged.
 #[derive(Debug, Clone, Default)]

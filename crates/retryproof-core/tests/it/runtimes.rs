@@ -8,8 +8,9 @@ use retryproof_core::store::{
 };
 use retryproof_core::{
     Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    Identity, MemoryStore, OwnerId, Result, SharedStore,
+    Identity, OwnerId, Result, SharedStore,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder};
 use tokio::runtime::{Builder, Runtime};
 

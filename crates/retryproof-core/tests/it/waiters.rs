@@ -7,8 +7,9 @@ use std::time::Duration;
 use retryproof_core::store::SharedStore;
 use retryproof_core::{
     Acquisition, CodecId, ErrorKind, HeldLease, IdempotencyConfig, IdempotencyContext,
-    IdempotencyEngine, MemoryStore, Payload,
+    IdempotencyEngine, Payload,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder, Said};
 use tokio::time::{Instant, sleep, timeout};
 

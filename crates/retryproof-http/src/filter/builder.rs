@@ -77,7 +77,8 @@ impl FilterBuilder<NoCaller> {
     /// request an allocation. When the client disconnects, its future is dropped.
     ///
     /// ```
-    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_core::IdempotencyEngine;
+    /// use retryproof_memory::MemoryStore;
     /// use retryproof_http::IdempotencyFilter;
     ///
     /// async fn tenant_of(token: &str) -> Option<String> {
@@ -200,7 +201,8 @@ impl<C> FilterBuilder<C> {
     ///
     /// ```
     /// use http::StatusCode;
-    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_core::IdempotencyEngine;
+    /// use retryproof_memory::MemoryStore;
     /// use retryproof_http::{AnswerFate, IdempotencyFilter};
     ///
     /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
@@ -246,7 +248,8 @@ impl<C> FilterBuilder<C> {
     /// ```
     /// use bytes::Bytes;
     /// use http::{Response, header::RETRY_AFTER};
-    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_core::IdempotencyEngine;
+    /// use retryproof_memory::MemoryStore;
     /// use retryproof_http::{IdempotencyFilter, Problem};
     ///
     /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))

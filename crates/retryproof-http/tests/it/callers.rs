@@ -6,8 +6,9 @@ use axum::routing::any;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use retryproof_core::{ErrorKind, IdempotencyEngine, MemoryStore};
+use retryproof_core::{ErrorKind, IdempotencyEngine};
 use retryproof_http::{Caller, IdempotencyFilter, IntoCaller, Policy, Problem};
+use retryproof_memory::MemoryStore;
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::world::{Answer, Runs, STD, filter, post, send};

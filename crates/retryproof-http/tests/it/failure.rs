@@ -14,9 +14,10 @@ use http::StatusCode;
 use retryproof_core::store::{AcquireRequest, Acquired, Completion};
 use retryproof_core::{
     CodecId, CompletionFailurePolicy, ErrorKind, Fingerprint, FingerprintMode, IdempotencyConfig,
-    IdempotencyEngine, IdempotencyStore as _, Identity, MemoryStore, OwnerId, Payload, Recorded,
+    IdempotencyEngine, IdempotencyStore as _, Identity, OwnerId, Payload, Recorded,
 };
 use retryproof_http::{Code, FingerprintRequest, IdempotencyFilter, Policy, Release, RequestParts};
+use retryproof_memory::MemoryStore;
 use tokio::time::{advance, sleep};
 use tower::ServiceExt as _;
 

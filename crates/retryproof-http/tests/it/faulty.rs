@@ -10,9 +10,9 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
 };
 use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, MemoryStore, OwnerId, Result,
-    SharedStore,
+    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
 };
+use retryproof_memory::MemoryStore;
 
 /// What happens to the calls of one operation.
 #[derive(Debug, Clone, Copy)]

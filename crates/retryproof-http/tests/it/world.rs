@@ -13,9 +13,10 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use retryproof_core::{IdempotencyConfig, IdempotencyEngine, MemoryStore};
+use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
 use retryproof_http::axum::{EndpointFuture, HasFilter, LastArgument, run_endpoint};
 use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_memory::MemoryStore;
 use tower::ServiceExt as _;
 
 /// A policy that every test can read off: 1 h, 5 s, 2 s.

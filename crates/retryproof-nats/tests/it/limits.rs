@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Reason, Verdict};
-use retryproof_core::{ErrorKind, IdempotencyConfig, IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_core::{ErrorKind, IdempotencyConfig, IdempotencyEngine, SharedStore};
+use retryproof_memory::MemoryStore;
 use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Gate, lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};

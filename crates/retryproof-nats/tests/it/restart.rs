@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::stream::StorageType;
+use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::{Poison, Verdict};
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_memory::MemoryStore;
 use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Seen, Server};
 use tokio::sync::Semaphore;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::observe::{LeaseEvent, Observer};
-use retryproof_core::{IdempotencyEngine, MemoryStore, Recorded};
+use retryproof_core::{IdempotencyEngine, Recorded};
+use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Consumer;
 use retryproof_testkit::broker::{Gate, counted, until};
 use retryproof_testkit::wire::WireProxy;

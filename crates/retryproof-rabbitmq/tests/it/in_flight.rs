@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::{Backoff, Reason};
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::broker::{Gate, gated, unsure, until};
 
 use crate::support::{Desk, Running};

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::{Poison, Reason, Verdict};
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_memory::MemoryStore;
 use serde::Deserialize;
 
 use crate::support::{CANARY, Desk, Running};

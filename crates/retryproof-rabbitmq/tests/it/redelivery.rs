@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::codec::BytesCodec;
 use retryproof_core::listener::{Backoff, Reason, Verdict};
-use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, SharedStore};
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::broker::{lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::sync::Barrier;

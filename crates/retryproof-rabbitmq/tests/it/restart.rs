@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::{Reason, Verdict};
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Consumer;
 use retryproof_testkit::broker::{Seen, Server};
 use tokio::sync::{Semaphore, watch};

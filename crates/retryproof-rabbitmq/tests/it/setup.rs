@@ -8,7 +8,8 @@ use std::time::Duration;
 use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
 use retryproof_core::listener::Reason;
 use retryproof_core::listener::Verdict;
-use retryproof_core::{Error, ErrorKind, IdempotencyEngine, MemoryStore};
+use retryproof_core::{Error, ErrorKind, IdempotencyEngine};
+use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::{Consumer, Topology};
 use tokio::sync::Notify;
 

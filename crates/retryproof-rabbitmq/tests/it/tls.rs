@@ -27,8 +27,9 @@ mod with_tls {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use retryproof_core::IdempotencyEngine;
     use retryproof_core::listener::{Backoff, Reason, Verdict};
-    use retryproof_core::{IdempotencyEngine, MemoryStore};
+    use retryproof_memory::MemoryStore;
 
     use super::*;
     use crate::support::{Desk, Running, service};

@@ -6,8 +6,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::Reason;
-use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Topology;
 
 use crate::support::{Desk, PATIENCE, Running, eventually, url};

@@ -3,9 +3,10 @@
 
 use retryproof_core::listener::Verdict;
 use retryproof_core::{
-    CompletionFailurePolicy, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore,
-    Rejected, SharedStore,
+    CompletionFailurePolicy, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Rejected,
+    SharedStore,
 };
+use retryproof_memory::MemoryStore;
 
 use crate::{Fault, FaultStore, Faults, Operation};
 

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use retryproof_core::MemoryStore;
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::Subject;
 use retryproof_testkit::conformance::{Need, Time, cases, run, summary};
 

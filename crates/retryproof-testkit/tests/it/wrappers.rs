@@ -7,9 +7,10 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore,
 };
 use retryproof_core::{
-    CodecId, ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    MemoryStore, OwnerId, Payload,
+    CodecId, ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, OwnerId,
+    Payload,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{
     CallLog, Fault, FaultStore, Faults, Operation, Outage, Recorder, Runs, Said, SlowStore,
     Subject, assert_runs_once, conformance,

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use retryproof_core::{
     Codec, CodecId, CompletionFailurePolicy, Error, ErrorKind, Fingerprint, IdempotencyContext,
-    IdempotencyEngine, MemoryStore, Payload, Rejected, Result, SharedStore,
+    IdempotencyEngine, Payload, Rejected, Result, SharedStore,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Fault, FaultStore, Faults, Outage};
 use retryproof_tower::EngineLayer;
 use tower::{Layer, ServiceExt as _, service_fn};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::{IdempotencyEngine, MemoryStore, Rejected};
+use retryproof_core::{IdempotencyEngine, Rejected};
+use retryproof_memory::MemoryStore;
 use serde::{Deserialize, Serialize};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt as _, service_fn};

@@ -12,9 +12,10 @@ impl Named {
     /// A limit below it lets the store report what it waited for; a limit above it does not cut
     /// short a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
-        // Unused if no other store is enabled.
-        let _ = url;
-        Ok(match self {
+        // With few stores enabled, not both are used.
+        let _ = (config, url);
+        match self {
+            #[cfg(feature = "memory")]
             Self::Memory(mut store) => {
                 if let Some(records) = config.memory.max_records {
                     store = store.max_records(records);
@@ -22,17 +23,23 @@ impl Named {
                 if let Some(bytes) = config.memory.max_bytes {
                     store = store.max_bytes(bytes as u64);
                 }
-                Self::Memory(store)
+                Ok(Self::Memory(store))
             }
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => Self::Sqlite(sqlite(url, file, config)?),
+            Self::Sqlite(file) => sqlite(url, file, config).map(Self::Sqlite),
             #[cfg(feature = "postgres")]
-            Self::Postgres(server) => Self::Postgres(Box::new(postgres(url, *server, config)?)),
+            Self::Postgres(server) => {
+                postgres(url, *server, config).map(|server| Self::Postgres(Box::new(server)))
+            }
             #[cfg(feature = "mysql")]
-            Self::Mysql(server) => Self::Mysql(Box::new(mysql(url, *server, config)?)),
+            Self::Mysql(server) => {
+                mysql(url, *server, config).map(|server| Self::Mysql(Box::new(server)))
+            }
             #[cfg(feature = "redis")]
-            Self::Redis(server) => Self::Redis(Box::new(redis(url, *server, config)?)),
-        })
+            Self::Redis(server) => {
+                redis(url, *server, config).map(|server| Self::Redis(Box::new(server)))
+            }
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use retryproof_core::store::{FencedWrite, SharedStore};
 use retryproof_core::{
-    Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, MemoryStore, OnDrop, Outcome,
-    Payload,
+    Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, OnDrop, Outcome, Payload,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder, Said, SlowStore};
 use tokio::time::sleep;
 

@@ -10,9 +10,9 @@ use retryproof_core::store::{
 };
 use retryproof_core::{
     Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
-    IdempotencyEngine, IdempotencyStore, Identity, Lease, MemoryStore, Outcome, OwnerId, Recorded,
-    Result,
+    IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded, Result,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Entry, Fault, Operation, Said};
 use tokio::time::sleep;
 

@@ -12,8 +12,9 @@ use retryproof_core::store::{
 };
 use retryproof_core::{
     Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    Identity, MemoryStore, Outcome, OwnerId, Result,
+    Identity, Outcome, OwnerId, Result,
 };
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Fault, Operation};
 use tokio::time::{sleep, timeout};
 

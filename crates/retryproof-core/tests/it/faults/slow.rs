@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use retryproof_core::store::SharedStore;
-use retryproof_core::{IdempotencyEngine, MemoryStore, Outcome};
+use retryproof_core::{IdempotencyEngine, Outcome};
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
 use tokio::time::sleep;
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wheel`]: which COMPLETE records may have expired, without looking at the others (STO-4).
+//! [`Wheel`]: a timer wheel that finds the COMPLETE records that may have expired without looking at
+//! the others (STO-4).
 //!
-//! Five levels of 64 buckets with a tick of 2^30 ns; a bucket is a list through the slots' `timer`
-//! links, so filing a record costs no memory. When a bucket's time has come, its list is appended
-//! to `ready`, and each slot taken from there is judged by its record's own expiry: reclaimed, or
-//! filed again. Coming down a level, being replaced and coming up early are all the same case, and
-//! the work is done in as small batches as the caller likes.
+//! It has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list through the slots'
+//! `timer` links, so filing a record costs no memory. When a bucket is due, its list is appended to
+//! `ready`. The caller takes slots from there, in batches of any size, and reclaims each or files it
+//! again, depending on the record's own expiry. A record that moves down a level, one that was
+//! replaced and one that came up early are therefore all the same case.
 
-use super::table::{Slot, Slots};
-use super::{NONE, UNFILED};
+use crate::index::{NONE, UNFILED};
+use crate::table::{Slot, Slots};
 
 const LEVELS: usize = 5;
 const TOP: u32 = 4;
@@ -16,10 +17,10 @@ const BITS: u32 = 6;
 const BUCKETS: usize = 1 << BITS;
 const TICK_BITS: u32 = 30;
 /// One tick in nanoseconds: about a second.
-pub(super) const TICK: u64 = 1 << TICK_BITS;
-/// The wheel's horizon is 36 years from the clock's epoch. What would lie beyond comes up early,
-/// and is filed again.
-const _: () = assert!(super::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
+pub(crate) const TICK: u64 = 1 << TICK_BITS;
+/// The wheel's horizon is 36 years from the clock's epoch. A later record comes up early and is filed
+/// again.
+const _: () = assert!(crate::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
 
 #[derive(Clone, Copy)]
 struct List {
@@ -59,35 +60,35 @@ impl List {
     }
 }
 
-pub(super) struct Wheel {
-    /// The tick up to which all buckets have been gathered; its own bucket takes what is late.
+pub(crate) struct Wheel {
+    /// The tick up to which all buckets are gathered. Late records go into its bucket.
     cursor: u64,
     ready: List,
     /// No record in a bucket expires before this.
     due: u64,
-    /// For each level, which buckets hold something.
+    /// For each level, a bit for each bucket that is not empty.
     occupied: [u64; LEVELS],
-    /// Made by the first record, so that an unused shard is small.
+    /// Allocated by the first record, so that an unused shard is small.
     buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
 }
 
 impl Wheel {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { cursor: 0, ready: List::EMPTY, due: u64::MAX, occupied: [0; LEVELS], buckets: None }
     }
 
-    /// A time before which [`take`](Self::take) finds nothing expired.
+    /// [`take`](Self::take) finds nothing expired before this time.
     #[inline]
-    pub(super) fn due(&self) -> u64 {
+    pub(crate) fn due(&self) -> u64 {
         if self.ready.head == NONE { self.due } else { 0 }
     }
 
     /// Files the slot `at`, which is in no list.
     #[inline]
-    pub(super) fn file(&mut self, slot: &mut Slot, at: u32, expires: u64) {
+    pub(crate) fn file(&mut self, slot: &mut Slot, at: u32, expires: u64) {
         self.due = self.due.min(expires);
         let tick = (expires >> TICK_BITS).max(self.cursor);
-        // The highest digit in which the ticks differ says how far ahead it is.
+        // The highest digit in which the ticks differ is the level.
         let level = ((63 - ((tick ^ self.cursor) | 1).leading_zeros()) / BITS).min(TOP);
         let bucket = digit(tick, level);
         let level = level as usize;
@@ -97,8 +98,8 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Makes ready what may have expired by `now`, the tick that is under way included.
-    pub(super) fn gather(&mut self, slots: &mut Slots, now: u64) {
+    /// Makes ready everything that may have expired by `now`, including the current tick.
+    pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;
         while let Some((level, bucket, start)) = self.earliest() {
@@ -117,15 +118,14 @@ impl Wheel {
         self.due = next;
     }
 
-    /// Takes one slot out of what is ready; the caller reclaims it, files it again or leaves it.
+    /// Takes a ready slot. The caller reclaims it, files it again or leaves it.
     #[inline]
-    pub(super) fn take(&mut self, slots: &mut Slots) -> Option<u32> {
+    pub(crate) fn take(&mut self, slots: &mut Slots) -> Option<u32> {
         self.ready.pop(slots)
     }
 
-    /// Level, bucket and first tick of the earliest bucket that holds something. A lower level
-    /// always lies before a higher one: it holds what differs from the cursor in its lowest digits
-    /// only.
+    /// Level, bucket and first tick of the earliest bucket that is not empty. A lower level always
+    /// comes before a higher one, because its records differ from the cursor only in the low digits.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
         let (level, occupied) =
             (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
@@ -144,8 +144,8 @@ fn digit(tick: u64, level: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::{Body, Table};
     use super::*;
+    use crate::table::{Body, Table};
 
     struct Filed {
         table: Table,

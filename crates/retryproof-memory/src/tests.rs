@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the conformance kit does not see: bounds, reclaiming, many threads, and long random walks
-//! beside a plain map.
+//! What the conformance kit does not check: bounds, reclaiming, many threads, and long random walks
+//! compared with a plain map.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use super::*;
-use crate::blob::Blob;
-use crate::clock::ManualClock;
-use crate::payload::{CodecId, Opened, Payload, StoredResult};
-use crate::store::{Inspect, Purge, StoreStats};
+use retryproof_core::clock::ManualClock;
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Inspect, Peeked, Purge, StoreStats,
+};
+use retryproof_core::{
+    Blob, CodecId, ErrorKind, FencingToken, IdempotencyStore, Identity, Opened, OwnerId, Payload,
+    Result, StoredResult,
+};
+
+use crate::MemoryStore;
 
 mod walk;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A call that never waits.
+/// The answer of a call that never waits.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory store answers at once"),
+        Poll::Pending => panic!("the memory store never waits here"),
     }
 }
 
@@ -259,7 +266,7 @@ fn acq_2_of_many_threads_at_expiry_one_takes_over() {
     }
 }
 
-/// Threads on few keys, in a store of few records: no result is lost, changed or given to two.
+/// Threads on few keys in a store of few records: no result is lost, changed or duplicated.
 #[test]
 fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
     let store = MemoryStore::builder().max_records(64).build();
@@ -356,7 +363,7 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         }
         waiter.await.unwrap().unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
-        // Who comes after the change does not sleep at all.
+        // A call after the change does not sleep at all.
         store.wait_for_change(&id, token, HOUR).await.unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
         clock.advance(HOUR);

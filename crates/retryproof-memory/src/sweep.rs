@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaiming within one shard, in batches that the caller sizes, so that no hold of its lock is
+//! Reclaiming within one shard, in batches of the caller's size, so that its lock is never held for
 //! long (STO-4).
 
-use super::NONE;
-use super::budget::Budget;
-use super::shard::{Reclaimed, Shard, note};
-use super::table::Body;
-use super::time::Time;
-use super::wheel::TICK;
-use crate::clock::Instant;
+use retryproof_core::clock::Instant;
+
+use crate::budget::Budget;
+use crate::index::NONE;
+use crate::shard::{Reclaimed, Shard, note};
+use crate::table::Body;
+use crate::time::Time;
+use crate::wheel::TICK;
 
 impl Shard {
-    /// Whether a record expired a tick ago or more: then a grant is a good moment to reclaim some.
-    /// Every eighth one asks.
+    /// Whether a grant should reclaim some records: a record expired at least a tick ago, and this is
+    /// every eighth grant.
     #[inline]
-    pub(super) fn has_litter(&mut self, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_sweep_due(&mut self, now: Instant, time: &Time) -> bool {
         if !self.last_token.is_multiple_of(8) {
             return false;
         }
@@ -22,9 +23,8 @@ impl Shard {
         !self.ahead.is_live(over, now, time)
     }
 
-    /// Takes COMPLETE records past their ttl out of whole ticks that are over, looking at `most`
-    /// slots.
-    pub(super) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
+    /// Removes COMPLETE records that expired before the current tick, checking at most `most` slots.
+    pub(crate) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
             self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));
         }
@@ -33,14 +33,14 @@ impl Shard {
         out
     }
 
-    /// Begins a full sweep of the wheel: what has expired by `now` is ready.
-    pub(super) fn begin_sweep(&mut self, now: u64) {
+    /// Begins a full sweep: makes everything ready that may have expired by `now`.
+    pub(crate) fn begin_sweep(&mut self, now: u64) {
         self.wheel.gather(&mut self.table.slots, now);
     }
 
-    /// Looks at `most` slots that are ready, takes up to `limit` records out, and says whether
-    /// there are more to look at.
-    pub(super) fn sweep_ready(
+    /// Checks at most `most` ready slots, removes up to `limit` records, and returns whether more
+    /// slots are ready.
+    pub(crate) fn sweep_ready(
         &mut self,
         now: u64,
         most: usize,
@@ -55,7 +55,7 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // Free, or replaced by a grant: it is filed again when that is completed.
+                // Free, or replaced by a grant, whose completion files the slot again.
                 Body::Busy(_) => continue,
             };
             if expires <= now {
@@ -67,10 +67,10 @@ impl Shard {
         true
     }
 
-    /// Looks at `most` places of IN_PROGRESS records from `from` on and takes out up to `limit` of
-    /// those whose lease and ttl are both over (STO-4). Says where to go on, [`NONE`] at the end,
-    /// and lowers `due` to when the next of those that stay may go.
-    pub(super) fn sweep_busy(
+    /// Checks at most `most` entries of the IN_PROGRESS slab from `from` on, and removes up to
+    /// `limit` records whose lease and ttl are both over (STO-4). Returns where to continue, or
+    /// [`NONE`] at the end, and lowers `due` to the earliest time at which another record may go.
+    pub(crate) fn sweep_busy(
         &mut self,
         now: Instant,
         from: u32,
@@ -98,8 +98,8 @@ impl Shard {
         if at >= end { NONE } else { at }
     }
 
-    /// A time before which no record of this shard can be reclaimed.
-    pub(super) fn due(&self, time: &Time) -> u64 {
+    /// No record of this shard can be reclaimed before this time.
+    pub(crate) fn due(&self, time: &Time) -> u64 {
         self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }
 }

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaiming: when a new key finds no room, by [`Purge`], and what an operator sees.
+//! Reclaiming over all shards, for a new key that finds no room and for [`Purge`]; and [`Inspect`].
 
 use std::time::Duration;
 
-use super::shard::{Leftover, Reclaimed, Shard, note};
-use super::sync::Mutex;
-use super::time::Now;
-use super::{MemoryStore, NONE, Padded};
-use crate::error::Result;
-use crate::identity::Identity;
-use crate::owner::FencingToken;
-use crate::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+use retryproof_core::{FencingToken, Identity, Result};
 
-/// Most records that are looked at or taken out under one hold of a shard's lock.
+use crate::index::NONE;
+use crate::shard::{Leftover, Reclaimed, Shard, note};
+use crate::store::{MemoryStore, PaddedShard};
+use crate::sync::Mutex;
+use crate::time::Now;
+
+/// How many records are checked or removed under one hold of a shard's lock.
 const BATCH: usize = 256;
 
 impl MemoryStore {
-    /// Collects unused credit and reclaims expired records, shard by shard, until there is some
-    /// room in the pool. Whether there is enough for a record of `bytes`.
+    /// Collects unused credit and reclaims expired records, shard by shard, until the pool has some
+    /// room. Returns whether it has enough for a record of `bytes`.
     #[cold]
-    pub(super) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // Ends early only with enough for some more, so that not every grant of a full store has to
-        // search.
+    pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
+        // The search ends early only with room for some more records, so that not every grant of a
+        // full store has to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {
             return false;
         }
         let mut due = u64::MAX;
-        for Padded(shard) in &self.shards {
+        for PaddedShard(shard) in &self.shards {
             let mut locked = shard.lock();
             if locked.due(&self.time) <= now.nanos {
                 drop(locked);
@@ -49,7 +49,7 @@ impl MemoryStore {
         room
     }
 
-    /// Reclaims up to `limit` expired records of one shard and says how many went.
+    /// Reclaims up to `limit` expired records of one shard and returns how many.
     fn purge_shard(&self, shard: &Mutex<Shard>, now: Now, limit: usize) -> usize {
         let mut gone = 0;
         shard.lock().begin_sweep(now.nanos);
@@ -76,7 +76,7 @@ impl MemoryStore {
             at = locked.sweep_busy(now.at, at, &mut due, most, &self.budget, &mut out);
             let enough = gone + out.len() >= limit;
             if at == NONE || enough {
-                // A pass that was cut short knows nothing of the rest.
+                // A pass that was cut short knows nothing about the remaining records.
                 let due = if at == NONE { due } else { Some(now.at) };
                 if let Some(due) = due {
                     note(&mut locked.busy_due, due);
@@ -92,7 +92,7 @@ impl MemoryStore {
     }
 }
 
-/// Wakes and drops what was reclaimed, outside the lock, and says how many there were.
+/// Wakes the waiters of the reclaimed records, drops them outside the lock, and returns how many.
 fn settle(reclaimed: Reclaimed) -> usize {
     let count = reclaimed.len();
     reclaimed.into_iter().for_each(Leftover::settle);
@@ -103,7 +103,7 @@ impl Purge for MemoryStore {
     async fn purge(&self, limit: usize) -> Result<usize> {
         let now = self.time.now();
         let mut gone = 0;
-        for Padded(shard) in &self.shards {
+        for PaddedShard(shard) in &self.shards {
             if gone >= limit {
                 break;
             }
@@ -144,7 +144,7 @@ impl Inspect for MemoryStore {
 
     async fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
-        for Padded(shard) in &self.shards {
+        for PaddedShard(shard) in &self.shards {
             let (records, in_progress, bytes) = shard.lock().counts();
             stats.records += u64::from(records);
             stats.in_progress += u64::from(in_progress);

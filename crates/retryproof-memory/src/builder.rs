@@ -3,17 +3,30 @@
 
 use std::sync::Arc;
 
-use super::budget::Budget;
-use super::shard::Shard;
-use super::sync::Mutex;
-use super::time::Time;
-use super::{MemoryStore, Padded};
-use crate::clock::{Clock, wall_clock_micros};
+use retryproof_core::clock::{Clock, wall_clock_micros};
+
+use crate::budget::Budget;
+use crate::shard::Shard;
+use crate::store::{MemoryStore, PaddedShard};
+use crate::sync::Mutex;
+use crate::time::Time;
+
+impl MemoryStore {
+    /// Starts a builder with the default bounds.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder {
+            max_records: DEFAULT_RECORDS,
+            max_bytes: DEFAULT_BYTES,
+            capacity: 0,
+            clock: None,
+        }
+    }
+}
 
 const DEFAULT_RECORDS: usize = 1_000_000;
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Makes a [`MemoryStore`].
+/// Builds a [`MemoryStore`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct MemoryStoreBuilder {
@@ -24,24 +37,23 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    pub(super) fn new() -> Self {
-        Self { max_records: DEFAULT_RECORDS, max_bytes: DEFAULT_BYTES, capacity: 0, clock: None }
-    }
-
-    /// Most records, expired ones that are not reclaimed yet included. Default 1,000,000.
+    /// The largest number of records, including expired ones that are not reclaimed yet. Default:
+    /// 1,000,000.
     pub fn max_records(mut self, records: usize) -> Self {
         self.max_records = records;
         self
     }
 
-    /// Most bytes of all records with their keys, values and index entries, without the allocator's
-    /// own overhead. Default 1 GiB. See the [store](MemoryStore#bounds) for what may exceed it.
+    /// The largest size of all records in bytes: keys, values and index entries, without the
+    /// allocator's overhead. Default: 1 GiB. The [store](MemoryStore#bounds) says when the size may
+    /// exceed it.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Makes the index for so many records at once. It grows without stalls anyway; default 0.
+    /// Allocates the index for this many records in advance. Default: 0; the index grows without
+    /// stalls.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
@@ -61,7 +73,7 @@ impl MemoryStoreBuilder {
         let capacity = u32::try_from(capacity).unwrap_or(u32::MAX / 2);
         let time = Time::new(self.clock);
         let first_token = wall_clock_micros();
-        let shard = |_| Padded(Mutex::new(Shard::new(first_token, capacity, time.ahead())));
+        let shard = |_| PaddedShard(Mutex::new(Shard::new(first_token, capacity, time.ahead())));
         MemoryStore {
             shards: (0..shards).map(shard).collect(),
             mask: shards - 1,
@@ -73,8 +85,8 @@ impl MemoryStoreBuilder {
     }
 }
 
-/// Enough that two cores seldom want the same one. The model of the interleaving tests has to try
-/// all orders of locks, so it gets one.
+/// Enough shards that two cores rarely contend for one. Under loom there is a single shard, because
+/// the model has to try all orders of locks.
 fn shards() -> usize {
     if cfg!(loom) {
         return 1;

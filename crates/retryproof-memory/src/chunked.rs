@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Chunked`]: a growing array that never moves what it holds, so that growth has no stall and no
-//! slack.
+//! [`Chunked`]: a growing array that never moves its elements, so that growth neither stalls nor
+//! wastes memory.
 
 use std::ops::{Index, IndexMut};
 
-/// An array in chunks of `N`, a power of two. Places that are not pushed yet hold some filler.
-pub(super) struct Chunked<T, const N: usize> {
+/// An array in chunks of `N`, a power of two. Elements that are not pushed yet hold a filler.
+pub(crate) struct Chunked<T, const N: usize> {
     chunks: Vec<Box<[T; N]>>,
     len: u32,
 }
 
 impl<T, const N: usize> Chunked<T, N> {
     const BITS: u32 = {
-        assert!(N.is_power_of_two(), "so that a place in a chunk is some bits of the index");
+        assert!(N.is_power_of_two(), "the low bits of an index are the position in a chunk");
         N.trailing_zeros()
     };
 
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 
     #[inline]
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// What is there; filler too, but nothing behind the last chunk.
+    /// The element or filler at an index, or `None` beyond the last chunk.
     #[inline(always)]
-    pub(super) fn get(&self, at: u32) -> Option<&T> {
+    pub(crate) fn get(&self, at: u32) -> Option<&T> {
         Some(&self.chunks.get((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// The same, to be changed.
+    /// As [`get`](Self::get), for a change.
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         Some(&mut self.chunks.get_mut((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// Makes one more place and says where; it holds what `filler` makes. The caller sees to it
-    /// that the length stays below `u32::MAX`.
+    /// Adds an element and returns its index; it holds a value of `filler`. The caller ensures that
+    /// the length stays below `u32::MAX`.
     #[inline]
-    pub(super) fn push_with(&mut self, filler: impl Fn() -> T) -> u32 {
+    pub(crate) fn push_with(&mut self, filler: impl Fn() -> T) -> u32 {
         let at = self.len;
         if (at as usize).is_multiple_of(N) {
             self.add_chunk(filler);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every interleaving of a few threads on the memory store, by loom.
+//! Every interleaving of a few threads on the memory store, checked by loom.
 //!
-//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-core --release --test loom`.
-//! Under that flag the store stands on loom's mutex and atomics and on a model of `Notify`
-//! (`src/store/memory/sync.rs`). Sleeps have no time limit there, so a lost wake-up is a deadlock,
-//! and loom reports it with the schedule that leads to it.
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-memory --release --test loom`.
+//! Under that flag the store uses loom's mutex and atomics and a model of `Notify` (`src/sync.rs`).
+//! Sleeps have no time limit there, so a lost wake-up is a deadlock, and loom reports it with the
+//! schedule that leads to it.
 #![cfg(loom)]
 
 use std::future::Future;
@@ -19,12 +19,13 @@ use retryproof_core::clock::ManualClock;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge,
 };
-use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, MemoryStore, OwnerId};
+use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, OwnerId};
+use retryproof_memory::MemoryStore;
 
 const LEASE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// A store whose clock a test moves, one identity of many, and who works on it.
+/// A store with a clock that the test moves, and the identity that the threads use.
 #[derive(Clone)]
 struct World {
     store: Arc<MemoryStore>,

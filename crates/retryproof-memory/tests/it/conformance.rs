@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use retryproof_core::MemoryStore;
 use retryproof_core::clock::ManualClock;
+use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Subject, conformance};
 
 mod on_the_runtimes_clock {

@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Busy`], an IN_PROGRESS record, and the slab that a shard keeps them in: a grant allocates
-//! nothing.
+//! [`Busy`], an IN_PROGRESS record, and the slab of a shard that holds them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::NONE;
-use super::chunked::Chunked;
-use super::time::after;
-use super::wait::Ended;
-use crate::clock::Instant;
-use crate::identity::Key;
-use crate::owner::OwnerId;
-use crate::store::AcquireRequest;
+use retryproof_core::clock::Instant;
+use retryproof_core::store::AcquireRequest;
+use retryproof_core::{Key, OwnerId};
+
+use crate::chunked::Chunked;
+use crate::index::NONE;
+use crate::time::after;
+use crate::wait::Ended;
 
 /// An IN_PROGRESS record. It lives in a slab that reuses its places, so a grant allocates nothing.
-pub(super) struct Busy {
-    /// `None` while the place is free.
-    pub(super) key: Option<Key>,
-    pub(super) owner: OwnerId,
-    pub(super) token: u64,
+pub(crate) struct Busy {
+    /// `None` in a free entry.
+    pub(crate) key: Option<Key>,
+    pub(crate) owner: OwnerId,
+    pub(crate) token: u64,
     /// The lease's end.
-    pub(super) expires: Instant,
-    /// When it was granted, and for how long purge leaves it from then on (STO-4).
-    pub(super) granted: Instant,
-    pub(super) ttl: Duration,
-    /// Where its slot is; while the place is free, the next free one.
-    pub(super) slot: u32,
-    pub(super) has_fingerprint: bool,
-    /// Whether the grant was a takeover, for an owner that asks again (ACQ-12).
-    pub(super) took_over: bool,
+    pub(crate) expires: Instant,
+    /// When it was granted. A purge spares it for `ttl` from then on (STO-4).
+    pub(crate) granted: Instant,
+    pub(crate) ttl: Duration,
+    /// The index of its slot, or in a free entry the index of the next free entry.
+    pub(crate) slot: u32,
+    pub(crate) has_fingerprint: bool,
+    /// Whether the grant was a takeover, for an owner that repeats its acquire (ACQ-12).
+    pub(crate) took_over: bool,
     /// Made by the first waiter.
-    pub(super) ended: Option<Arc<Ended>>,
+    pub(crate) ended: Option<Arc<Ended>>,
 }
 
 impl Busy {
-    /// Something to fill a place with. `time` is any.
+    /// A free entry; any `time` will do.
     fn free(time: Instant) -> Self {
         Self {
             key: None,
@@ -51,9 +50,9 @@ impl Busy {
         }
     }
 
-    /// Fills a free place. Field by field: a whole one would be moved about.
+    /// Fills a free entry, field by field, because a whole value would be copied.
     #[inline(always)]
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         key: &Key,
         slot: u32,
@@ -68,9 +67,9 @@ impl Busy {
         self.grant(req, now);
     }
 
-    /// Writes what each grant replaces.
+    /// Writes the fields that every grant replaces.
     #[inline(always)]
-    pub(super) fn grant(&mut self, req: &AcquireRequest, now: Instant) {
+    pub(crate) fn grant(&mut self, req: &AcquireRequest, now: Instant) {
         self.owner = req.owner;
         self.expires = after(now, req.lease);
         self.granted = now;
@@ -79,59 +78,59 @@ impl Busy {
     }
 
     #[inline(always)]
-    pub(super) fn has_key(&self, key: &str) -> bool {
-        // Mostly it is the caller's own.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        // Usually both share one allocation.
         self.key.as_ref().map(Key::expose).is_some_and(|kept| {
             kept.len() == key.len()
                 && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
         })
     }
 
-    /// When purge may take it, as it stands.
+    /// When a purge may delete it.
     #[inline]
-    pub(super) fn due(&self) -> Instant {
+    pub(crate) fn due(&self) -> Instant {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// What an IN_PROGRESS record takes besides its slot. The key is shared with the caller's, and
-    /// counted all the same.
+    /// The bytes of an IN_PROGRESS record besides its slot. The key counts, although the caller
+    /// shares it.
     #[inline]
-    pub(super) fn size_with(key: &Key) -> u64 {
+    pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
     }
 
     #[inline]
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.key.as_ref().map_or(0, Self::size_with)
     }
 }
 
 /// The IN_PROGRESS records of a shard.
-pub(super) struct BusySlab {
+pub(crate) struct BusySlab {
     places: Chunked<Busy, 16>,
     free: u32,
     len: u32,
 }
 
 impl BusySlab {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { places: Chunked::new(), free: NONE, len: 0 }
     }
 
     /// How many are in progress.
     #[inline]
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// How many places there are, free ones included.
-    pub(super) fn places(&self) -> u32 {
+    /// The number of entries, including free ones.
+    pub(crate) fn places(&self) -> u32 {
         self.places.len()
     }
 
-    /// A place for one more, to be filled, and where it is.
+    /// Takes a free entry, to be filled, and returns it with its index.
     #[inline(always)]
-    pub(super) fn add(&mut self, now: Instant) -> (u32, &mut Busy) {
+    pub(crate) fn add(&mut self, now: Instant) -> (u32, &mut Busy) {
         self.len += 1;
         let mut at = self.free;
         if at == NONE {
@@ -143,19 +142,19 @@ impl BusySlab {
     }
 
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, at: u32) -> (&mut Busy, Freeing<'_>) {
+    pub(crate) fn get_mut(&mut self, at: u32) -> (&mut Busy, Freeing<'_>) {
         (&mut self.places[at], Freeing { at, free: &mut self.free, len: &mut self.len })
     }
 
-    /// Frees a place. What was there may hold last references: drop them after the lock.
-    pub(super) fn remove(&mut self, at: u32) -> Left {
+    /// Frees an entry. Drop the returned references after the lock is released.
+    pub(crate) fn remove(&mut self, at: u32) -> Left {
         let (busy, freeing) = self.get_mut(at);
         freeing.free(busy)
     }
 }
 
-/// Frees a place that has been looked up already.
-pub(super) struct Freeing<'a> {
+/// Frees an entry that has been looked up already.
+pub(crate) struct Freeing<'a> {
     at: u32,
     free: &'a mut u32,
     len: &'a mut u32,
@@ -164,18 +163,18 @@ pub(super) struct Freeing<'a> {
 impl Freeing<'_> {
     /// As [`BusySlab::remove`].
     #[inline(always)]
-    pub(super) fn free(self, busy: &mut Busy) -> Left {
+    pub(crate) fn free(self, busy: &mut Busy) -> Left {
         busy.slot = std::mem::replace(self.free, self.at);
         *self.len -= 1;
         Left { _key: busy.key.take(), ended: busy.ended.take() }
     }
 }
 
-/// What is left of an IN_PROGRESS record.
+/// The references of a deleted IN_PROGRESS record, to be dropped or fired outside the lock.
 #[derive(Default)]
-pub(super) struct Left {
+pub(crate) struct Left {
     _key: Option<Key>,
-    pub(super) ended: Option<Arc<Ended>>,
+    pub(crate) ended: Option<Arc<Ended>>,
 }
 
 impl std::ops::Index<u32> for BusySlab {

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Time`]: the store's clock as nanoseconds, and [`Ahead`], which saves a look-up from computing
-//! them.
+//! [`Time`]: the store's clock in nanoseconds, and [`Ahead`], which spares a lookup the conversion.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, Instant, SystemClock};
+use retryproof_core::clock::{Clock, Instant, SystemClock};
 
-/// The store's clock, read once per operation (ACQ-7). The host's own is asked directly, without a
-/// `dyn` call.
-pub(super) struct Time {
-    /// Where the nanoseconds count from.
+/// The store's clock, read once per operation (ACQ-7). The host's clock is read without a `dyn` call.
+pub(crate) struct Time {
+    /// Time zero of the nanoseconds.
     epoch: Instant,
     injected: Option<Arc<dyn Clock>>,
 }
 
 impl Time {
-    pub(super) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
+    pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // Some slack for a clock that a test has stopped before this moment.
+        // An hour of slack for a clock that a test stopped before this moment.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }
 
     #[inline]
-    pub(super) fn read(&self) -> Instant {
+    pub(crate) fn read(&self) -> Instant {
         match &self.injected {
             None => SystemClock.now(),
             Some(clock) => clock.now(),
@@ -32,33 +30,33 @@ impl Time {
     }
 
     #[inline]
-    pub(super) fn nanos(&self, now: Instant) -> u64 {
+    pub(crate) fn nanos(&self, now: Instant) -> u64 {
         nanos(now.saturating_duration_since(self.epoch))
     }
 
     /// The time in both forms.
-    pub(super) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         let at = self.read();
         Now { at, nanos: self.nanos(at) }
     }
 
-    /// Something to begin with: a moment that is over.
-    pub(super) fn ahead(&self) -> Ahead {
+    /// An initial value: a moment in the past.
+    pub(crate) fn ahead(&self) -> Ahead {
         Ahead { at: self.epoch, nanos: 0 }
     }
 }
 
-/// A time in both forms. Leases are kept as instants, which cost least to make; retention as
-/// nanoseconds, which take the least room in a record.
+/// A time in both forms. Leases are instants, which are cheapest to compute; retentions are
+/// nanoseconds, which are smallest in a record.
 #[derive(Clone, Copy)]
-pub(super) struct Now {
-    pub(super) at: Instant,
-    pub(super) nanos: u64,
+pub(crate) struct Now {
+    pub(crate) at: Instant,
+    pub(crate) nanos: u64,
 }
 
-/// A moment of the near future in both forms. What expires after it is live for everybody who reads
-/// a time before it, and comparing times is much cheaper than subtracting them.
-pub(super) struct Ahead {
+/// A moment of the near future in both forms. A record that expires after it is live at any time
+/// before it, and comparing two times is much cheaper than subtracting them.
+pub(crate) struct Ahead {
     at: Instant,
     nanos: u64,
 }
@@ -66,20 +64,21 @@ pub(super) struct Ahead {
 const STEP: Duration = Duration::from_secs(1);
 
 impl Ahead {
-    /// Whether what expires at `expires` is still live.
+    /// Whether a record that expires at `expires` is live at `now`.
     #[inline]
-    pub(super) fn is_live(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_live(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
         self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
     }
 
-    /// The same where it is said without a subtraction. Not so: [`is_live`](Self::is_live) knows.
+    /// Whether it is certainly live, decided without a subtraction. If `false`,
+    /// [`is_live_exactly`](Self::is_live_exactly) decides.
     #[inline(always)]
-    pub(super) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
+    pub(crate) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
         now <= self.at && expires > self.nanos
     }
 
     #[cold]
-    pub(super) fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
         let exact = time.nanos(now);
         if now > self.at {
             let at = now + STEP;
@@ -89,9 +88,9 @@ impl Ahead {
     }
 }
 
-/// Nanoseconds, at most [`FAR`], so that a time and a duration can be added without care.
+/// Nanoseconds, at most [`FAR`], so that adding a time and a duration cannot overflow.
 #[inline]
-pub(super) fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     match duration.as_secs() {
         secs if secs < FAR / 1_000_000_000 => {
             secs * 1_000_000_000 + u64::from(duration.subsec_nanos())
@@ -100,19 +99,19 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     }
 }
 
-/// 18 years, beyond what the contract lets a lease or a ttl be.
-pub(super) const FAR: u64 = 1 << 59;
+/// 18 years, longer than any lease or ttl that the contract allows.
+pub(crate) const FAR: u64 = 1 << 59;
 
 /// The instant `duration` after `now`, or one that nobody will see.
 #[inline]
-pub(super) fn after(now: Instant, duration: Duration) -> Instant {
+pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or_else(|| now + Duration::from_nanos(FAR))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
+    use retryproof_core::clock::ManualClock;
 
     #[test]
     fn durations_become_nanoseconds_without_overflow() {

@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Table`]: slots found by hash, in chains over buckets that grow one at a time (linear hashing).
 //!
-//! A table that doubles stalls whoever inserts the record too many, and stands half empty after it.
-//! Here each insert adds one bucket and splits one chain of about one record: no stall at any size,
-//! and the same bytes per record at a thousand and at ten million. The price is one more dependent
-//! load per look-up than an open table has. Nothing shrinks: freed slots are used again, so the
-//! table stays as large as the store has been full.
+//! A table that doubles its size stalls the insert that triggers it, and is half empty afterwards.
+//! Here each insert adds one bucket and splits one chain of about one record. There is no stall at
+//! any size, and a record takes the same bytes at a thousand records and at ten million. The price is
+//! one more dependent load in each lookup than with open addressing. Freed slots are reused, and the
+//! table never shrinks.
 
-use super::chunked::Chunked;
-use super::record::Done;
-use super::{NONE, UNFILED};
+use crate::chunked::Chunked;
+use crate::index::{NONE, UNFILED};
+use crate::record::Done;
 
-/// What stands in a slot. One word of niche keeps it at 16 bytes.
-pub(super) enum Body {
+/// The record in a slot. A niche keeps it at 16 bytes.
+pub(crate) enum Body {
     Done(Done),
-    /// A place in the slab of IN_PROGRESS records; [`NONE`] in a free slot.
+    /// An index in the slab of IN_PROGRESS records; [`NONE`] in a free slot.
     Busy(u32),
 }
 
-/// 32 bytes, aligned so that one never lies across two cache lines.
+/// 32 bytes, aligned so that a slot never crosses a cache line.
 #[repr(align(32))]
-pub(super) struct Slot {
-    pub(super) body: Body,
-    pub(super) hash: u32,
-    pub(super) scope: u32,
+pub(crate) struct Slot {
+    pub(crate) body: Body,
+    pub(crate) hash: u32,
+    pub(crate) scope: u32,
     /// The next slot of the bucket, or of the free list.
-    pub(super) chain: u32,
-    /// The next slot in a list of the wheel, or [`UNFILED`]. Belongs to the slot, not to what
-    /// stands in it.
-    pub(super) timer: u32,
+    pub(crate) chain: u32,
+    /// The next slot in a list of the wheel, or [`UNFILED`]. It belongs to the slot, not to the
+    /// record in it.
+    pub(crate) timer: u32,
 }
 
 const _: () = assert!(size_of::<Slot>() == 32);
 
-/// What a record takes besides its body: a slot and a bucket.
-pub(super) const SLOT_BYTES: u64 = 36;
+/// The bytes of a record besides its body: a slot and a bucket.
+pub(crate) const SLOT_BYTES: u64 = 36;
 
 /// The slots, in chunks of 2 KiB.
-pub(super) type Slots = Chunked<Slot, 64>;
+pub(crate) type Slots = Chunked<Slot, 64>;
 
 impl Slot {
     fn free() -> Self {
@@ -45,8 +45,8 @@ impl Slot {
     }
 }
 
-pub(super) struct Table {
-    pub(super) slots: Slots,
+pub(crate) struct Table {
+    pub(crate) slots: Slots,
     buckets: Chunked<u32, 128>,
     /// The smallest 2^n - 1 that covers all buckets.
     mask: u32,
@@ -55,7 +55,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn with_capacity(records: u32) -> Self {
+    pub(crate) fn with_capacity(records: u32) -> Self {
         let mut table =
             Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
         table.buckets.push_with(|| NONE);
@@ -66,25 +66,25 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The first slot of the chain in which records with this hash are; [`NONE`] for none.
+    /// The first slot of the chain for this hash, or [`NONE`].
     #[inline(always)]
-    pub(super) fn chain(&self, hash: u32) -> u32 {
+    pub(crate) fn chain(&self, hash: u32) -> u32 {
         self.buckets.get(self.bucket(hash)).copied().unwrap_or(NONE)
     }
 
-    /// Whether it has as many slots as it can number.
+    /// Whether all slot numbers are in use.
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.len >= UNFILED - 1
     }
 
-    /// Adds a slot, if the table is not [full](Self::is_full), and says where.
+    /// Adds a slot to a table that is not [full](Self::is_full), and returns its index.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u32, scope: u32, body: Body) -> u32 {
+    pub(crate) fn insert(&mut self, hash: u32, scope: u32, body: Body) -> u32 {
         if self.len >= self.buckets.len() {
             self.add_bucket();
         }
@@ -101,8 +101,8 @@ impl Table {
         at
     }
 
-    /// Frees a slot and hands out what stood in it, to be dropped after the lock.
-    pub(super) fn remove(&mut self, at: u32) -> Body {
+    /// Frees a slot and returns its record, to be dropped after the lock is released.
+    pub(crate) fn remove(&mut self, at: u32) -> Body {
         let (hash, next) = (self.slots[at].hash, self.slots[at].chain);
         let bucket = self.bucket(hash);
         let mut before = self.buckets[bucket];
@@ -127,7 +127,7 @@ impl Table {
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// Adds bucket n and moves into it what belongs there from the one bucket that held it so far.
+    /// Adds a bucket, and moves the slots that belong into it from the bucket that held them so far.
     #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MemoryStore`]: records in this process, spread over shards, bounded in number and bytes.
-//!
-//! A record's shard follows from a keyed hash of scope and key, and every transition is one short
-//! section under that shard's lock (`shard.rs`). Look-ups borrow the identity and allocate nothing;
-//! a replay hands out a window of the record's one allocation (`record.rs`). The table grows
-//! without a stall (`table.rs`), a wheel finds what has expired (`wheel.rs`), and the bounds are
-//! kept without a counter that all cores share (`budget.rs`).
+//! [`MemoryStore`]: the store contract over the shards.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,86 +7,78 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::clock::{Clock, Instant};
-use crate::error::{Error, ErrorKind, Result};
-use crate::identity::Identity;
-use crate::owner::{FencingToken, OwnerId};
-use crate::payload::StoredResult;
-use crate::store::{
+use retryproof_core::clock::{Clock, Instant};
+use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked,
     StoreProfile,
 };
+use retryproof_core::{
+    Error, ErrorKind, FencingToken, Identity, OwnerId, Result, SharedStore, StoredResult,
+};
 
-mod budget;
-mod builder;
-mod busy;
-mod chunked;
-mod record;
-mod scopes;
-mod shard;
-mod sweep;
-mod sync;
-mod table;
-#[cfg(all(test, not(loom)))]
-mod tests;
-mod time;
-mod upkeep;
-mod wait;
-mod wheel;
+use crate::budget::Budget;
+use crate::record::{Done, Replay};
+use crate::shard::{Granted, Shard};
+use crate::sync::{Mutex, MutexGuard};
+use crate::time::{Now, Time, after, nanos};
 
-use budget::Budget;
-pub use builder::MemoryStoreBuilder;
-use record::{Done, Replay};
-use shard::{Granted, Shard};
-use sync::{Mutex, MutexGuard};
-use time::{Now, Time, after, nanos};
+/// How many slots a grant may check for expired records on its way out.
+const SWEEP_LIMIT: usize = 32;
 
-/// No place: the end of a list.
-const NONE: u32 = u32::MAX;
-/// In no list of the wheel.
-const UNFILED: u32 = u32::MAX - 1;
-/// Most slots that every eighth grant looks at for expired records on its way out.
-const TIDY: usize = 32;
-
-/// Keeps records in this process; they go with it.
+/// Keeps records in this process; they are gone when it ends.
+///
+/// # When to use
+/// For tests, demonstrations, and a service with a single instance that may forget results in a
+/// restart. Several instances need a store that they share.
+///
+/// ```
+/// use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
+/// use retryproof_memory::MemoryStore;
+///
+/// let store = MemoryStore::builder().max_records(10_000).max_bytes(64 << 20).build();
+/// let engine = IdempotencyEngine::new(store);
+/// ```
 ///
 /// # Bounds
-/// At most [`max_records`](MemoryStoreBuilder::max_records) records (1,000,000) in
-/// [`max_bytes`](MemoryStoreBuilder::max_bytes) bytes (1 GiB). A new key that finds no room even
-/// after expired records are reclaimed is refused with [`ErrorKind::Full`]; a live record is never
-/// evicted (STO-1). Known keys are served all the same, and so is whoever holds a lease: **a
-/// completion is never refused for room**, so the bytes may exceed their bound by the results of
-/// the leases that were running, and until records expire no new key is granted. A single value
-/// larger than the whole bound is [`ErrorKind::TooLarge`].
+/// The store keeps at most [`max_records`](crate::MemoryStoreBuilder::max_records) records
+/// (1,000,000) in [`max_bytes`](crate::MemoryStoreBuilder::max_bytes) bytes (1 GiB). If there is no
+/// room for a new key even after expired records are reclaimed, its acquire fails with
+/// [`ErrorKind::Full`]. A live record is never evicted (STO-1).
+///
+/// A full store still serves existing keys, and **never refuses a completion for lack of room**. The
+/// bytes may therefore exceed their bound by the results of the running leases; until records expire,
+/// no new key is granted. A single value larger than the whole bound fails with
+/// [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
-/// Judged to the nanosecond by the monotonic clock when a record is met (ACQ-7, CMP-6). Expired
-/// records are reclaimed by later grants, a few at a time, by [`Purge`](crate::store::Purge), and
-/// when the store is full. Memory that was used once is kept for later records: the index stays as
-/// large as the store has been full, 36 bytes a record.
+/// Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7, CMP-6).
+/// Later grants reclaim expired records a few at a time. [`Purge`](retryproof_core::store::Purge)
+/// reclaims all of them, and so does a grant that finds the store full. The index never shrinks: it
+/// keeps 36 bytes for each record of the largest number that the store has held.
 ///
 /// # Tokens
-/// Drawn from a counter that each shard seeds with the wall clock in microseconds when the store is
-/// made: they grow over release, takeover, purge, and over a restart unless the wall clock steps
-/// back across it (ACQ-10).
+/// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens grow
+/// over releases, takeovers and purges, and over a restart unless the wall clock was set back
+/// (ACQ-10).
 ///
 /// # Waiting
-/// Pushed: completion, release and takeover wake the waiters (ACQ-4).
-/// [`wait_for_change`](IdempotencyStore::wait_for_change) sleeps on tokio's timer, so it wants a runtime with time
-/// enabled; nothing else here does.
+/// A completion, release or takeover wakes the waiters immediately (ACQ-4).
+/// [`wait_for_change`](IdempotencyStore::wait_for_change) sleeps on tokio's timer and needs a runtime
+/// with time enabled. No other call needs a runtime.
 pub struct MemoryStore {
-    shards: Box<[Padded]>,
-    /// Shards minus one; their number is a power of two.
-    mask: usize,
-    time: Time,
-    budget: Budget,
-    max_records: usize,
-    max_bytes: u64,
+    pub(crate) shards: Box<[PaddedShard]>,
+    /// The number of shards, a power of two, minus one.
+    pub(crate) mask: usize,
+    pub(crate) time: Time,
+    pub(crate) budget: Budget,
+    pub(crate) max_records: usize,
+    pub(crate) max_bytes: u64,
 }
 
-/// Two cache lines, which is what processors fetch at a time: shards do not slow each other down.
+/// Aligned to two cache lines, the unit that processors prefetch, so that threads on different shards
+/// do not slow each other down.
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+pub(crate) struct PaddedShard(pub(crate) Mutex<Shard>);
 
 impl MemoryStore {
     /// An empty store with the default bounds, on the host's monotonic clock.
@@ -107,25 +93,20 @@ impl MemoryStore {
         Self::builder().clock(clock).build()
     }
 
-    /// Starts from the default bounds.
-    pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder::new()
-    }
-
-    /// The identity's shard, and what is left of its hash for the table in it. The hash is keyed,
-    /// so a client cannot aim keys at one shard or one chain.
+    /// The identity's shard, and the half of its hash that finds the record in the shard's table. The
+    /// hash is keyed, so a client cannot aim keys at one shard or one chain.
     #[inline(always)]
-    fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
+    pub(crate) fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
         let hash = id.keyed_hash();
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "one half picks the shard, the other the bucket"
+            reason = "one half selects the shard, the other the bucket"
         )]
         let (high, low) = ((hash >> 32) as usize, hash as u32);
         (&self.shards[high & self.mask].0, low)
     }
 
-    /// A replay is the whole of this; everything else goes on in [`grant`](Self::grant).
+    /// Serves replays itself and leaves everything else to [`grant`](Self::grant).
     #[inline(always)]
     fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Poll<Result<Acquired>> {
         let (shard, hash) = self.locate(id);
@@ -178,8 +159,8 @@ impl MemoryStore {
                 }
                 None => match locked.first(id, req, now, &self.budget) {
                     Ok(token) => {
-                        if locked.has_litter(now, &self.time) {
-                            self.tidy(locked, now);
+                        if locked.is_sweep_due(now, &self.time) {
+                            self.sweep_some(locked, now);
                         }
                         return Poll::Ready(Ok(granted(token, false)));
                     }
@@ -192,8 +173,7 @@ impl MemoryStore {
             searched = true;
             let (shard, hash) = self.locate(id);
             locked = shard.lock();
-            // Anything may have happened meanwhile: another caller may have brought this very key
-            // in.
+            // The lock was released in between, so another caller may have inserted the same key.
             match locked.replay(id, hash, now, &self.time) {
                 Ok(replay) => {
                     drop(locked);
@@ -208,7 +188,7 @@ impl MemoryStore {
         }
     }
 
-    fn look_now(&self, id: &Identity) -> Poll<Result<Peeked>> {
+    fn peek_now(&self, id: &Identity) -> Poll<Result<Peeked>> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
         let mut locked = shard.lock();
@@ -231,17 +211,17 @@ impl MemoryStore {
         }))
     }
 
-    /// Reclaims a little, and frees it after the lock.
+    /// Reclaims a few expired records, and frees them after the lock is released.
     #[cold]
-    fn tidy(&self, mut locked: MutexGuard<'_, Shard>, now: Instant) {
-        let litter = locked.sweep_some(self.time.nanos(now), TIDY, &self.budget);
+    fn sweep_some(&self, mut locked: MutexGuard<'_, Shard>, now: Instant) {
+        let reclaimed = locked.sweep_some(self.time.nanos(now), SWEEP_LIMIT, &self.budget);
         drop(locked);
-        drop(litter);
+        drop(reclaimed);
     }
 
     #[cold]
     fn full(&self, id: &Identity) -> Error {
-        Error::new(ErrorKind::Full, "the memory store is full of live records and takes no new key")
+        Error::new(ErrorKind::Full, "the memory store is full of live records")
             .during("acquire")
             .for_identity(id)
             .with("max_records", self.max_records)
@@ -259,7 +239,7 @@ impl MemoryStore {
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
-        // Laid out before the lock is taken; dropped, like all that goes, after it is released.
+        // Built before the lock is taken, and dropped after it is released if it was not used.
         let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
         let mut record = Some(record);
@@ -273,7 +253,7 @@ impl MemoryStore {
 
     #[cold]
     fn too_large(&self, id: &Identity, bytes: usize) -> Error {
-        Error::new(ErrorKind::TooLarge, "the value alone is larger than the memory store may grow")
+        Error::new(ErrorKind::TooLarge, "the value is larger than the whole memory store may be")
             .during("complete")
             .for_identity(id)
             .with("bytes", bytes)
@@ -281,10 +261,17 @@ impl MemoryStore {
     }
 }
 
-/// A replay of a result with a fingerprint; right for one without, too.
+/// A replay that may have a fingerprint.
 #[inline(never)]
 fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
+}
+
+/// With the capability to purge.
+impl From<MemoryStore> for SharedStore {
+    fn from(store: MemoryStore) -> Self {
+        Self::builder(store).with_purge().build()
+    }
 }
 
 impl Default for MemoryStore {
@@ -311,28 +298,28 @@ impl IdempotencyStore for MemoryStore {
         id: &Identity,
         req: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired>> + Send {
-        // Not `async`: the answer is written once, where the caller wants it, instead of being
-        // moved there.
+        // Not `async`: `poll_fn` writes the answer directly into the caller's place instead of moving
+        // it there.
         poll_fn(move |_| self.acquire_now(id, req))
     }
 
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send {
-        poll_fn(move |_| self.look_now(id))
+        poll_fn(move |_| self.peek_now(id))
     }
 
     async fn wait_for_change(
         &self,
         id: &Identity,
         seen: FencingToken,
-        at_most: Duration,
+        limit: Duration,
     ) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        // Look and subscription are one step under the lock: a change comes before both or wakes
-        // us.
+        // The look and the subscription are one step under the lock: a change happens before both or
+        // wakes this call.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
-            ended.wait(at_most.min(expires.saturating_duration_since(now))).await;
+            ended.wait(limit.min(expires.saturating_duration_since(now))).await;
         }
         Ok(())
     }

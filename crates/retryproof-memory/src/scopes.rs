@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scopes`]: the scopes of a shard's records, each kept once and numbered while a record names
-//! it.
+//! [`Scopes`]: the scopes of a shard's records. Each scope is kept once, under a number, while a
+//! record uses it.
 
 use std::collections::BTreeMap;
 
-use super::NONE;
-use crate::identity::Scope;
+use retryproof_core::Scope;
 
-pub(super) struct Scopes {
+use crate::index::NONE;
+
+pub(crate) struct Scopes {
     places: Vec<Place>,
     by_text: BTreeMap<Box<str>, u32>,
     free: u32,
-    /// The one asked for last: most shards see one scope again and again.
+    /// The scope of the last insert: most shards see one scope again and again.
     last: u32,
 }
 
 struct Place {
-    /// Where the text is, and how long: whoever brings the same text in the same place needs no
-    /// comparison.
+    /// Address and length of the text: if both are equal, the texts need no comparison.
     address: usize,
     len: usize,
-    /// `None` while the place is free.
+    /// `None` in a free entry.
     scope: Option<Scope>,
-    /// How many records name it; while the place is free, the next free one.
+    /// The number of records that use it, or in a free entry the index of the next free entry.
     records: u32,
 }
 
@@ -34,27 +34,27 @@ impl Place {
 }
 
 impl Scopes {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { places: Vec::new(), by_text: BTreeMap::new(), free: NONE, last: NONE }
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_text.len()
     }
 
-    /// Whether number `at` stands for `scope`, byte for byte (ID-2).
+    /// Whether the number `at` means `scope`, byte for byte (ID-2).
     #[inline(always)]
-    pub(super) fn is(&self, at: u32, scope: &Scope) -> bool {
+    pub(crate) fn is(&self, at: u32, scope: &Scope) -> bool {
         let Some(kept) = self.places.get(at as usize) else { return false };
         let text = scope.as_str();
-        // Mostly both are the same literal.
+        // Usually both are the same literal.
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
     /// The number of `scope`, for one more record.
     #[inline]
-    pub(super) fn enter(&mut self, scope: &Scope) -> u32 {
+    pub(crate) fn enter(&mut self, scope: &Scope) -> u32 {
         let text = scope.as_str();
         if let Some(last) = self.places.get_mut(self.last as usize)
             && last.address == text.as_ptr().addr()
@@ -75,9 +75,9 @@ impl Scopes {
         self.last
     }
 
-    /// One record less names it.
+    /// Removes one record of the scope `at`.
     #[inline]
-    pub(super) fn leave(&mut self, at: u32) {
+    pub(crate) fn leave(&mut self, at: u32) {
         let place = &mut self.places[at as usize];
         place.records -= 1;
         if place.records == 0 {
@@ -137,7 +137,7 @@ mod tests {
         assert!(scopes.is(a, &scope("a")), "one record still names it");
         scopes.leave(a);
         assert!(!scopes.is(a, &scope("a")));
-        assert_eq!(scopes.enter(&scope("c")), a, "its place is used again");
+        assert_eq!(scopes.enter(&scope("c")), a, "the number is used again");
         assert!(scopes.is(a, &scope("c")) && scopes.is(b, &scope("b")));
         assert_eq!(scopes.len(), 2);
     }

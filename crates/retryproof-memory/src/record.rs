@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::blob::Blob;
-use crate::fingerprint::Fingerprint;
-use crate::identity::Key;
-use crate::owner::OwnerId;
-use crate::payload::StoredResult;
+use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
-/// replay hands out a window of it, so it counts a reference up and copies nothing.
-pub(super) struct Done(Arc<[u8]>);
+/// replay returns a window of it: it increments the reference count and copies nothing.
+pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
 const EXPIRES: usize = TOKEN + 8;
@@ -20,9 +16,10 @@ const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
 
 impl Done {
-    /// A record without its token, which only the shard knows: see [`set_token`](Self::set_token).
+    /// A record without its token, which only the shard knows and sets with
+    /// [`set_token`](Self::set_token).
     #[inline]
-    pub(super) fn build(
+    pub(crate) fn build(
         owner: OwnerId,
         expires: u64,
         key: &Key,
@@ -32,8 +29,8 @@ impl Done {
         let (key, fingerprint) =
             (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
-        // One allocation, cleared at once and filled in place; collecting the parts themselves goes
-        // byte by byte.
+        // One allocation, zeroed and then filled in place. Collecting the parts would copy byte by
+        // byte.
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
         if let Some(buffer) = Arc::get_mut(&mut whole) {
             let (header, rest) = buffer.split_at_mut(HEADER);
@@ -57,57 +54,57 @@ impl Done {
         Self(whole)
     }
 
-    /// Writes the token into a record that nobody else has seen yet.
+    /// Writes the token into a record that is not shared yet.
     #[inline]
-    pub(super) fn set_token(&mut self, token: u64) {
+    pub(crate) fn set_token(&mut self, token: u64) {
         if let Some(bytes) = Arc::get_mut(&mut self.0) {
             bytes[TOKEN..EXPIRES].copy_from_slice(&token.to_le_bytes());
         }
     }
 
     #[inline]
-    pub(super) fn owner(&self) -> OwnerId {
+    pub(crate) fn owner(&self) -> OwnerId {
         let mut owner = [0; 16];
         owner.copy_from_slice(&self.0[..TOKEN]);
         OwnerId::from_bytes(owner)
     }
 
     #[inline]
-    pub(super) fn token(&self) -> u64 {
+    pub(crate) fn token(&self) -> u64 {
         self.view().map_or(0, |view| view.word(TOKEN))
     }
 
     #[inline]
-    pub(super) fn expires(&self) -> u64 {
+    pub(crate) fn expires(&self) -> u64 {
         self.view().map_or(0, |view| view.expires())
     }
 
-    pub(super) fn has_fingerprint(&self) -> bool {
+    pub(crate) fn has_fingerprint(&self) -> bool {
         self.lengths().1 != 0
     }
 
-    pub(super) fn value_len(&self) -> usize {
+    pub(crate) fn value_len(&self) -> usize {
         let (key, fingerprint) = self.lengths();
         self.0.len() - HEADER - key - fingerprint
     }
 
-    /// Bytes of the allocation, the two counts of its `Arc` included.
+    /// The bytes of the allocation, including the two counts of its `Arc`.
     #[inline]
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.0.len() as u64 + 16
     }
 
-    /// The same allocation once more. `view` is its own.
+    /// Another reference to the allocation. `view` is a view of this record.
     #[inline(always)]
-    pub(super) fn share(&self, view: View<'_>) -> Replay {
+    pub(crate) fn share(&self, view: View<'_>) -> Replay {
         let start = HEADER + view.key_len();
         Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    /// What a look-up needs of it. `None` is never the case, since [`build`](Self::build) is the
-    /// only maker; a caller that goes on over it costs less than one that panics.
+    /// The fields for a lookup. It is never `None`, because [`build`](Self::build) always writes a
+    /// header; an `Option` costs less here than a panic.
     #[inline(always)]
-    pub(super) fn view(&self) -> Option<View<'_>> {
+    pub(crate) fn view(&self) -> Option<View<'_>> {
         let (header, rest) = self.0.split_first_chunk()?;
         Some(View { header, rest })
     }
@@ -118,21 +115,21 @@ impl Done {
     }
 }
 
-/// A COMPLETE record, its length looked at once.
+/// A COMPLETE record whose length is checked once.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(crate) struct View<'a> {
     header: &'a [u8; HEADER],
     rest: &'a [u8],
 }
 
 impl View<'_> {
     #[inline(always)]
-    pub(super) fn has_key(&self, key: &[u8]) -> bool {
+    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
         self.key_len() == key.len() && self.rest.starts_with(key)
     }
 
     #[inline(always)]
-    pub(super) fn expires(&self) -> u64 {
+    pub(crate) fn expires(&self) -> u64 {
         self.word(EXPIRES)
     }
 
@@ -154,8 +151,8 @@ impl View<'_> {
     }
 }
 
-/// A COMPLETE record on its way out: shared under the lock, taken apart after it.
-pub(super) struct Replay {
+/// A COMPLETE record to return: shared under the lock, taken apart after it is released.
+pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the fingerprint begins.
     start: usize,
@@ -163,10 +160,10 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// The value, shared, if that is the whole result. The two cases are apart so that who keeps no
-    /// fingerprint does not move the room for one about.
+    /// The value if the result has no fingerprint. The two cases are separate, so that a replay
+    /// without a fingerprint does not move the 72 bytes of one.
     #[inline(always)]
-    pub(super) fn into_value(self) -> Result<Blob, Self> {
+    pub(crate) fn into_value(self) -> Result<Blob, Self> {
         if self.fingerprint != 0 {
             return Err(self);
         }
@@ -175,7 +172,7 @@ impl Replay {
     }
 
     /// The result with its fingerprint.
-    pub(super) fn into_result(self) -> StoredResult {
+    pub(crate) fn into_result(self) -> StoredResult {
         let Self { whole, start, fingerprint } = self;
         let value = start + fingerprint;
         let stored = whole.get(start..value).and_then(|stored| Fingerprint::new(stored).ok());
@@ -187,7 +184,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payload::{CodecId, Opened, Payload};
+    use retryproof_core::{CodecId, Opened, Payload};
 
     #[test]
     fn cmp_6_a_record_gives_back_what_was_put_in() {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long random walks through a small store, beside a plain map that says in words what each call
-//! must answer.
+//! Long random walks through a small store, compared with a plain map.
 
 use std::collections::HashMap;
 
-use super::*;
-use crate::fingerprint::Fingerprint;
+use retryproof_core::Fingerprint;
 
-/// The record in words, to walk beside.
+use super::*;
+
+/// A record of the plain map.
 #[derive(Clone)]
 struct Plain {
     owner: OwnerId,

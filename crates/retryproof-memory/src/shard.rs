@@ -1,86 +1,86 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Shard`]: the records whose hashes share their first bits, and every transition of one, each
-//! under the lock of its shard. Nothing here waits, wakes, or frees a value: what must be woken or
-//! dropped is handed out.
+//! [`Shard`]: the records whose hashes share their first bits, and every transition of a record,
+//! under the lock of its shard. Nothing here waits, wakes or frees a value: the methods return what
+//! the caller has to wake or drop after the lock is released.
 //!
-//! Over 400 lines because the walks and the transitions are inlined into each other, and counted in
-//! instructions.
+//! Over 400 lines because the lookups and the transitions are inlined into each other, and their
+//! instructions are a published figure.
 
 use std::sync::Arc;
 
-use super::UNFILED;
-use super::budget::{Budget, Credit};
-use super::busy::{Busy, BusySlab, Left};
-use super::record::{Done, Replay};
-use super::scopes::Scopes;
-use super::table::{Body, SLOT_BYTES, Table};
-use super::time::{Ahead, Time};
-use super::wait::Ended;
-use super::wheel::Wheel;
-use crate::clock::Instant;
-use crate::identity::Identity;
-use crate::owner::OwnerId;
-use crate::store::{AcquireRequest, FencedWrite};
+use retryproof_core::clock::Instant;
+use retryproof_core::store::{AcquireRequest, FencedWrite};
+use retryproof_core::{Identity, OwnerId};
 
-pub(super) struct Shard {
-    pub(super) table: Table,
-    pub(super) busy: BusySlab,
+use crate::budget::{Budget, Credit};
+use crate::busy::{Busy, BusySlab, Left};
+use crate::index::UNFILED;
+use crate::record::{Done, Replay};
+use crate::scopes::Scopes;
+use crate::table::{Body, SLOT_BYTES, Table};
+use crate::time::{Ahead, Time};
+use crate::wait::Ended;
+use crate::wheel::Wheel;
+
+pub(crate) struct Shard {
+    pub(crate) table: Table,
+    pub(crate) busy: BusySlab,
     scopes: Scopes,
-    pub(super) wheel: Wheel,
-    pub(super) credit: Credit,
-    pub(super) ahead: Ahead,
-    /// The last token drawn here. It outlives every record, so no release or purge lets a smaller
-    /// one follow (ACQ-10).
-    pub(super) last_token: u64,
+    pub(crate) wheel: Wheel,
+    pub(crate) credit: Credit,
+    pub(crate) ahead: Ahead,
+    /// The last token drawn here. It outlives every record, so that no smaller token can follow a
+    /// release or a purge (ACQ-10).
+    pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
-    /// No IN_PROGRESS record may be purged before this; `None` when there is none.
-    pub(super) busy_due: Option<Instant>,
+    /// No IN_PROGRESS record may be purged before this time; `None` if there is none.
+    pub(crate) busy_due: Option<Instant>,
 }
 
-/// What became of it where there was a record.
-pub(super) enum Granted {
+/// The answer to an acquire of an existing record.
+pub(crate) enum Granted {
     Yes { token: u64, took_over: bool },
     Busy { expires: Instant, token: u64 },
 }
 
-/// What a call hands out of the lock: to be fired, to be dropped.
+/// What a call returns out of the lock, to be fired or dropped after its release.
 #[derive(Default)]
-pub(super) struct Leftover {
+pub(crate) struct Leftover {
     busy: Left,
     done: Option<Done>,
 }
 
 impl Leftover {
-    /// Wakes the waiters of the grant that is over, and frees. Call it after the lock is released.
+    /// Wakes the waiters of the ended grant and frees the record. Call it after the lock is released.
     #[inline]
-    pub(super) fn settle(self) {
+    pub(crate) fn settle(self) {
         if let Some(ended) = self.busy.ended {
             ended.fire();
         }
     }
 }
 
-/// What reclaiming hands out of the lock.
-pub(super) type Reclaimed = Vec<Leftover>;
+/// The reclaimed records, to be dropped outside the lock.
+pub(crate) type Reclaimed = Vec<Leftover>;
 
 /// The half of the hash that finds a record within its shard.
 #[expect(clippy::cast_possible_truncation, reason = "the other half has picked the shard")]
-pub(super) fn bucket_hash(id: &Identity) -> u32 {
+pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }
 
-/// Lowers a bound to `due`. A lease's end will do for when a record may be purged: it is never
-/// later.
+/// Lowers a bound to `due`. For a record, the end of its lease is a valid bound: a purge never
+/// deletes it earlier.
 #[inline]
-pub(super) fn note(bound: &mut Option<Instant>, due: Instant) {
+pub(crate) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
         *bound = Some(due);
     }
 }
 
 impl Shard {
-    pub(super) fn new(first_token: u64, capacity: u32, ahead: Ahead) -> Self {
+    pub(crate) fn new(first_token: u64, capacity: u32, ahead: Ahead) -> Self {
         Self {
             table: Table::with_capacity(capacity),
             busy: BusySlab::new(),
@@ -94,14 +94,14 @@ impl Shard {
         }
     }
 
-    /// Records, of them IN_PROGRESS, and bytes.
-    pub(super) fn counts(&self) -> (u32, u32, u64) {
+    /// The number of records, how many of them are IN_PROGRESS, and their bytes.
+    pub(crate) fn counts(&self) -> (u32, u32, u64) {
         (self.table.len(), self.busy.len(), self.bytes)
     }
 
-    /// The slot of this identity, whatever stands in it.
+    /// The slot of this identity, in any state.
     #[inline]
-    pub(super) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
+    pub(crate) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
         let key = id.key().expose();
         let mut at = self.table.chain(hash);
         while let Some(slot) = self.table.slots.get(at) {
@@ -121,10 +121,10 @@ impl Shard {
         None
     }
 
-    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it
-    /// has one.
+    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); otherwise its slot, if
+    /// it has one.
     #[inline]
-    pub(super) fn replay(
+    pub(crate) fn replay(
         &mut self,
         id: &Identity,
         hash: u32,
@@ -137,19 +137,19 @@ impl Shard {
         }
     }
 
-    /// What stands in this slot, if it is COMPLETE and within its ttl.
+    /// The record in this slot, if it is COMPLETE and within its ttl.
     #[inline(always)]
-    pub(super) fn replay_from(&mut self, at: u32, now: Instant, time: &Time) -> Option<Replay> {
+    pub(crate) fn replay_from(&mut self, at: u32, now: Instant, time: &Time) -> Option<Replay> {
         let Body::Done(done) = &self.table.slots[at].body else { return None };
         let view = done.view()?;
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// As [`replay`](Self::replay), but for a record whose end may be near: that is left to
-    /// [`replay_from`](Self::replay_from). The same walk as [`find`](Self::find), written for the
-    /// case that it ends well.
+    /// As [`replay`](Self::replay), but it leaves a record that may be about to expire to
+    /// [`replay_from`](Self::replay_from). The loop is that of [`find`](Self::find), optimized for a
+    /// live COMPLETE record.
     #[inline(always)]
-    pub(super) fn replay_at_once(
+    pub(crate) fn replay_at_once(
         &self,
         id: &Identity,
         hash: u32,
@@ -181,24 +181,23 @@ impl Shard {
         Err(None)
     }
 
-    /// Apart from the walk, which would keep registers for it.
+    /// Separate from the loop, which would otherwise keep registers for it.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
     }
 
     /// The lease's end and the token of the record in this slot, if it is IN_PROGRESS.
-    pub(super) fn holder(&self, at: u32) -> Option<(Instant, u64)> {
+    pub(crate) fn holder(&self, at: u32) -> Option<(Instant, u64)> {
         match self.table.slots[at].body {
             Body::Busy(place) => Some((self.busy[place].expires, self.busy[place].token)),
             Body::Done(_) => None,
         }
     }
 
-    /// A grant for an identity without a record: its token, or the bytes for which there is no
-    /// room.
+    /// A grant for an identity without a record: its token, or the bytes that found no room.
     #[inline]
-    pub(super) fn first(
+    pub(crate) fn first(
         &mut self,
         id: &Identity,
         req: &AcquireRequest,
@@ -206,7 +205,7 @@ impl Shard {
         budget: &Budget,
     ) -> Result<u64, u64> {
         let bytes = SLOT_BYTES + Busy::size_with(id.key());
-        // Four billion records in one shard, or no room.
+        // No room, or four billion records in this shard.
         if self.table.is_full() || !budget.admit(&mut self.credit, bytes) {
             return Err(bytes);
         }
@@ -220,9 +219,9 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// An acquire that meets the record in this slot, which is not COMPLETE within its ttl.
+    /// An acquire of the record in this slot, which is not COMPLETE within its ttl.
     #[inline]
-    pub(super) fn contend(
+    pub(crate) fn contend(
         &mut self,
         at: u32,
         id: &Identity,
@@ -245,7 +244,7 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // Else the answer to its first acquire was lost (ACQ-9).
+        // The same owner again: the answer to its first acquire was lost (ACQ-9).
         if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
@@ -260,9 +259,9 @@ impl Shard {
         (Granted::Yes { token: busy.token, took_over: busy.took_over }, left)
     }
 
-    /// The IN_PROGRESS record of this identity, for one who waits for the holder with token `seen`:
-    /// its lease's end and what will tell.
-    pub(super) fn subscribe(
+    /// Subscribes to the end of the grant with the token `seen`: the end of its lease, and the
+    /// notification.
+    pub(crate) fn subscribe(
         &mut self,
         id: &Identity,
         hash: u32,
@@ -279,8 +278,8 @@ impl Shard {
         Some((busy.expires, Arc::clone(ended)))
     }
 
-    /// Moves the lease's end of `owner`'s record; `false` when it is not its any more.
-    pub(super) fn extend(
+    /// Moves the end of `owner`'s lease, or returns `false` if the record no longer belongs to it.
+    pub(crate) fn extend(
         &mut self,
         id: &Identity,
         hash: u32,
@@ -294,15 +293,15 @@ impl Shard {
             return false;
         }
         busy.expires = expires;
-        // A shorter lease than before may bring it forward.
+        // A shorter lease may lower the bound.
         note(&mut self.busy_due, expires);
         true
     }
 
-    /// Puts `done` in the place of the record that its owner holds. What is left in `done` is to be
-    /// dropped after the lock.
+    /// Replaces the record that `owner` holds by `done`. If `done` is still there afterwards, drop it
+    /// after the lock is released.
     #[inline(always)]
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         id: &Identity,
         hash: u32,
@@ -324,8 +323,8 @@ impl Shard {
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // A slot that is filed already stood for a record whose time is over:
-                            // it comes up soon and is filed again.
+                            // A slot that is still filed belonged to an expired record. The wheel
+                            // soon takes it out and files it again.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }
@@ -350,7 +349,7 @@ impl Shard {
     }
 
     /// Deletes the record that `owner` holds.
-    pub(super) fn release(
+    pub(crate) fn release(
         &mut self,
         id: &Identity,
         hash: u32,
@@ -368,8 +367,8 @@ impl Shard {
         }
     }
 
-    /// Takes a record out, whatever it is.
-    pub(super) fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
+    /// Removes a record in any state.
+    pub(crate) fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
         let mut left = Leftover::default();
         self.scopes.leave(self.table.slots[at].scope);
         let mut bytes = SLOT_BYTES;
@@ -394,8 +393,8 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// The record as an operator sees it, expired or not.
-    pub(super) fn inspect<T>(
+    /// The record for an operator, expired or not.
+    pub(crate) fn inspect<T>(
         &self,
         id: &Identity,
         hash: u32,
@@ -415,7 +414,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::identity::Identity;
+    use retryproof_core::Identity;
 
     #[test]
     fn a_shard_forgets_a_scope_with_its_last_record() {
@@ -423,7 +422,9 @@ mod tests {
         let mut shard = Shard::new(1, 0, time.ahead());
         let now = time.read();
         for n in 0..50 {
-            let id = Identity::of(crate::Scope::new(format!("scope {n}")).unwrap(), "key").unwrap();
+            let id =
+                Identity::of(retryproof_core::Scope::new(format!("scope {n}")).unwrap(), "key")
+                    .unwrap();
             let owner = OwnerId::new();
             let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
             assert!(shard.first(&id, &req, now, &budget).is_ok());

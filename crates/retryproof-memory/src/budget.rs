@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Budget`]: the store's bounds (STO-1), shared by the shards without a shared counter on every
-//! call.
+//! [`Budget`]: the store's bounds (STO-1), without a counter that every call shares.
 //!
-//! What is free lies in one pool. A shard draws a batch from it when it runs out and gives back
-//! what it has too much of; in between it counts for itself. The bounds are exact all the same:
-//! before a new key is refused, what lies unused in the shards is collected.
+//! One pool holds the free room. A shard draws a batch from it when it runs out, returns what it has
+//! too much of, and counts by itself in between. The bounds are still exact: before a new key is
+//! refused, the unused room of all shards is collected.
 
 use std::sync::atomic::Ordering;
 
-use super::sync::{AtomicI64, AtomicU64};
+use crate::sync::{AtomicI64, AtomicU64};
 
-/// Batches for bounds that are large; a smaller bound has smaller ones, down to single records.
+/// The batches under large bounds. Smaller bounds have smaller batches, down to single records.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
-/// Once a search through all shards has found no room, the next is made after this many
-/// nanoseconds, or when a record is known to expire or to have gone. It keeps a flood of new keys
-/// from locking shards that have no room to give.
+/// After a search through all shards found no room, the next search waits this many nanoseconds, or
+/// until a record is known to have expired or gone. It keeps a flood of new keys from locking shards
+/// that have no room.
 const SEARCH_PAUSE: u64 = 10_000_000;
 
-pub(super) struct Budget {
+pub(crate) struct Budget {
     records: AtomicI64,
-    /// Below zero after completions that went over the bound: a result is never refused for it.
+    /// Negative after completions that exceeded the bound, because a result is never refused.
     bytes: AtomicI64,
     record_batch: i64,
     byte_batch: i64,
-    /// No room before this, as far as is known; zero when the store is not full.
+    /// The earliest time at which there may be room again; zero if the store is not full.
     full_until: AtomicU64,
 }
 
-/// What a shard has drawn and not used.
+/// The room that a shard has drawn and not used.
 #[derive(Default)]
-pub(super) struct Credit {
+pub(crate) struct Credit {
     records: i64,
     bytes: i64,
 }
 
 impl Budget {
-    pub(super) fn new(records: usize, bytes: u64, shards: usize) -> Self {
+    pub(crate) fn new(records: usize, bytes: u64, shards: usize) -> Self {
         let records = i64::try_from(records).unwrap_or(i64::MAX);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        // All shards together hold back at most an eighth.
+        // All shards together hold at most an eighth of the bounds.
         let parts = i64::try_from(shards).unwrap_or(i64::MAX).saturating_mul(16);
         Self {
             records: AtomicI64::new(records),
@@ -50,9 +49,9 @@ impl Budget {
         }
     }
 
-    /// Takes room for one more record of `bytes`. `false` takes nothing.
+    /// Takes room for one more record of `bytes`, or returns `false` and takes nothing.
     #[inline]
-    pub(super) fn admit(&self, credit: &mut Credit, bytes: u64) -> bool {
+    pub(crate) fn admit(&self, credit: &mut Credit, bytes: u64) -> bool {
         let bytes = bytes.cast_signed();
         if (credit.records < 1 || credit.bytes < bytes) && !self.draw(credit, bytes) {
             return false;
@@ -73,14 +72,14 @@ impl Budget {
         credit.records >= 1 && credit.bytes >= bytes
     }
 
-    /// A record that stays changes its size, and expires at `expires` if that is known. Never
-    /// refused: the result of a lease that was granted must not be lost.
+    /// Notes that a record changed its size and expires at `expires` (`u64::MAX` if unknown). It is
+    /// never refused: the result of a granted lease must not be lost.
     #[inline]
-    pub(super) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
+    pub(crate) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
         credit.bytes += before.cast_signed() - after.cast_signed();
         let until = self.full_until.load(Ordering::Relaxed);
         if credit.bytes < 0 || credit.bytes > 2 * self.byte_batch || until != 0 {
-            // A store that is full looks again when it can expect room.
+            // A full store searches again when it can expect room.
             if until > expires {
                 self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
             }
@@ -88,13 +87,13 @@ impl Budget {
         }
     }
 
-    /// A record of `bytes` is gone.
+    /// Returns the room of a deleted record of `bytes`.
     #[inline]
-    pub(super) fn free(&self, credit: &mut Credit, bytes: u64) {
+    pub(crate) fn free(&self, credit: &mut Credit, bytes: u64) {
         credit.records += 1;
         credit.bytes += bytes.cast_signed();
-        let much = credit.records > 2 * self.record_batch || credit.bytes > 2 * self.byte_batch;
-        if much || credit.bytes < 0 || self.full_until.load(Ordering::Relaxed) != 0 {
+        let excess = credit.records > 2 * self.record_batch || credit.bytes > 2 * self.byte_batch;
+        if excess || credit.bytes < 0 || self.full_until.load(Ordering::Relaxed) != 0 {
             self.balance(credit);
         }
     }
@@ -102,7 +101,7 @@ impl Budget {
     #[cold]
     fn balance(&self, credit: &mut Credit) {
         if credit.bytes < 0 {
-            // An overdraft; what more it takes, the pool has.
+            // Move the overdraft to the pool, then draw a batch if the pool has any.
             self.bytes.fetch_add(credit.bytes, Ordering::Relaxed);
             credit.bytes = up_to(&self.bytes, self.byte_batch);
         } else {
@@ -111,7 +110,7 @@ impl Budget {
     }
 
     /// Puts all credit of a shard back into the pool.
-    pub(super) fn collect(&self, credit: &mut Credit) {
+    pub(crate) fn collect(&self, credit: &mut Credit) {
         if credit.records == 0 && credit.bytes == 0 {
             return;
         }
@@ -120,25 +119,25 @@ impl Budget {
         self.full_until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the pool alone has room for so many records of `bytes` each.
-    pub(super) fn has_room(&self, records: u32, bytes: u64) -> bool {
+    /// Whether the pool alone has room for `records` records of `bytes` each.
+    pub(crate) fn has_room(&self, records: u32, bytes: u64) -> bool {
         self.records.load(Ordering::Relaxed) >= i64::from(records)
             && self.bytes.load(Ordering::Relaxed)
                 >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
     /// Whether a search for room may find some.
-    pub(super) fn worth_a_search(&self, now: u64) -> bool {
+    pub(crate) fn worth_a_search(&self, now: u64) -> bool {
         now >= self.full_until.load(Ordering::Relaxed)
     }
 
-    /// A search has found nothing; the next record expires at `due`, as far as is known.
-    pub(super) fn found_none(&self, now: u64, due: u64) {
+    /// Notes that a search found nothing, and that no record expires before `due`.
+    pub(crate) fn found_none(&self, now: u64, due: u64) {
         self.full_until.store(due.min(now.saturating_add(SEARCH_PAUSE)).max(1), Ordering::Relaxed);
     }
 }
 
-/// Takes what the pool has, at most `want`.
+/// Takes up to `want` from the pool.
 fn up_to(pool: &AtomicI64, want: i64) -> i64 {
     let mut have = pool.load(Ordering::Relaxed);
     loop {

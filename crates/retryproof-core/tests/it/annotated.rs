@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What annotated functions run through, where a call needs an engine.
+
+use retryproof_core::annotated::Keyed;
+use retryproof_core::{ErrorKind, IdempotencyEngine, Rejected};
+use retryproof_memory::MemoryStore;
+
+struct Orders;
+
+/// The path of a generic type is known only at run time, so a path that is too long is an error of
+/// the call.
+#[tokio::test]
+async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
+    let long = "p".repeat(256);
+    let call = Keyed::method::<Orders, _, _>(&long, "k", || ());
+    let answer: Result<u8, Rejected> = call
+        .run(IdempotencyEngine::new(MemoryStore::new()), |_| false, async |_| unreachable!())
+        .await;
+    let Err(Rejected::Store(error)) = answer else { panic!("an error of the call") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("name the scope"), "{error}");
+}
