@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same database (CMP-7).
+//!
+//! Over 400 lines because every test needs the same ledger and its transactions.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
