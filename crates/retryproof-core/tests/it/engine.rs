@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine over the memory store under paused time: outcomes, waits, heartbeat, ends.
+//!
+//! Over 400 lines because each outcome of the engine stands beside the others of its stage.
 
 use std::future::pending;
 use std::sync::Arc;
