@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same database (CMP-7).
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
-use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
+use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
+    Acquisition, CodecId, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
-use retryproof_mysql::{MySqlPool, MysqlConfig, MysqlDialect, MysqlStore, MysqlTx as Tx};
+use retryproof_mysql::{MySqlPool, MysqlTx as Tx};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 use tokio::time::Instant;
 
 use crate::support::{Table, body, request, sql, stranger, url};
+
+mod interrupted;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -298,109 +298,5 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     pending.committed();
     assert_eq!(world.replay("held").await, "held");
     assert_eq!((world.rows().await, world.ends()), (2, (2, 0, 0)));
-    world.end().await;
-}
-
-/// The server ends the connection between the record's statement and the COMMIT.
-#[tokio::test]
-async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is
-    /// lost.
-    struct Cut(MySqlPool, bool);
-    struct CutTx(Tx, bool);
-
-    impl TxSource<MysqlDialect> for Cut {
-        type Tx = CutTx;
-        async fn begin(&self) -> Result<CutTx> {
-            Ok(CutTx(TxSource::<MysqlDialect>::begin(&self.0).await?, self.1))
-        }
-    }
-    impl TxPort<MysqlDialect> for CutTx {
-        async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-            self.0.run_statement(sql, params).await
-        }
-    }
-    impl OwnedTx<MysqlDialect> for CutTx {
-        async fn commit_tx(mut self) -> Result<()> {
-            if self.1 {
-                self.0.commit_tx().await?;
-                return Err(Error::unavailable("the answer was lost"));
-            }
-            let row =
-                self.0.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
-            let process: i64 = row.get(0);
-            sql(&mut stranger().await, &format!("KILL {process}")).await;
-            self.0.commit_tx().await
-        }
-        async fn roll_back_tx(self) -> Result<()> {
-            self.0.roll_back_tx().await
-        }
-    }
-
-    let world = world().await;
-    let ledger = world.ledger();
-    for lost_answer in [false, true] {
-        let source = Cut(world.pool.clone(), lost_answer);
-        let paid = world
-            .engine
-            .joined(source)
-            .unwrap()
-            .execute(ctx("k"), async |tx: &mut CutTx| {
-                write(&mut tx.0, &ledger, "k").await;
-                Ok::<_, &'static str>("paid".to_owned())
-            })
-            .await;
-        match lost_answer {
-            false => {
-                assert!(matches!(paid, Err(ExecuteError::Completion(_))), "{paid:?}");
-                assert_eq!((world.rows().await, world.ends()), (0, (0, 1, 0)));
-                assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
-            }
-            true => {
-                assert_eq!(paid.unwrap(), Outcome::Executed("paid".to_owned()));
-                assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-            }
-        }
-    }
-    world.end().await;
-}
-
-/// Names the table and the server for the other process.
-const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
-
-/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing
-/// to do.
-#[tokio::test]
-async fn the_other_process() {
-    let Ok(line) = std::env::var(OTHER) else { return };
-    let (table, url) = line.split_once(' ').unwrap();
-    let config = MysqlConfig::from_url(url).unwrap().with_table_name(table);
-    let engine = IdempotencyEngine::new(MysqlStore::connect(config).await.unwrap());
-    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else {
-        panic!("not granted")
-    };
-    let mut tx = pool(url).await.begin().await.unwrap();
-    write(&mut tx, &format!("{table}_meta_ledger"), "killed").await;
-    let _pending = held.complete_in(&mut tx, value("never")).await.unwrap();
-    println!("\n@written");
-    std::future::pending::<()>().await;
-}
-
-#[tokio::test]
-async fn cmp_7_mysql_a_killed_process_leaves_neither_and_its_lease_runs_out() {
-    let world = world().await;
-    let mut other = Command::new(std::env::current_exe().unwrap())
-        .args(["joined::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
-        .env(OTHER, format!("{} {}", world.table.name, url()))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "@written"));
-    other.kill().unwrap();
-    other.wait().unwrap();
-    // The first caller waits for the lease to run out, and takes over.
-    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
-    assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
     world.end().await;
 }
