@@ -191,18 +191,13 @@ impl<S: Join> DynJoin for S {
     }
 }
 
-/// A type-erased store with its capabilities, cheap to clone. An engine holds one.
-///
-/// The stores of this project convert into it. For your own store, [`new`](Self::new) knows the
-/// contract alone, and a [`builder`](Self::builder) also captures the type's capabilities:
+/// A type-erased store with its capabilities, cheap to clone. The stores of this project convert into
+/// it; for your own store, a [`builder`](Self::builder) adds what its type can do beyond the contract.
 ///
 /// ```
-/// use retryproof_core::{IdempotencyEngine, SharedStore};
-/// use retryproof_memory::MemoryStore;
-///
+/// # use {retryproof_core::SharedStore, retryproof_memory::MemoryStore};
 /// let store = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
 /// assert!(store.can_purge() && !store.can_join());
-/// let engine = IdempotencyEngine::new(store);
 /// ```
 #[derive(Clone)]
 pub struct SharedStore {
