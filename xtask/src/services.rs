@@ -7,8 +7,6 @@
 //! says where they are; tests read it. What is running is known by process id, start time and
 //! working folder together, so that a number given to somebody else since is neither taken for a
 //! server nor stopped.
-//!
-//! Over 400 lines because the table of services and the commands on it are read together.
 
 use std::io;
 use std::path::Path;

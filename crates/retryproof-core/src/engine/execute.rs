@@ -21,7 +21,7 @@ use ending::Alone;
 mod ending;
 mod options;
 
-pub(super) use ending::{Recorder, end, in_flight, replay, undo};
+pub(super) use ending::{CompletionRecorder, end, in_flight, replay, undo};
 pub(super) use options::Options;
 pub use options::{Hook, NoHook, OnDrop, OnFenced};
 

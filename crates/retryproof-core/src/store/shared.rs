@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`DynStore`], the contract with boxed futures, and [`SharedStore`], the store of an engine with
 //! its capabilities.
+//!
+//! Over 400 lines because each call of the contract stands here twice, boxed and forwarded.
 
 use std::any::TypeId;
 use std::fmt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of an execution: from what the action returned, or what was stored, to the outcome
-//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their [`Recorder`].
+//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their [`CompletionRecorder`].
 
 use std::panic::resume_unwind;
 
@@ -19,7 +19,7 @@ use crate::panics::Panic;
 use crate::payload::{Opened, StoredResult, Tombstone};
 
 /// How the result of an action is recorded.
-pub(in crate::engine) trait Recorder {
+pub(in crate::engine) trait CompletionRecorder {
     /// Whether the action's effects stand when its record does not: true outside of a transaction.
     const EFFECTS_STAND: bool;
 
@@ -33,7 +33,7 @@ pub(in crate::engine) trait Recorder {
 /// Records in a separate store call, after the action's effects.
 pub(super) struct Alone;
 
-impl Recorder for Alone {
+impl CompletionRecorder for Alone {
     const EFFECTS_STAND: bool = true;
 
     async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult {
@@ -53,7 +53,7 @@ pub(in crate::engine) async fn end<R, T, E, C, H>(
     returned: Result<Result<T, E>, Panic>,
 ) -> Result<Report<T>, ExecuteError<E>>
 where
-    R: Recorder,
+    R: CompletionRecorder,
     C: Codec<T>,
     H: OnFenced<T>,
 {
@@ -113,7 +113,7 @@ where
 /// meanwhile, the recorder and the guard do it. Returns the lease.
 pub(in crate::engine) async fn undo(
     mut guard: DropGuard,
-    recorder: impl Recorder,
+    recorder: impl CompletionRecorder,
     phase: Phase,
 ) -> Option<Lease> {
     guard.frees_as(phase);

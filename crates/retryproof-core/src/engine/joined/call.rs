@@ -11,7 +11,7 @@ use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
 use crate::engine::acquire::Acquisition;
 use crate::engine::complete::CompletionResult;
-use crate::engine::execute::{Call, DropGuard, Recorder, end, in_flight, replay, undo};
+use crate::engine::execute::{Call, CompletionRecorder, DropGuard, end, in_flight, replay, undo};
 use crate::engine::lease::{HeldLease, Lease};
 use crate::engine::{Hook, NoHook, OnDrop, OnFenced};
 use crate::error::{Error, Result};
@@ -159,7 +159,7 @@ struct InTransaction<'a, T> {
     tx: T,
 }
 
-impl<T: Send + 'static> Recorder for InTransaction<'_, T> {
+impl<T: Send + 'static> CompletionRecorder for InTransaction<'_, T> {
     const EFFECTS_STAND: bool = false;
 
     async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult {
