@@ -15,12 +15,11 @@ use std::time::Duration;
 use super::caught::{caught, caught_now};
 use super::{
     AcquireRequest, Acquired, Completion, Dialect, FencedWrite, IdempotencyStore, Inspect, Join,
-    JoinStatement, Peeked, Purge, StoreProfile,
+    JoinStatement, Peeked, Purge, RecordSummary, StoreProfile, StoreStats,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
-use crate::store::{RecordSummary, StoreStats};
 
 /// A call that owns what it needs, so that it can outlive its caller (ACQ-11).
 pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
@@ -193,13 +192,11 @@ impl<S: Join> DynJoin for S {
     }
 }
 
-/// A type-erased store with its capabilities, cheap to clone. The stores of this project convert into
-/// it; for your own store, a [`builder`](Self::builder) adds what its type can do beyond the contract.
+/// A type-erased store with its capabilities, cheap to clone. Build one from your own store:
 ///
 /// ```
 /// # use {retryproof_core::SharedStore, retryproof_memory::MemoryStore};
 /// let store = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
-/// assert!(store.can_purge() && !store.can_join());
 /// ```
 #[derive(Clone)]
 pub struct SharedStore {
