@@ -153,10 +153,8 @@ impl CallMark {
         handles: Option<Box<GrantHandles>>,
     ) -> Self {
         let tx = OnceLock::new();
-        if let Some(handles) = handles {
-            if let Some(wanted) = handles.fill(lease) {
-                let _ = tx.set(wanted);
-            }
+        if let Some(wanted) = handles.and_then(|handles| handles.fill(lease)) {
+            let _ = tx.set(wanted);
         }
         let AdmittedRequest { filter, policy, key } = admitted;
         let layered = policy.is_layer();

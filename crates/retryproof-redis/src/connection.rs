@@ -243,7 +243,7 @@ async fn connect_any(at: &Address) -> io::Result<TcpStream> {
     }
     let mut failure = None;
     while let Some(attempt) = attempts.join_next().await {
-        match attempt.map_err(io::Error::from).flatten() {
+        match attempt.map_err(io::Error::from).and_then(|connected| connected) {
             Ok(socket) => return Ok(socket),
             Err(error) => failure = Some(error),
         }
