@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   test           everything below up to lock-check, and format, lints, docs and all tests; what CI runs
   rules-check    every rule of SPEC.md is named by a test, and every rule a test names is in SPEC.md
-  size-check     file lengths and licence lines
+  size-check     file lengths, long lines and licence lines
   arch-check     crates and files that ARCHITECTURE.md names exist; no import circles
   names-check    no type name of the shipped crates means two things
   deps-check     who may depend on whom, pins, minimum Rust version, size of core

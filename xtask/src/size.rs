@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `size-check`: a file stays short enough to be read at once, or states why not; and names its
-//! licence.
+//! `size-check`: a file stays short enough to be read at once, or states why not; its prose and
+//! strings fit a screen; and it names its licence.
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use crate::tree::{self, Source};
 
 const SPDX: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0";
 const LONG: usize = 400;
+const WIDE: usize = 110;
 /// The reason is in the module's first lines, so that a reader sees it before the length.
 const REASON: &str = "over 400 lines";
 const REASON_WITHIN: usize = 15;
@@ -24,7 +25,11 @@ pub(crate) fn check(root: &Path) -> Verdict {
     for file in files.iter().filter(|file| file.text.lines().count() > LONG) {
         println!("  {} lines: {}", file.text.lines().count(), file.path);
     }
-    let problems: Vec<String> = files.iter().flat_map(problems_of).collect();
+    let mut problems: Vec<String> = files.iter().flat_map(problems_of).collect();
+    match tree::files(root, |name| name.ends_with(".md")) {
+        Ok(pages) => problems.extend(files.iter().chain(&pages).flat_map(long_lines_of)),
+        Err(error) => problems.push(error.to_string()),
+    }
     Verdict::of(&problems, format!("{} files, median {median} lines", files.len()))
 }
 
@@ -45,6 +50,28 @@ fn problems_of(file: &Source) -> Vec<String> {
     problems
 }
 
+/// Lines of shipped source and its pages that are too long. rustfmt breaks code at 100 columns; this
+/// is for what it leaves alone, prose and strings. Rows of tables, examples between fences, and
+/// texts without a space cannot break.
+fn long_lines_of(file: &Source) -> Vec<String> {
+    let is_test = file.path.ends_with("tests.rs");
+    if !file.path.starts_with("crates/") || !file.path.contains("/src/") || is_test {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    let mut in_example = false;
+    for (at, line) in file.text.lines().enumerate() {
+        let text = line.trim_start_matches([' ', '/', '!']);
+        in_example ^= text.starts_with("```");
+        let longest = text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
+        let breaks = !in_example && !text.starts_with('|') && longest < WIDE - 20;
+        if line.chars().count() > WIDE && breaks {
+            problems.push(format!("{}:{}: over {WIDE} columns", file.path, at + 1));
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +84,20 @@ mod tests {
     fn a_short_file_with_its_licence_passes() {
         assert!(problems_of(&file(SPDX, 100)).is_empty());
         assert_eq!(problems_of(&file("//! no licence", 100)).len(), 1);
+    }
+
+    #[test]
+    fn a_long_line_of_shipped_prose_breaks() {
+        let long = |path: &str, text: &str| {
+            long_lines_of(&Source { path: path.into(), text: format!("{SPDX}\n{text}\n") })
+        };
+        let words = "word ".repeat(25);
+        let here = "crates/x/src/a.rs";
+        assert_eq!(long(here, &format!("/// {words}")), ["crates/x/src/a.rs:2: over 110 columns"]);
+        assert!(long(here, &format!("//! | {words}")).is_empty());
+        assert!(long(here, &format!("/// ```\n/// {words}\n/// ```")).is_empty());
+        assert!(long(here, &format!("/// {}", "x".repeat(120))).is_empty());
+        assert!(long("examples/x/src/a.rs", &format!("/// {words}")).is_empty());
     }
 
     #[test]

@@ -39,7 +39,7 @@ fn plan(root: &Path) -> Vec<Step> {
         component(root, "fmt", "rustfmt", "fmt --all --check"),
     );
     step("rules-check", "rules and tests name each other", Work::Check(rules::check));
-    step("size-check", "file lengths and licence lines", Work::Check(size::check));
+    step("size-check", "lengths of files and lines, licences", Work::Check(size::check));
     step("arch-check", "ARCHITECTURE.md names what exists; no circles", Work::Check(arch::check));
     step("names-check", "a type name means one thing", Work::Check(names::check));
     step("deps-check", "dependencies between crates", Work::Check(deps::check));

@@ -142,7 +142,9 @@ macro_rules! arguments {
         impl<$($name: FromRequest + 'static),*> Arguments for ($($name,)*) {
             type Early = ($(Argument<$name>,)*);
 
-            async fn early(request: &HttpRequest, payload: &mut Payload) -> Result<Self::Early, HttpResponse> {
+            async fn early(
+                request: &HttpRequest, payload: &mut Payload,
+            ) -> Result<Self::Early, HttpResponse> {
                 Ok(($(Argument::<$name>::early(request, payload).await?,)*))
             }
 

@@ -46,7 +46,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_is_longer_than_the_cap(attempt: u32, bits: u64, base in 0_u64..1 << 50, cap in 0_u64..1 << 50) {
+        fn no_wait_is_longer_than_the_cap(
+            attempt: u32, bits: u64, base in 0_u64..1 << 50, cap in 0_u64..1 << 50,
+        ) {
             let (base, cap) = (Duration::from_nanos(base), Duration::from_nanos(cap));
             prop_assert!(jitter(ceiling(base, cap, attempt), bits) <= cap);
         }

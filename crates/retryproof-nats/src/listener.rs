@@ -63,9 +63,9 @@ impl NatsListener {
 
     /// Handles messages until `shutdown` resolves, over reconnects and outages. Then fetches no
     /// more, gives back the messages that were not begun, to be redelivered after
-    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout), waits for the running handlers, and drops those
-    /// that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout): their leases run out, and their
-    /// messages are redelivered.
+    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout), waits for the running handlers, and
+    /// drops those that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout):
+    /// their leases run out, and their messages are redelivered.
     ///
     /// The handler returns a verdict on its message; a panic counts as a failure. It runs once for
     /// each delivery, and once more each time the message was parked.

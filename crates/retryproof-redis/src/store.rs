@@ -148,7 +148,10 @@ impl RedisStore {
             }
         }
         let call = self.executor.scripts().acquire(&key, req);
-        let granted = |answer: &Value| matches!(answer, Value::BulkString(answer) if matches!(answer.first(), Some(b'G' | b'T')));
+        let granted = |answer: &Value| match answer {
+            Value::BulkString(bytes) => matches!(bytes.first(), Some(b'G' | b'T')),
+            _ => false,
+        };
         match self.executor.run_script_and_wait(&call, granted).await {
             Ok(Value::BulkString(answer)) => match answer.first() {
                 Some(b'r') => {

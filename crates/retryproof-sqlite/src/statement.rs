@@ -59,8 +59,8 @@ impl Statement {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire of the owner. The
-            // statement that writes also compares the clock. 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7
-            // fp, 8 now, 9 taken.
+            // statement that writes also compares the clock. 1 scope, 2 key, 3 owner, 4 token,
+            // 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
             Self::Grant => {
                 "INSERT INTO retryproof_records \
                  (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
@@ -79,7 +79,8 @@ impl Statement {
                 "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
                  WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4: only if the completion's ttl ends before that of the acquire. 1 scope, 2 key, 3 purge_after.
+            // STO-4: only if the completion's ttl ends before that of the acquire. 1 scope, 2 key,
+            // 3 purge_after.
             Self::PurgeEarlier => {
                 "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
             }

@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(
             Problem::new(Code::KeyMissing, "say \"why\"").to_json(),
             concat!(
-                r#"{"type":"urn:retryproof:problem:key-missing","title":"An idempotency key is required","status":400,"#,
+                r#"{"type":"urn:retryproof:problem:key-missing","#,
+                r#""title":"An idempotency key is required","status":400,"#,
                 r#""detail":"say \"why\"","code":"key-missing","retryable":false}"#
             )
         );

@@ -116,7 +116,9 @@ fn handler(
                 __State: #rp::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
             {
                 #head {
-                    #rp::http::axum::run_endpoint::<__State, #rp::http::axum::ViaParts, (), (), _, #future, #answer>(
+                    #rp::http::axum::run_endpoint::<
+                        __State, #rp::http::axum::ViaParts, (), (), _, #future, #answer
+                    >(
                         &Self::POLICY, #request, #state, |(), ()| Self::call(),
                     )
                 }
@@ -125,7 +127,9 @@ fn handler(
     };
     let early_names = names(early.len());
     let bounds = early.iter().map(|ty| {
-        quote_spanned!(ty.span()=> #ty: #rp::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static)
+        quote_spanned! {ty.span()=>
+            #ty: #rp::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static
+        }
     });
     let last_bound =
         quote_spanned!(last.span()=> #last: #rp::http::axum::LastArgument<__State, __Via>);

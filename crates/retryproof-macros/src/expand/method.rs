@@ -49,7 +49,9 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     let body = if sig.asyncness.is_some() {
         let future = tx.is_none().then(|| quote!(, _));
         let run = quote_spanned! {place=>
-            #call.#run::<#returns, #lent _, _ #future>(#engine, #hold, async move |#lease #tx| -> #returns #body).await
+            #call.#run::<#returns, #lent _, _ #future>(
+                #engine, #hold, async move |#lease #tx| -> #returns #body
+            ).await
         };
         quote! {
             let #call = #value;

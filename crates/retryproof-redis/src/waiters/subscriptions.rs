@@ -120,11 +120,20 @@ impl SubscriptionTask {
                     Some(_) => {}
                 },
                 () = locator.moved(epoch) => return None,
-                done = async { match &mut sent { Some(sent) => sent.await, None => std::future::pending().await } } => {
+                done = async {
+                    match &mut sent {
+                        Some(sent) => sent.await,
+                        None => std::future::pending().await,
+                    }
+                } => {
                     sent = None;
                     match done {
                         Ok(channels) => self.confirm(&channels),
-                        Err(Failure::Connection(error)) if !error.is_timeout() && error.code().is_none() => return None,
+                        Err(Failure::Connection(error))
+                            if !error.is_timeout() && error.code().is_none() =>
+                        {
+                            return None;
+                        }
                         Err(failure) => return Some(failure.into_error()),
                     }
                 }

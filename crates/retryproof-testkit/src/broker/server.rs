@@ -85,7 +85,8 @@ impl Server {
         // Its port comes back, as a number of four bytes.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
-            "listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
+            "listeners.tcp.1 = 127.0.0.1:{port}\n\
+             log.console = true\nlog.console.level = warning\nlog.file = false\n\
              disk_free_limit.absolute = 1MB\n"
         );
         let inside = |name: &str| dir.join(name).display().to_string();

@@ -307,7 +307,8 @@ impl<'a> StoredReader<'a> {
 
 /// RFC 9110 `tchar`, lower case as HTTP/2 and the `http` crate keep it.
 fn is_name_byte(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.')
+        || matches!(byte, b'^'..=b'`' | b'|' | b'~')
 }
 
 /// A stored response, read in one pass and without a copy of its bytes.
