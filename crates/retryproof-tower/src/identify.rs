@@ -23,7 +23,7 @@ use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Leas
 ///     }
 ///
 ///     fn granted(&self, charge: &mut Charge, lease: &Lease) {
-/// Stays the same after a takeover.
+///         // Stays the same after a takeover.
 ///         charge.provider_key = Some(lease.downstream_key("charge"));
 ///     }
 /// }
