@@ -17,10 +17,9 @@ use crate::header_map::strip_replay_mark;
 
 mod read;
 
-pub(crate) use read::{
-    BodyBuffer, BodyError, FrameTimer, ReadOutcome, RequestBody, TimedOut, read_request,
-    read_response,
-};
+#[cfg(feature = "grpc")]
+pub(crate) use read::{BodyBuffer, FrameTimer, TimedOut};
+pub(crate) use read::{BodyError, ReadOutcome, RequestBody, read_request, read_response};
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
