@@ -68,7 +68,7 @@ pub struct LeaseEvent<'a> {
 /// method should return quickly. A panic is caught and logged, and does not affect the call.
 ///
 /// # When to use
-/// For your own metrics, or to page somebody when leases are lost. [`Counters`] is enough for plain
+/// For your own metrics, or to raise an alert when leases are lost. [`Counters`] is enough for plain
 /// numbers. Logs need no observer: the engine emits `tracing` events.
 ///
 /// ```

@@ -34,8 +34,8 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). It does not hold the text: whoever read it knows the
-/// attribute or the configuration key as well, and names both.
+/// Why a text is not a duration (CTX-4). It does not hold the text: the code that read it
+/// also knows the attribute or the configuration key, and names both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {

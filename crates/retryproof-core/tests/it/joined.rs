@@ -270,7 +270,7 @@ impl TxSource<Toy> for Db {
         if self.fault() == Fault::Begin {
             return Err(down());
         }
-        // Somebody takes over between the grant and the transaction.
+        // Another owner takes over between the grant and the transaction.
         let between = self.0.between.lock().unwrap().take();
         if let Some(id) = between {
             tokio::time::sleep(200 * MS).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many at once on few rows, rows that somebody else has locked, and how soon a waiter in another
+//! Many at once on few rows, rows that another connection has locked, and how soon a waiter in another
 //! process knows.
 
 use std::sync::Arc;
@@ -136,7 +136,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     }
 }
 
-/// A record that somebody else has inserted and not committed: it is waited for, not run twice.
+/// A record that another connection has inserted and not committed: it is waited for, not run twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_1_an_uncommitted_record_is_waited_for() {
     let table = Table::new().await;

@@ -50,7 +50,7 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A connection of somebody else, with all privileges.
+/// A separate connection, with all privileges.
 pub(crate) async fn stranger() -> MySqlConnection {
     MySqlConnection::connect(&url()).await.expect("the server answers")
 }

@@ -117,7 +117,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A connection of somebody else.
+    /// A separate connection.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
         // The driver's own patience is half a second: too short for a loaded machine.
         let patient = redis::AsyncConnectionConfig::new()

@@ -103,7 +103,7 @@ impl Server {
             format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
             format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
             format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-            // Then the script becomes the node, so that whoever kills the one kills the other.
+            // Then the script becomes the node, so that killing one kills the other.
             "RABBITMQ_ALLOW_INPUT=1".into(),
             // The one on the path changes to another user.
             Path::new(&program("rabbitmq-env")?)

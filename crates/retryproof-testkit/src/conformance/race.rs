@@ -98,8 +98,8 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"once");
 }
 
-/// A late completion and takeovers meet: either it counts and nobody takes over, or one takes over
-/// and it is lost.
+/// A late completion and takeovers meet: either it counts and no takeover is granted, or one
+/// takeover is granted and it is lost.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));

@@ -179,7 +179,7 @@ async fn run_4_a_failing_release_never_hides_the_actions_error() {
     lab.is_at_rest().await;
 }
 
-/// Answers at once, and says each time that nobody knows whether it granted.
+/// Answers at once, and returns each time that it is unknown whether it granted.
 #[derive(Debug)]
 struct Doubtful(SharedStore, Arc<Mutex<(u32, Vec<&'static str>)>>);
 

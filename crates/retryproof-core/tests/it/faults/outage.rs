@@ -103,7 +103,7 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
         // The last beat that got through was sent at one lease or half a lease before.
         let told = at - began;
         assert!(told >= LEASE * 3 / 2 && told <= 2 * LEASE + MS, "{mode:?}: told after {told:?}");
-        // Nobody took over, so the owner still recorded may complete (CMP-2).
+        // No other owner took over, so the owner still recorded may complete (CMP-2).
         assert_eq!(report.outcome, Outcome::Executed(1), "{mode:?}");
         assert_eq!((report.recorded, report.fenced), (Recorded::Yes, false), "{mode:?}");
         assert_eq!(fenced.load(Ordering::SeqCst), 0);
