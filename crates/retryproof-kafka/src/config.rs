@@ -5,18 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::config::{ClientConfig, FromClientConfig, FromClientConfigAndContext};
+use rdkafka::config::ClientConfig;
 use rdkafka::message::OwnedMessage;
-use rdkafka::producer::FutureProducer;
-use retryproof_core::listener::{Backoff, VerdictCounters};
+use retryproof_core::listener::Backoff;
 use retryproof_core::{IntoScope, Result, Scope};
 
-use crate::KafkaListener;
-use crate::dead_letter::DeadLetterTopic;
 use crate::delivery::{KeyOf, header};
-use crate::error::{invalid_client_setting, invalid_setting};
-use crate::handle::HandlerContext;
-use crate::receive::assignment::{GroupCallbacks, GroupConsumer};
 
 /// Prefixes of the client settings that the producer of the dead letters takes as well.
 const CONNECTION_SETTINGS: [&str; 9] = [
@@ -31,19 +25,20 @@ const CONNECTION_SETTINGS: [&str; 9] = [
     "client.",
 ];
 
-/// The settings of a [`KafkaListener`]; made by [`KafkaListener::builder`].
+/// The settings of a [`KafkaListener`](crate::KafkaListener); made by
+/// [`KafkaListener::builder`](crate::KafkaListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct KafkaListenerBuilder {
-    client: ClientConfig,
-    topics: Vec<String>,
-    scope: Result<Scope>,
-    key_of: Option<Arc<KeyOf>>,
-    dead_letters: Option<String>,
-    partition_prefetch: usize,
-    partition_concurrency: usize,
-    max_attempts: u32,
-    backoff: Backoff,
-    drain_timeout: Duration,
+    pub(crate) client: ClientConfig,
+    pub(crate) topics: Vec<String>,
+    pub(crate) scope: Result<Scope>,
+    pub(crate) key_of: Option<Arc<KeyOf>>,
+    pub(crate) dead_letters: Option<String>,
+    pub(crate) partition_prefetch: usize,
+    pub(crate) partition_concurrency: usize,
+    pub(crate) max_attempts: u32,
+    pub(crate) backoff: Backoff,
+    pub(crate) drain_timeout: Duration,
 }
 
 // Not derived: the client's settings may hold a password (ID-4).
@@ -131,80 +126,10 @@ impl KafkaListenerBuilder {
         self.drain_timeout = timeout;
         self
     }
-
-    /// Creates the clients: a consumer, and a producer for the dead letters. They connect in the
-    /// background.
-    ///
-    /// The listener sets `enable.auto.offset.store` and `enable.auto.commit` itself, whatever the
-    /// client's settings say: it stores an offset when messages are answered, and librdkafka
-    /// commits every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
-    /// at the end. `auto.offset.reset` is `earliest` unless set: with librdkafka's own default, a
-    /// new group, or one whose offset has expired, skips the messages in the topic, and no message
-    /// may be skipped without having run (LST-2).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no key; no dead-letter topic, or
-    /// one that is also read; no topics; no `group.id`; a setting that librdkafka rejects; or a
-    /// call outside a tokio runtime.
-    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
-    pub fn build(self) -> Result<KafkaListener> {
-        let scope = self.scope?;
-        let key_of = self.key_of.ok_or_else(|| {
-            invalid_setting("no key is set: call `.key_header(\"event-id\")` or `.key(..)`")
-        })?;
-        let topic = self.dead_letters.ok_or_else(|| {
-            invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
-        })?;
-        // rdkafka would panic.
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(invalid_setting("`build` has to be called inside a tokio runtime"));
-        }
-        if self.topics.is_empty() {
-            return Err(invalid_setting("the list of topics is empty"));
-        }
-        if self.topics.contains(&topic) {
-            return Err(invalid_setting(
-                "the dead-letter topic is also read by the listener; use another topic",
-            ));
-        }
-        if self.client.get("group.id").is_none_or(str::is_empty) {
-            return Err(invalid_setting("the client has no `group.id`"));
-        }
-        let mut client = self.client;
-        client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
-        if client.get("auto.commit.interval.ms").is_none() {
-            client.set("auto.commit.interval.ms", "1000");
-        }
-        // librdkafka's default is `largest`: messages published before the group's first commit
-        // would never run.
-        if client.get("auto.offset.reset").is_none() {
-            client.set("auto.offset.reset", "earliest");
-        }
-        let consumer = GroupConsumer::from_config_and_context(&client, GroupCallbacks::default())
-            .map_err(invalid_client_setting)?;
-        let producer = FutureProducer::from_config(&producer_settings(&client))
-            .map_err(invalid_client_setting)?;
-        let context = HandlerContext {
-            consumer,
-            dead_letters: DeadLetterTopic { producer, topic },
-            scope,
-            key_of,
-            backoff: self.backoff,
-            max_attempts: self.max_attempts,
-            partition_concurrency: self.partition_concurrency,
-            counters: Arc::new(VerdictCounters::default()),
-        };
-        Ok(KafkaListener {
-            context: Arc::new(context),
-            topics: self.topics,
-            partition_prefetch: self.partition_prefetch,
-            drain_timeout: self.drain_timeout,
-        })
-    }
 }
 
 /// The settings of the producer: those of the consumer's connection, and its own.
-fn producer_settings(client: &ClientConfig) -> ClientConfig {
+pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
     for (name, value) in client.config_map() {
         if CONNECTION_SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {

@@ -1,45 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`NatsListenerBuilder`]: the settings of a listener, and the check of its consumer.
+//! [`NatsListenerBuilder`]: the settings of a listener.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::Message;
 use async_nats::jetstream::Context;
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
-use retryproof_core::listener::{Backoff, VerdictCounters};
+use async_nats::jetstream::consumer::PullConsumer;
+use retryproof_core::listener::Backoff;
 use retryproof_core::{IntoScope, Result, Scope};
-use tokio::sync::Semaphore;
 
-use crate::NatsListener;
-use crate::answer::ServerReplies;
-use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::{KeyOf, message_id};
-use crate::error::invalid_setting;
-use crate::handle::HandlerContext;
 
-/// How long one request to the server waits for its response.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The server's `ack_wait` for a consumer that sets none.
-const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
-
-/// The settings of a [`NatsListener`]; made by [`NatsListener::builder`].
+/// The settings of a [`NatsListener`](crate::NatsListener); made by
+/// [`NatsListener::builder`](crate::NatsListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct NatsListenerBuilder {
-    jetstream: Context,
-    consumer: PullConsumer,
-    scope: Result<Scope>,
-    key_of: Arc<KeyOf>,
-    dead_letters: Option<String>,
-    prefetch: usize,
-    concurrency: usize,
-    max_parked: usize,
-    backoff: Backoff,
-    max_deliveries: Option<u64>,
-    fetch_timeout: Duration,
-    drain_timeout: Duration,
+    pub(crate) jetstream: Context,
+    pub(crate) consumer: PullConsumer,
+    pub(crate) scope: Result<Scope>,
+    pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) dead_letters: Option<String>,
+    pub(crate) prefetch: usize,
+    pub(crate) concurrency: usize,
+    pub(crate) max_parked: usize,
+    pub(crate) backoff: Backoff,
+    pub(crate) max_deliveries: Option<u64>,
+    pub(crate) fetch_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
 }
 
 impl fmt::Debug for NatsListenerBuilder {
@@ -136,84 +125,18 @@ impl NatsListenerBuilder {
         self.drain_timeout = timeout;
         self
     }
-
-    /// Checks the settings, also against the server.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; one
-    /// that no stream takes, or that the consumer's own stream takes (it would deliver its own dead
-    /// letters); a consumer without explicit acknowledgements, or without bodies.
-    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
-    /// [`ErrorKind::Unavailable`](retryproof_core::ErrorKind::Unavailable) when the server does not
-    /// answer.
-    pub async fn build(self) -> Result<NatsListener> {
-        let scope = self.scope?;
-        let info = self.consumer.cached_info();
-        let config = &info.config;
-        if config.ack_policy != AckPolicy::Explicit {
-            return Err(invalid_setting(
-                "the consumer does not acknowledge messages one by one; set its `ack_policy` to \
-                 `explicit`",
-            ));
-        }
-        if config.headers_only {
-            return Err(invalid_setting(
-                "the consumer delivers headers only; a listener needs the bodies",
-            ));
-        }
-        let subject = self.dead_letters.ok_or_else(|| {
-            invalid_setting(
-                "no subject for dead letters is set: call `.dead_letters(\"dead.orders\")`",
-            )
-        })?;
-        let client = self.jetstream.client();
-        let dead_letters =
-            DeadLetterSubject { jetstream: self.jetstream, subject, timeout: REPLY_TIMEOUT };
-        dead_letters.check(&info.stream_name).await?;
-        let ack_wait = nonzero(config.ack_wait).unwrap_or(DEFAULT_ACK_WAIT);
-        let shortest = config.backoff.iter().copied().fold(ack_wait, Duration::min);
-        let max_deliver = limit(config.max_deliver);
-        let context = HandlerContext {
-            replies: ServerReplies {
-                client,
-                timeout: REPLY_TIMEOUT,
-                dead_letters,
-                backoff: self.backoff,
-                max_deliver,
-                counters: Arc::new(VerdictCounters::default()),
-            },
-            scope,
-            key_of: self.key_of,
-            // Three reports within the shortest wait: two may get lost.
-            progress_interval: (shortest / 3).max(Duration::from_millis(50)),
-            running: Semaphore::new(self.concurrency),
-            parked: Semaphore::new(self.max_parked.min(count(config.max_ack_pending) / 2)),
-            backoff: self.backoff,
-            fetch_timeout: nonzero(config.max_expires)
-                .map_or(self.fetch_timeout, |most| most.min(self.fetch_timeout)),
-            max_deliveries: [max_deliver, self.max_deliveries].into_iter().flatten().min(),
-            store_away: AtomicBool::new(false),
-        };
-        let prefetch = self.prefetch.min(count(config.max_batch));
-        Ok(NatsListener {
-            context: Arc::new(context),
-            prefetch,
-            consumer: self.consumer,
-            drain_timeout: self.drain_timeout,
-        })
-    }
 }
 
 /// A limit of the consumer; zero and less mean that it has none.
-fn limit(value: i64) -> Option<u64> {
+pub(crate) fn limit(value: i64) -> Option<u64> {
     u64::try_from(value).ok().filter(|limit| *limit > 0)
 }
 
 /// The same as a number of messages, which is unbounded without a limit.
-fn count(value: i64) -> usize {
+pub(crate) fn count(value: i64) -> usize {
     limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-fn nonzero(duration: Duration) -> Option<Duration> {
+pub(crate) fn nonzero(duration: Duration) -> Option<Duration> {
     Some(duration).filter(|duration| !duration.is_zero())
 }

@@ -5,21 +5,29 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use retryproof_core::listener::{Backoff, Poison, Verdict, VerdictCounters};
 use retryproof_core::{IntoScope, Result};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::config::NatsListenerBuilder;
+use crate::answer::ServerReplies;
+use crate::config::{NatsListenerBuilder, count, limit, nonzero};
+use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::Delivery;
+use crate::error::invalid_setting;
 use crate::handle::HandlerContext;
 use crate::receive::{Fetcher, free_permits};
 
+/// How long one request to the server waits for its response.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The server's `ack_wait` for a consumer that sets none.
+const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 /// The pause between two fetch requests while the store is away: a message that is fetched then is
 /// given back, which costs it a delivery.
 const STORE_AWAY_BACKOFF: Backoff =
@@ -28,10 +36,10 @@ const STORE_AWAY_BACKOFF: Backoff =
 /// Handles the messages of one JetStream pull consumer. Several listeners, in any number of
 /// processes, may share a consumer.
 pub struct NatsListener {
-    pub(crate) context: Arc<HandlerContext>,
-    pub(crate) consumer: PullConsumer,
-    pub(crate) prefetch: usize,
-    pub(crate) drain_timeout: Duration,
+    context: Arc<HandlerContext>,
+    consumer: PullConsumer,
+    prefetch: usize,
+    drain_timeout: Duration,
 }
 
 impl fmt::Debug for NatsListener {
@@ -40,6 +48,74 @@ impl fmt::Debug for NatsListener {
             .field("scope", &self.context.scope)
             .field("prefetch", &self.prefetch)
             .finish_non_exhaustive()
+    }
+}
+
+impl NatsListenerBuilder {
+    /// Checks the settings, also against the server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; one
+    /// that no stream takes, or that the consumer's own stream takes (it would deliver its own dead
+    /// letters); a consumer without explicit acknowledgements, or without bodies.
+    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
+    /// [`ErrorKind::Unavailable`](retryproof_core::ErrorKind::Unavailable) when the server does not
+    /// answer.
+    pub async fn build(self) -> Result<NatsListener> {
+        let scope = self.scope?;
+        let info = self.consumer.cached_info();
+        let config = &info.config;
+        if config.ack_policy != AckPolicy::Explicit {
+            return Err(invalid_setting(
+                "the consumer does not acknowledge messages one by one; set its `ack_policy` to \
+                 `explicit`",
+            ));
+        }
+        if config.headers_only {
+            return Err(invalid_setting(
+                "the consumer delivers headers only; a listener needs the bodies",
+            ));
+        }
+        let subject = self.dead_letters.ok_or_else(|| {
+            invalid_setting(
+                "no subject for dead letters is set: call `.dead_letters(\"dead.orders\")`",
+            )
+        })?;
+        let client = self.jetstream.client();
+        let dead_letters =
+            DeadLetterSubject { jetstream: self.jetstream, subject, timeout: REPLY_TIMEOUT };
+        dead_letters.check(&info.stream_name).await?;
+        let ack_wait = nonzero(config.ack_wait).unwrap_or(DEFAULT_ACK_WAIT);
+        let shortest = config.backoff.iter().copied().fold(ack_wait, Duration::min);
+        let max_deliver = limit(config.max_deliver);
+        let context = HandlerContext {
+            replies: ServerReplies {
+                client,
+                timeout: REPLY_TIMEOUT,
+                dead_letters,
+                backoff: self.backoff,
+                max_deliver,
+                counters: Arc::new(VerdictCounters::default()),
+            },
+            scope,
+            key_of: self.key_of,
+            // Three reports within the shortest wait: two may get lost.
+            progress_interval: (shortest / 3).max(Duration::from_millis(50)),
+            running: Semaphore::new(self.concurrency),
+            parked: Semaphore::new(self.max_parked.min(count(config.max_ack_pending) / 2)),
+            backoff: self.backoff,
+            fetch_timeout: nonzero(config.max_expires)
+                .map_or(self.fetch_timeout, |most| most.min(self.fetch_timeout)),
+            max_deliveries: [max_deliver, self.max_deliveries].into_iter().flatten().min(),
+            store_away: AtomicBool::new(false),
+        };
+        let prefetch = self.prefetch.min(count(config.max_batch));
+        Ok(NatsListener {
+            context: Arc::new(context),
+            prefetch,
+            consumer: self.consumer,
+            drain_timeout: self.drain_timeout,
+        })
     }
 }
 

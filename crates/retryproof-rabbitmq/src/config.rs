@@ -11,26 +11,20 @@ use retryproof_core::listener::{Backoff, Poison};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::Message;
-use crate::error::invalid_setting;
-use crate::listener::Consumer;
-use crate::receive::url::{BrokerUrl, RootCertificates};
+use crate::receive::url::RootCertificates;
 use crate::topology::dead_letters_of;
 use settings::{Decode, Settings};
 
 pub(crate) mod settings;
 
-/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
-/// and a suffix.
-const MAX_QUEUE_NAME_BYTES: usize = 230;
-
-/// Builds a [`Consumer`].
+/// Builds a [`Consumer`](crate::Consumer).
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder<T> {
-    url: String,
-    roots: RootCertificates,
-    scope: Result<Scope>,
-    settings: Settings,
-    decode: Arc<Decode<T>>,
+    pub(crate) url: String,
+    pub(crate) roots: RootCertificates,
+    pub(crate) scope: Result<Scope>,
+    pub(crate) settings: Settings,
+    pub(crate) decode: Arc<Decode<T>>,
 }
 
 impl ConsumerBuilder<Vec<u8>> {
@@ -166,29 +160,6 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
         self
-    }
-
-    /// Checks the settings. Connects to nothing yet.
-    ///
-    /// # Errors
-    /// `Config` for an invalid URL, for root certificates that cannot be read, for a queue name of
-    /// more than 230 bytes, and for a prefetch or a number of attempts of zero; `Unsupported` for
-    /// `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds
-    /// (ID-3, CTX-2).
-    pub fn build(self) -> Result<Consumer<T>> {
-        let Self { url, roots, scope, settings, decode } = self;
-        let (url, scope) = (BrokerUrl::parse(&url, &roots)?, scope?);
-        for queue in [&settings.queue, &settings.dead_letters] {
-            if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
-                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
-            }
-        }
-        if settings.prefetch == Some(0) || settings.max_attempts == 0 {
-            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
-        }
-        // Checks the durations.
-        settings.context(&scope, "any", b"")?;
-        Ok(Consumer::new(url, scope, settings, decode))
     }
 }
 

@@ -16,12 +16,16 @@ use crate::answer::wait_queue::RequeuePublisher;
 use crate::config::ConsumerBuilder;
 use crate::config::settings::{Decode, Settings};
 use crate::delivery::Incoming;
-use crate::error::connection_lost;
+use crate::error::{connection_lost, invalid_setting};
 use crate::handle::{HandlerContext, StorePause};
 use crate::receive::connection::{BrokerConnection, ConnectionLost};
 use crate::receive::ramp_up::PrefetchRamp;
 use crate::receive::url::BrokerUrl;
 use crate::receive::{cancel, consume, next_delivery};
+
+/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
+/// and a suffix.
+const MAX_QUEUE_NAME_BYTES: usize = 230;
 
 /// The pause between two attempts to connect.
 const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -60,6 +64,31 @@ enum SessionEnd {
     Lost(Error),
 }
 
+impl<T: Send + 'static> ConsumerBuilder<T> {
+    /// Checks the settings. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// `Config` for an invalid URL, for root certificates that cannot be read, for a queue name of
+    /// more than 230 bytes, and for a prefetch or a number of attempts of zero; `Unsupported` for
+    /// `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds
+    /// (ID-3, CTX-2).
+    pub fn build(self) -> Result<Consumer<T>> {
+        let Self { url, roots, scope, settings, decode } = self;
+        let (url, scope) = (BrokerUrl::parse(&url, &roots)?, scope?);
+        for queue in [&settings.queue, &settings.dead_letters] {
+            if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
+                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
+            }
+        }
+        if settings.prefetch == Some(0) || settings.max_attempts == 0 {
+            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
+        }
+        // Checks the durations.
+        settings.context(&scope, "any", b"")?;
+        Ok(Consumer::new(url, scope, settings, decode))
+    }
+}
+
 impl Consumer<()> {
     /// Starts with the broker's URL, the queue, and the scope of the messages' records. Bodies are
     /// bytes unless [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) is set.
@@ -69,12 +98,7 @@ impl Consumer<()> {
 }
 
 impl<T: Send + 'static> Consumer<T> {
-    pub(crate) fn new(
-        url: BrokerUrl,
-        scope: Scope,
-        settings: Settings,
-        decode: Arc<Decode<T>>,
-    ) -> Self {
+    fn new(url: BrokerUrl, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
         let (settings, stop) = (Arc::new(settings), Arc::new(watch::Sender::new(false)));
         Self(Arc::new(Inner { url, scope, settings, decode, counters: Arc::default(), stop }))
     }

@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     pub(crate) queue: String,
     pub(crate) dead_letters: String,
     /// The same as `concurrency` unless set.
-    pub(super) prefetch: Option<u16>,
+    pub(crate) prefetch: Option<u16>,
     pub(crate) concurrency: usize,
     pub(crate) max_attempts: u32,
     pub(crate) backoff: Backoff,
@@ -52,7 +52,7 @@ impl Settings {
         Ok((ctx, body))
     }
 
-    pub(super) fn context(
+    pub(crate) fn context(
         &self,
         scope: &Scope,
         key: &str,
