@@ -14,13 +14,15 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 17] = [
+const EDGES: [(&str, &[&str], &[&str]); 18] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
     // A store like the others, and what the tests of all adapters run on.
     (MEMORY, &["retryproof-core"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core", MEMORY], &[]),
+    // Parts that stores share: no driver, and no part of the engine.
+    (STORE_KIT, &["retryproof-core"], &[]),
     // Independent: a caller of a service does not need its engine.
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT, MEMORY]),
@@ -30,11 +32,11 @@ const EDGES: [(&str, &[&str], &[&str]); 17] = [
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
-    ("retryproof-postgres", &["retryproof-core"], &[KIT]),
-    ("retryproof-mysql", &["retryproof-core"], &[KIT]),
+    ("retryproof-postgres", &["retryproof-core", STORE_KIT], &[KIT]),
+    ("retryproof-mysql", &["retryproof-core", STORE_KIT], &[KIT]),
     // Durations in its URLs are written as everywhere (CTX-4).
     ("retryproof-rabbitmq", &["retryproof-core"], &[KIT, MEMORY]),
-    ("retryproof-redis", &["retryproof-core", "retryproof-duration"], &[KIT]),
+    ("retryproof-redis", &["retryproof-core", "retryproof-duration", STORE_KIT], &[KIT]),
     (
         FACADE,
         &[
@@ -58,6 +60,7 @@ const EDGES: [(&str, &[&str], &[&str]); 17] = [
 ];
 const FACADE: &str = "retryproof";
 const KIT: &str = "retryproof-testkit";
+const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
 
 /// Drivers and HTTP types, by the beginning of their crates' names: core knows none of them.
@@ -303,6 +306,7 @@ mod tests {
             ("retryproof-core", &all, ours("retryproof-http", "=0.1.0", &normal)),
             ("retryproof-core", &all, ours(KIT, "=0.1.0", &normal)),
             ("retryproof-core", &all, ours(KIT, "=0.1.0", &dev)),
+            ("retryproof-core", &all, ours(STORE_KIT, "=0.1.0", &normal)),
             ("retryproof-core", &all, ours("retryproof-duration", "^0.1.0", &normal)),
             ("retryproof-macros", &all, ours("retryproof-core", "=0.1.0", &normal)),
             ("retryproof-http", &all, ours("retryproof-sqlite", "=0.1.0", &dev)),

@@ -43,14 +43,10 @@ use crate::payload::StoredResult;
 mod capability;
 pub(crate) mod caught;
 mod join;
-mod known;
-mod pulse;
 mod shared;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
-pub use known::Known;
-pub use pulse::Pulse;
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 

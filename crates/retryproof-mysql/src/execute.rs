@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Param, Pulse};
+use retryproof_core::store::Param;
 use retryproof_core::{Error, Identity};
+use retryproof_store_kit::CoarseTimeout;
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{ResultKind, StatementResult};
@@ -29,7 +30,7 @@ const MAX_LOCK_RETRIES: u32 = 2;
 pub(crate) struct Executor {
     pub(crate) texts: StatementTexts,
     pub(crate) pool: Pool,
-    timer: Pulse,
+    timer: CoarseTimeout,
     jitter: Jitter,
     /// How long one statement may take.
     timeout: Duration,
@@ -44,7 +45,14 @@ impl Executor {
         timeout: Duration,
         returning: bool,
     ) -> Self {
-        Self { texts, pool, timer: Pulse::start(), jitter: Jitter::default(), timeout, returning }
+        Self {
+            texts,
+            pool,
+            timer: CoarseTimeout::start(),
+            jitter: Jitter::default(),
+            timeout,
+            returning,
+        }
     }
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Known, Param, Peeked, SharedStore,
-    StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Param, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use retryproof_store_kit::CompletedHint;
 use tokio::time::timeout;
 
 use crate::config::MysqlConfig;
@@ -34,10 +34,10 @@ pub struct MysqlStore {
     pub(crate) executor: Executor,
     pub(crate) waiters: Waiters,
     /// Which records this process has lately seen complete.
-    completed: Known,
+    completed: CompletedHint,
     /// Which records were lately seen in progress, or released here: their rows are there, so GRANT
     /// takes them over and ENTER could not.
-    has_row: Known,
+    has_row: CompletedHint,
     /// The completion as it runs in a transaction of the application.
     pub(crate) joined_completion: Arc<str>,
     /// Where the next purge starts, in microseconds since 1970.
@@ -78,8 +78,8 @@ impl MysqlStore {
         Ok(Self {
             executor: Executor::new(texts, pool, config.statement_timeout, returning),
             waiters: Waiters::default(),
-            completed: Known::new(),
-            has_row: Known::new(),
+            completed: CompletedHint::new(),
+            has_row: CompletedHint::new(),
             joined_completion,
             purge_cursor: AtomicI64::new(0),
             max_value: server.max_packet.saturating_sub(PACKET_OVERHEAD),

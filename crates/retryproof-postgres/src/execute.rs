@@ -8,7 +8,7 @@ pub(crate) mod record_limit;
 use std::time::Duration;
 
 use retryproof_core::Error;
-use retryproof_core::store::Pulse;
+use retryproof_store_kit::CoarseTimeout;
 use tokio::time::Instant;
 
 use crate::connection::{StatementResult, run};
@@ -22,13 +22,13 @@ const MAX_CONFLICT_RETRIES: u32 = 5;
 pub(crate) struct Executor {
     pool: Pool,
     call_timeout: Duration,
-    pulse: Pulse,
+    timer: CoarseTimeout,
 }
 
 impl Executor {
     /// Must be called inside a runtime.
     pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
-        Self { pool, call_timeout, pulse: Pulse::start() }
+        Self { pool, call_timeout, timer: CoarseTimeout::start() }
     }
 
     /// Whether statements are prepared and notifications arrive.
@@ -68,7 +68,7 @@ impl Executor {
                 .map_err(|error| Failure::Store(error.into_error(&self.pool)))?;
             let Some(conn) = connection.conn.as_mut() else { continue };
             let prepared = self.is_direct();
-            let Some(ran) = self.pulse.until(deadline, run(conn, statement, prepared)).await else {
+            let Some(ran) = self.timer.until(deadline, run(conn, statement, prepared)).await else {
                 connection.discard();
                 return Err(Failure::Store(Error::unavailable(
                     "the server did not answer in time; is it overloaded, or is the row locked \

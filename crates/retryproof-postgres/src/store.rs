@@ -9,11 +9,12 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Known, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
 };
+use retryproof_store_kit::CompletedHint;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::PostgresConfig;
@@ -49,7 +50,7 @@ pub struct PostgresStore {
     batcher: CompletionBatcher,
     waiters: Arc<Waiters>,
     /// What this process has seen complete.
-    completed: Known,
+    completed: CompletedHint,
     /// The bucket in which the next purge continues.
     pub(crate) purge_cursor: AtomicI64,
     _notify_task: Option<NotifyTask>,
@@ -94,7 +95,7 @@ impl PostgresStore {
             record_limits,
             batcher,
             waiters,
-            completed: Known::new(),
+            completed: CompletedHint::new(),
             purge_cursor: AtomicI64::new(FIRST_BUCKET),
             _notify_task: notify_task,
         })

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use redis::Value;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Known, Peeked, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
     StoredResult,
 };
+use retryproof_store_kit::CompletedHint;
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
@@ -33,7 +34,7 @@ pub struct RedisStore {
     pub(crate) executor: Executor,
     waiters: Waiters,
     /// Which records this process has lately seen complete.
-    completed: Known,
+    completed: CompletedHint,
     max_value: usize,
     _watchers: SentinelWatchers,
 }
@@ -66,7 +67,7 @@ impl RedisStore {
         Ok(Self {
             executor,
             waiters,
-            completed: Known::new(),
+            completed: CompletedHint::new(),
             max_value: configured.map_or(limit, |bytes| bytes.min(limit)),
             _watchers: watchers,
         })

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Known`]: a hint of which identities this process has recently seen complete.
+//! [`CompletedHint`]: a hint of which identities this process has recently seen complete.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::Instant;
-use crate::identity::Identity;
+use retryproof_core::Identity;
+use retryproof_core::clock::{Clock, Instant, SystemClock};
 
 /// The number of sets. Each identity belongs to one set of four slots, so that a few hundred hot keys
 /// do not evict each other.
@@ -19,7 +19,7 @@ const WAYS: usize = 4;
 /// It is only a hint: the store still reads the record from the server, and a wrong guess costs one
 /// round trip. It holds 8,192 identities in 128 KiB, evicts the oldest identity of a full set, and
 /// never waits.
-pub struct Known {
+pub struct CompletedHint {
     sets: Box<[[CacheSlot; WAYS]]>,
     start: Instant,
 }
@@ -32,7 +32,7 @@ struct CacheSlot {
     until: AtomicU64,
 }
 
-impl Known {
+impl CompletedHint {
     /// An empty hint.
     #[must_use]
     pub fn new() -> Self {
@@ -104,18 +104,18 @@ impl CacheSlot {
 }
 
 fn now() -> Instant {
-    crate::clock::Clock::now(&crate::clock::SystemClock)
+    SystemClock.now()
 }
 
-impl Default for Known {
+impl Default for CompletedHint {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for CompletedHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").finish_non_exhaustive()
+        f.debug_struct("CompletedHint").finish_non_exhaustive()
     }
 }
 
@@ -124,47 +124,47 @@ mod tests {
     use super::*;
 
     fn ids(count: usize) -> Vec<Identity> {
-        (0..count).map(|at| Identity::of("known", format!("k{at}")).unwrap()).collect()
+        (0..count).map(|at| Identity::of("hint", format!("k{at}")).unwrap()).collect()
     }
 
     #[test]
     fn acq_8_what_was_seen_complete_is_known_until_it_is_forgotten() {
-        let known = Known::new();
+        let hint = CompletedHint::new();
         let ids = ids(64);
-        assert!(!ids.iter().any(|id| known.has(id)));
-        known.note(&ids[7], Duration::MAX);
-        known.note(&ids[7], Duration::MAX);
-        assert_eq!(ids.iter().filter(|id| known.has(id)).count(), 1);
-        known.forget(&ids[8]);
-        assert!(known.has(&ids[7]));
-        known.forget(&ids[7]);
-        assert!(!known.has(&ids[7]));
+        assert!(!ids.iter().any(|id| hint.has(id)));
+        hint.note(&ids[7], Duration::MAX);
+        hint.note(&ids[7], Duration::MAX);
+        assert_eq!(ids.iter().filter(|id| hint.has(id)).count(), 1);
+        hint.forget(&ids[8]);
+        assert!(hint.has(&ids[7]));
+        hint.forget(&ids[7]);
+        assert!(!hint.has(&ids[7]));
     }
 
     #[test]
     fn acq_8_some_hundred_hot_keys_do_not_drive_each_other_out() {
-        let known = Known::new();
+        let hint = CompletedHint::new();
         let ids = ids(500);
-        ids.iter().for_each(|id| known.note(id, Duration::MAX));
+        ids.iter().for_each(|id| hint.note(id, Duration::MAX));
         // If five identities share a set, one of them is evicted: in about one of seventy processes,
         // and never four times.
-        assert!(ids.iter().filter(|id| known.has(id)).count() >= 497);
+        assert!(ids.iter().filter(|id| hint.has(id)).count() >= 497);
         // A flood evicts the others.
-        self::ids(100_000).iter().for_each(|id| known.note(id, Duration::MAX));
-        assert!(ids.iter().filter(|id| known.has(id)).count() < 50);
+        self::ids(100_000).iter().for_each(|id| hint.note(id, Duration::MAX));
+        assert!(ids.iter().filter(|id| hint.has(id)).count() < 50);
     }
 
     #[tokio::test(start_paused = true)]
     async fn acq_8_a_result_is_known_for_as_long_as_it_is_kept() {
-        let known = Known::new();
+        let hint = CompletedHint::new();
         let ids = ids(2);
-        known.note(&ids[0], Duration::from_secs(5));
+        hint.note(&ids[0], Duration::from_secs(5));
         tokio::time::advance(Duration::from_secs(4)).await;
-        assert!(known.has(&ids[0]));
-        known.note(&ids[0], Duration::from_secs(5));
+        assert!(hint.has(&ids[0]));
+        hint.note(&ids[0], Duration::from_secs(5));
         tokio::time::advance(Duration::from_secs(4)).await;
-        assert!(known.has(&ids[0]));
+        assert!(hint.has(&ids[0]));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!known.has(&ids[0]));
+        assert!(!hint.has(&ids[0]));
     }
 }

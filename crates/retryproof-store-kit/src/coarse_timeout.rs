@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pulse`]: a coarse time limit for many calls, without a timer for each.
+//! [`CoarseTimeout`]: a coarse time limit for many calls, without a timer for each.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -14,28 +14,28 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How late a call may be ended.
-const BEAT: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(100);
 
 /// A coarse time limit for a store's calls to its server, without a timer for each call. Setting a
 /// timer may wake the runtime's timer thread, which costs a tenth of a replay.
 ///
 /// One task wakes all waiting calls ten times a second. It sleeps while no call waits.
-pub struct Pulse {
+pub struct CoarseTimeout {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
 #[derive(Default)]
 struct Shared {
-    beat: Notify,
-    /// Whether a call has waited since the last beat.
-    waited: AtomicBool,
-    /// Whether the task sleeps until `rouse`.
-    asleep: AtomicBool,
-    rouse: Notify,
+    tick: Notify,
+    /// Whether a call has waited since the last tick.
+    has_waited: AtomicBool,
+    /// Whether the task sleeps until `first_wait`.
+    is_asleep: AtomicBool,
+    first_wait: Notify,
 }
 
-impl Pulse {
+impl CoarseTimeout {
     /// Starts the task on the current runtime. If that runtime ends before the store, each call sets
     /// its own timer.
     ///
@@ -58,17 +58,17 @@ impl Pulse {
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }
-        let mut beat = pin!(self.shared.beat.notified());
+        let mut tick = pin!(self.shared.tick.notified());
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(output));
             }
             self.shared.wait();
-            while beat.as_mut().poll(cx).is_ready() {
+            while tick.as_mut().poll(cx).is_ready() {
                 if Instant::now() >= deadline {
                     return Poll::Ready(None);
                 }
-                beat.set(self.shared.beat.notified());
+                tick.set(self.shared.tick.notified());
             }
             Poll::Pending
         })
@@ -76,13 +76,13 @@ impl Pulse {
     }
 }
 
-impl fmt::Debug for Pulse {
+impl fmt::Debug for CoarseTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pulse").finish_non_exhaustive()
+        f.debug_struct("CoarseTimeout").finish_non_exhaustive()
     }
 }
 
-impl Drop for Pulse {
+impl Drop for CoarseTimeout {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -90,25 +90,25 @@ impl Drop for Pulse {
 
 impl Shared {
     fn wait(&self) {
-        self.waited.store(true, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            self.rouse.notify_one();
+        self.has_waited.store(true, Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
+            self.first_wait.notify_one();
         }
     }
 }
 
 async fn run(shared: Arc<Shared>) {
     loop {
-        if !shared.waited.swap(false, Ordering::SeqCst) {
-            shared.asleep.store(true, Ordering::SeqCst);
+        if !shared.has_waited.swap(false, Ordering::SeqCst) {
+            shared.is_asleep.store(true, Ordering::SeqCst);
             // A call that began to wait just before that store did not see it.
-            if !shared.waited.load(Ordering::SeqCst) {
-                shared.rouse.notified().await;
+            if !shared.has_waited.load(Ordering::SeqCst) {
+                shared.first_wait.notified().await;
             }
-            shared.asleep.store(false, Ordering::SeqCst);
+            shared.is_asleep.store(false, Ordering::SeqCst);
         }
-        sleep(BEAT).await;
-        shared.beat.notify_waiters();
+        sleep(TICK).await;
+        shared.tick.notify_waiters();
     }
 }
 
@@ -118,16 +118,16 @@ mod tests {
 
     #[tokio::test]
     async fn sto_5_what_hangs_is_ended_and_what_does_not_is_not() {
-        let pulse = Pulse::start();
+        let timer = CoarseTimeout::start();
         for _ in 0..3 {
             let started = Instant::now();
             let deadline = started + Duration::from_millis(30);
-            assert_eq!(pulse.until(deadline, std::future::pending::<()>()).await, None);
+            assert_eq!(timer.until(deadline, std::future::pending::<()>()).await, None);
             let took = started.elapsed();
             assert!(took >= Duration::from_millis(30) && took < Duration::from_secs(5), "{took:?}");
-            assert_eq!(pulse.until(Instant::now(), std::future::ready(7)).await, Some(7));
+            assert_eq!(timer.until(Instant::now(), std::future::ready(7)).await, Some(7));
             // The task falls asleep in between.
-            sleep(3 * BEAT).await;
+            sleep(3 * TICK).await;
         }
     }
 
@@ -137,10 +137,10 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
         };
         let first = runtime();
-        let pulse = first.block_on(async { Pulse::start() });
+        let timer = first.block_on(async { CoarseTimeout::start() });
         drop(first);
         let ended = runtime().block_on(async {
-            pulse
+            timer
                 .until(Instant::now() + Duration::from_millis(30), std::future::pending::<()>())
                 .await
         });
