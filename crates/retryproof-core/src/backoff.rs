@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Backoff`]: how long to wait after each failure in a row; [`jitter`]: how waiters fall out of
-//! step.
+//! [`Backoff`]: how long to wait after each failure in a row.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The pause after a failure: doubled with each further failure, up to a limit.
@@ -47,15 +45,6 @@ impl Default for Backoff {
     }
 }
 
-/// A duration within 20 % of `pause`, so that callers that pause together do not retry together.
-#[must_use]
-pub fn jitter(pause: Duration) -> Duration {
-    static STEPS: AtomicU32 = AtomicU32::new(0);
-    // A Weyl sequence: evenly spread, and it needs no source of random numbers.
-    let step = STEPS.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-    pause * (80 + step.rotate_left(16) % 41) / 100
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,13 +57,5 @@ mod tests {
         assert_eq!(seconds, [0, 1, 2, 4, 32, 60, 60, 60]);
         let longer = Backoff::new(Duration::MAX, Duration::MAX);
         assert_eq!(longer.after(9), Duration::MAX);
-    }
-
-    #[test]
-    fn jitter_spreads_over_a_fifth_to_either_side() {
-        let pause = Duration::from_millis(100);
-        let pauses: Vec<_> = (0..1_000).map(|_| jitter(pause)).collect();
-        let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
-        assert_eq!((least.as_millis(), most.as_millis()), (80, 120));
     }
 }

@@ -66,8 +66,6 @@ mod engine;
 mod error;
 mod fingerprint;
 mod identity;
-#[doc(hidden)]
-pub mod internal;
 pub mod listener;
 mod lock;
 pub mod observe;

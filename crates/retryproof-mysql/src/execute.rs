@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, Identity};
-use retryproof_store_kit::CoarseTimeout;
+use retryproof_store_kit::{CoarseTimeout, jitter};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{ResultKind, StatementResult};
@@ -15,7 +15,6 @@ use crate::error::{Failure, Recovery, classify, too_large};
 use crate::pool::{CallPriority, Pool};
 use crate::record::Record;
 use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size};
-use crate::waiters::Jitter;
 
 mod acquire;
 
@@ -31,7 +30,6 @@ pub(crate) struct Executor {
     pub(crate) texts: StatementTexts,
     pub(crate) pool: Pool,
     timer: CoarseTimeout,
-    jitter: Jitter,
     /// How long one statement may take.
     timeout: Duration,
     /// Whether an upsert returns the row.
@@ -45,14 +43,7 @@ impl Executor {
         timeout: Duration,
         returning: bool,
     ) -> Self {
-        Self {
-            texts,
-            pool,
-            timer: CoarseTimeout::start(),
-            jitter: Jitter::default(),
-            timeout,
-            returning,
-        }
+        Self { texts, pool, timer: CoarseTimeout::start(), timeout, returning }
     }
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent
@@ -120,7 +111,7 @@ impl Executor {
                     lent.release();
                     conflicts += 1;
                     let pause = MAX_CONFLICT_PAUSE * conflicts / MAX_CONFLICT_RETRIES;
-                    sleep(self.jitter.around(pause)).await;
+                    sleep(jitter(pause)).await;
                 }
                 Recovery::RetryOnNewConnection | Recovery::ReconnectForNextCall => {
                     return Err(failure);

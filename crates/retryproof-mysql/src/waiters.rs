@@ -2,32 +2,18 @@
 //! [`Waiters`]: which calls of this process wait for which record (ACQ-4). Calls in other processes
 //! poll, because MySQL cannot push.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use retryproof_core::Identity;
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use retryproof_core::{Backoff, Identity};
+use retryproof_store_kit::{WaiterRegistry, wait_for_change};
+use tokio::time::Instant;
 
-/// The pause between two reads of a waiter: the first one, and the longest (ACQ-4).
-const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(40));
+/// The pauses between two reads of a waiter (ACQ-4).
+const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(40));
 
 /// The waiters of one store in this process.
 #[derive(Default)]
-pub(crate) struct Waiters {
-    registry: Mutex<HashMap<Identity, (Arc<Notify>, usize)>>,
-    jitter: Jitter,
-}
-
-/// An entry among the waiters of a record, removed on drop.
-struct Subscription<'a> {
-    waiters: &'a Waiters,
-    id: &'a Identity,
-    woken: Arc<Notify>,
-}
+pub(crate) struct Waiters(WaiterRegistry<Identity>);
 
 impl Waiters {
     /// Waits until the record has changed, its lease has ended, or `timeout` is over.
@@ -37,67 +23,19 @@ impl Waiters {
         &self,
         id: &Identity,
         timeout: Duration,
-        remaining_lease: impl Fn() -> F,
+        remaining_lease: impl FnMut() -> F,
     ) -> Result<(), E>
     where
         F: Future<Output = Result<Option<Duration>, E>>,
     {
-        // Subscribe, then read, then sleep: no change between the read and the sleep is lost.
-        let subscription = self.subscribe(id);
-        let mut woken = std::pin::pin!(subscription.woken.notified());
-        woken.as_mut().enable();
-        let end = Instant::now() + timeout;
-        let (mut poll, longest) = POLL_INTERVAL;
-        loop {
-            let Some(left) = remaining_lease().await? else { return Ok(()) };
-            let now = Instant::now();
-            // Never past the end of the lease, when the waiter may take over (ACQ-2).
-            let next = (now + self.jitter.around(poll).min(left)).min(end);
-            if next <= now || timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
-                return Ok(());
-            }
-            poll = (poll * 2).min(longest);
-        }
-    }
-
-    fn subscribe<'a>(&'a self, id: &'a Identity) -> Subscription<'a> {
-        let mut registry = self.registry.lock();
-        let (woken, count) = registry.entry(id.clone()).or_default();
-        *count += 1;
-        Subscription { waiters: self, id, woken: Arc::clone(woken) }
+        let subscription = self.0.subscribe(id.clone());
+        let until = Instant::now() + timeout;
+        wait_for_change(subscription.woken(), until, || POLL, remaining_lease).await
     }
 
     /// Wakes the waiters of a record. Call it after the statement has committed: a waiter that
     /// subscribes too late to be found here then reads the committed row.
     pub(crate) fn notify(&self, id: &Identity) {
-        let registry = self.registry.lock();
-        if let Some((woken, _)) = registry.get(id) {
-            woken.notify_waiters();
-        }
-    }
-}
-
-impl Drop for Subscription<'_> {
-    fn drop(&mut self) {
-        let mut registry = self.waiters.registry.lock();
-        if let Some((_, count)) = registry.get_mut(self.id) {
-            *count -= 1;
-            if *count == 0 {
-                registry.remove(self.id);
-            }
-        }
-    }
-}
-
-/// Varies durations, so that callers that started together do not stay in step.
-#[derive(Default)]
-pub(crate) struct Jitter(AtomicU32);
-
-impl Jitter {
-    /// A duration within 20 % of `time`.
-    pub(crate) fn around(&self, time: Duration) -> Duration {
-        // A Weyl sequence spreads evenly enough, without a source of random numbers.
-        let step = self.0.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-        time * (80 + step.rotate_left(16) % 41) / 100
+        self.0.notify(id);
     }
 }

@@ -4,6 +4,10 @@
 
 mod coarse_timeout;
 mod completed_hint;
+mod wait;
+mod waiters;
 
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
+pub use wait::{jitter, wait_for_change};
+pub use waiters::{Subscription, WaiterRegistry};
