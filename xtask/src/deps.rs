@@ -31,7 +31,7 @@ const EDGES: [(&str, &[&str], &[&str]); 18] = [
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
-    ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
+    ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
     ("retryproof-postgres", &["retryproof-core", STORE_KIT], &[KIT]),
     ("retryproof-mysql", &["retryproof-core", STORE_KIT], &[KIT]),
     // Durations in its URLs are written as everywhere (CTX-4).

@@ -45,7 +45,7 @@ impl Join for SqliteStore {
     }
 
     fn committed(&self, id: &Identity) {
-        self.waiters.notify_all(std::iter::once(id));
+        self.waiters.registry.notify(id);
     }
 }
 

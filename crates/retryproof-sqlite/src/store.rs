@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
@@ -13,7 +14,9 @@ use retryproof_core::store::{
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
 };
+use retryproof_store_kit::wait_for_change;
 use rusqlite::limits::Limit;
+use tokio::time::Instant;
 
 use crate::config::SqliteConfig;
 use crate::connection::retry::RetryDeadline;
@@ -27,13 +30,10 @@ use crate::pool::ReadPool;
 use crate::record::{ReadError, Record, RecordPhase, read_record};
 use crate::schema;
 use crate::statement::{Statement, StatementTexts};
-use crate::waiters::Waiters;
+use crate::waiters::{POLL, Waiters};
 
 /// Between two attempts to read a file that is locked as a whole, which in WAL mode is brief.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
-/// The first and the longest interval between two checks whether another process has written
-/// (ACQ-4).
-const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 /// Room in a row for the other columns.
 const ROW_OVERHEAD: usize = 4_096;
 
@@ -161,31 +161,26 @@ impl SqliteStore {
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let subscription = self.waiters.subscribe(id);
-        let mut woken = std::pin::pin!(subscription.changed.notified());
-        woken.as_mut().enable();
-        // Read before the look: a commit that the look does not see changes it.
-        let mut foreign = self.waiters.foreign_commits();
-        if at_most.is_zero() || self.remaining_lease(id, seen).await?.is_none() {
+        if at_most.is_zero() {
             return Ok(());
         }
-        let end = tokio::time::Instant::now() + at_most;
-        let (mut poll, longest) = POLL_INTERVAL;
-        loop {
-            let next = (tokio::time::Instant::now() + self.waiters.jitter(poll)).min(end);
-            if tokio::time::timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
-                return Ok(());
-            }
-            if self.waiters.is_check_due(next) {
+        let until = Instant::now() + at_most;
+        let subscription = self.waiters.registry.subscribe(id.clone());
+        // How many commits of other processes were found before the last read of the record.
+        let commits_read = Mutex::new(None);
+        let remaining_lease = || async {
+            if commits_read.lock().is_some() && self.waiters.is_check_due() {
                 self.writer.check_foreign_commits();
             }
-            let seen_foreign = std::mem::replace(&mut foreign, self.waiters.foreign_commits());
-            let has_foreign = seen_foreign != foreign;
-            if has_foreign && self.remaining_lease(id, seen).await?.is_none() {
-                return Ok(());
+            // Loaded before the read: a commit that the read does not see changes it.
+            let commits = Some(self.waiters.foreign_commits());
+            let is_unchanged = commits == std::mem::replace(&mut *commits_read.lock(), commits);
+            if is_unchanged || self.remaining_lease(id, seen).await?.is_some() {
+                return Ok(Some(Duration::MAX));
             }
-            poll = (poll * 2).min(longest);
-        }
+            Ok(None)
+        };
+        wait_for_change(subscription.woken(), until, || POLL, remaining_lease).await
     }
 }
 

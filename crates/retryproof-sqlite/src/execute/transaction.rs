@@ -100,9 +100,10 @@ impl WriteConnection {
             ),
         };
         if let BatchResult::Committed(results) = &ran {
-            self.waiters.notify_all(transitions.zip(results).filter_map(|(transition, result)| {
+            let changed = transitions.zip(results).filter_map(|(transition, result)| {
                 transition.changed_record(result.as_ref().ok()?)
-            }));
+            });
+            self.waiters.registry.notify_each(changed);
         }
         ran
     }
@@ -155,7 +156,7 @@ impl WriteConnection {
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition>,
     ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
-        if self.waiters.has_waiters() {
+        if !self.waiters.registry.is_empty() {
             self.check_foreign_commits()?;
         }
         // The lock is held from here on, so no other write uses a later instant before this one (ACQ-7).
