@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `deps-check`: which crate may depend on which, and what a published crate may require of its
-//! users.
+//! `deps-check`: which crate may depend on which, what a published crate may require of its users,
+//! and what its package contains.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,6 +11,7 @@ use crate::Verdict;
 use crate::cargo::Cargo;
 use crate::tree;
 
+mod package;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
@@ -159,6 +160,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     let mut problems: Vec<String> =
         members.iter().flat_map(|member| edge_problems(member, &published)).collect();
     problems.extend(rust::problems(&metadata, &members));
+    problems.extend(package::problems(&metadata));
     match tree::files(root, |name| name == "Cargo.toml") {
         Ok(manifests) => {
             problems.extend(manifests.iter().flat_map(|m| weak_features(&m.path, &m.text)))

@@ -1,30 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Strict ISO 8601 durations (CTX-4), the one form in which retryproof's annotations and
-//! configuration write time.
-//!
-//! The grammar is `PnW` or `P[nD][T[nH][nM][n[.f]S]]`: upper case, a dot before the fraction, at
-//! most nine decimals, at least one part, and at least one after `T`. A week is 7 days, a day 24
-//! hours. Years and months are refused because their length varies; everything else that looks
-//! nearly right is refused because a wrong time-out is found late.
-//!
-//! ```
-//! use std::time::Duration;
-//! use retryproof_duration::{format, parse};
-//!
-//! assert_eq!(parse("PT1M30.5S"), Ok(Duration::from_millis(90_500)));
-//! assert_eq!(format(Duration::from_secs(90)).to_string(), "PT1M30S");
-//! assert!(parse("24h").is_err()); // write `PT24H`
-//! # assert!(parse("P1M").unwrap_err().to_string().contains("months"));
-//! ```
-//!
-//! The crate has no dependency: core and the proc macro share it, and it must cost the latter's
-//! build nothing.
+#![doc = include_str!("../README.md")]
 
 use std::fmt;
 use std::time::Duration;
 
-/// What is accepted, as it stands in messages.
+/// The accepted forms, for messages.
 pub const GRAMMAR: &str =
     "`PnW` or `P[nD][T[nH][nM][n[.f]S]]`, for example `PT30S`, `PT1.5S`, `PT24H`, `P7D`";
 
@@ -34,12 +15,12 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). It does not hold the text: the code that read it
-/// also knows the attribute or the configuration key, and names both.
+/// Why a text is not a duration (CTX-4). It does not contain the text, because the caller, which
+/// has also the attribute or the configuration key, names both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {
-    /// Nothing at all, or nothing but white space.
+    /// Empty, or only white space.
     Empty,
     /// A sign: `-PT5S`, `PT-5S`, `+PT5S`.
     Signed,
@@ -59,14 +40,14 @@ pub enum DurationError {
     FractionOutsideSeconds,
     /// A fraction without digits, or with more than nine of them.
     FractionDigits,
-    /// The unit is one of another place: hours, minutes or seconds before the `T`, days or weeks
+    /// A unit on the wrong side of the `T`: hours, minutes or seconds before it, days or weeks
     /// after it.
     Misplaced,
-    /// A unit that stands twice or after a smaller one: `PT5S1M`.
+    /// A unit that occurs twice, or after a smaller one: `PT5S1M`.
     Order,
     /// A number without its unit, or a unit without its number.
     Incomplete,
-    /// A character that the grammar does not know.
+    /// A character that is not in the grammar.
     Unexpected,
     /// More than `u64::MAX` seconds.
     TooLong,
@@ -90,7 +71,7 @@ impl DurationError {
             Self::Misplaced => {
                 "weeks and days stand before the `T`, hours, minutes and seconds after it"
             }
-            Self::Order => "each unit stands once, the larger first",
+            Self::Order => "each unit may occur once, larger units first",
             Self::Incomplete => "each part is a number and its unit",
             Self::Unexpected => "it has a character that no duration has",
             Self::TooLong => "it is too long to be counted in seconds",
@@ -169,7 +150,7 @@ impl fmt::Display for Formatted {
     }
 }
 
-/// Nothing here was going to be accepted; this only finds the most helpful word.
+/// The text is refused in any case; this only finds the most helpful message.
 fn no_prefix(text: &str) -> DurationError {
     match text.trim_start().as_bytes() {
         [] => DurationError::Empty,
