@@ -63,6 +63,19 @@ enum Standing<'a> {
     Complete(&'a Record, u32),
 }
 
+/// The correct answers to a write that needs a record in progress under `owner`.
+fn while_in_progress(standing: &Standing<'_>, owner: Owner) -> &'static [FencedWrite] {
+    match standing {
+        Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
+            &[FencedWrite::Applied]
+        }
+        Standing::Forgotten(record) if record.owner == owner => {
+            &[FencedWrite::Applied, FencedWrite::NotOwner]
+        }
+        _ => &[FencedWrite::NotOwner],
+    }
+}
+
 impl Model {
     pub(crate) fn pass(&mut self, by: Duration) {
         self.now += by;
@@ -157,16 +170,7 @@ impl Model {
         lease: Duration,
         answer: Answer,
     ) -> Result<(), String> {
-        let right: &[FencedWrite] = match self.standing() {
-            Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
-                &[FencedWrite::Applied]
-            }
-            Standing::Forgotten(record) if record.owner == owner => {
-                &[FencedWrite::Applied, FencedWrite::NotOwner]
-            }
-            _ => &[FencedWrite::NotOwner],
-        };
-        self.is_fenced(answer, right)?;
+        self.is_fenced(answer, while_in_progress(&self.standing(), owner))?;
         if answer == Answer::Fenced(FencedWrite::Applied)
             && let Some(Record { state: State::Running { until, .. }, .. }) = &mut self.record
         {
@@ -183,19 +187,13 @@ impl Model {
         answer: Answer,
     ) -> Result<(), String> {
         let right: &[FencedWrite] = match self.standing() {
-            Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
-                &[FencedWrite::Applied]
-            }
-            Standing::Forgotten(record) if record.owner == owner => {
-                &[FencedWrite::Applied, FencedWrite::NotOwner]
-            }
             Standing::Complete(record, _) if record.owner == owner => {
                 &[FencedWrite::AlreadyApplied]
             }
             Standing::Stale(record) if record.owner == owner => {
                 &[FencedWrite::AlreadyApplied, FencedWrite::NotOwner]
             }
-            _ => &[FencedWrite::NotOwner],
+            standing => while_in_progress(&standing, owner),
         };
         self.is_fenced(answer, right)?;
         if answer == Answer::Fenced(FencedWrite::Applied)

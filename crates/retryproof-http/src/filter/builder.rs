@@ -28,6 +28,12 @@ use crate::protocol::stored::FieldRules;
 /// [`CallerSet`] or [`CallersShareKeys`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct FilterBuilder<C> {
+    settings: FilterSettings,
+    callers: C,
+}
+
+/// Every setting but that of callers.
+struct FilterSettings {
     engine: IdempotencyEngine,
     web: WebConfig,
     fingerprint: Option<Box<dyn FingerprintRequest>>,
@@ -36,13 +42,12 @@ pub struct FilterBuilder<C> {
     fate: Option<Arc<FateHook>>,
     release_on_rollback: bool,
     format: Option<Arc<FormatHook>>,
-    callers: C,
 }
 
 impl FilterBuilder<NoCaller> {
     pub(super) fn new(engine: IdempotencyEngine) -> Self {
         let web = engine.config().web.clone();
-        Self {
+        let settings = FilterSettings {
             engine,
             web,
             fingerprint: None,
@@ -51,8 +56,8 @@ impl FilterBuilder<NoCaller> {
             fate: None,
             release_on_rollback: false,
             format: None,
-            callers: NoCaller(()),
-        }
+        };
+        Self { settings, callers: NoCaller(()) }
     }
 
     /// Folds the caller that the hook returns into every key (HTTP-16). An empty text is a caller
@@ -114,28 +119,7 @@ impl FilterBuilder<NoCaller> {
     }
 
     fn with_callers<C>(self, callers: C) -> FilterBuilder<C> {
-        let Self {
-            engine,
-            web,
-            fingerprint,
-            fields,
-            edit,
-            fate,
-            release_on_rollback,
-            format,
-            callers: _,
-        } = self;
-        FilterBuilder {
-            engine,
-            web,
-            fingerprint,
-            fields,
-            edit,
-            fate,
-            release_on_rollback,
-            format,
-            callers,
-        }
+        FilterBuilder { settings: self.settings, callers }
     }
 }
 
@@ -160,13 +144,13 @@ impl FilterBuilder<CallerSet> {
 impl<C> FilterBuilder<C> {
     /// Uses these `web` settings instead of the engine's.
     pub fn config(mut self, web: WebConfig) -> Self {
-        self.web = web;
+        self.settings.web = web;
         self
     }
 
     /// Fingerprints requests with this algorithm instead of `web.fingerprint` (FP-3).
     pub fn fingerprint(mut self, fingerprint: impl FingerprintRequest) -> Self {
-        self.fingerprint = Some(Box::new(fingerprint));
+        self.settings.fingerprint = Some(Box::new(fingerprint));
         self
     }
 
@@ -174,14 +158,14 @@ impl<C> FilterBuilder<C> {
     /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the first caller's
     /// cookie or challenge again.
     pub fn store_header(mut self, name: &'static str) -> Self {
-        self.fields.store(name);
+        self.settings.fields.store(name);
         self
     }
 
     /// Does not store a field, and logs no warning about it (HTTP-9). The first response still
     /// carries it.
     pub fn skip_header(mut self, name: &'static str) -> Self {
-        self.fields.skip(name);
+        self.settings.fields.skip(name);
         self
     }
 
@@ -192,7 +176,7 @@ impl<C> FilterBuilder<C> {
         mut self,
         hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static,
     ) -> Self {
-        self.edit = Some(Arc::new(hook));
+        self.settings.edit = Some(Arc::new(hook));
         self
     }
 
@@ -225,7 +209,7 @@ impl<C> FilterBuilder<C> {
         mut self,
         hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static,
     ) -> Self {
-        self.fate = Some(Arc::new(hook));
+        self.settings.fate = Some(Arc::new(hook));
         self
     }
 
@@ -236,7 +220,7 @@ impl<C> FilterBuilder<C> {
     /// writes. Use this where handlers do all of their work in the transaction. It has no effect on
     /// a handler that did not begin its [`GuardedTx`](crate::GuardedTx).
     pub fn release_on_rollback(mut self) -> Self {
-        self.release_on_rollback = true;
+        self.settings.release_on_rollback = true;
         self
     }
 
@@ -269,7 +253,7 @@ impl<C> FilterBuilder<C> {
         mut self,
         format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.format = Some(Arc::new(format));
+        self.settings.format = Some(Arc::new(format));
         self
     }
 
@@ -281,7 +265,7 @@ impl<C> FilterBuilder<C> {
     where
         C: CallerConfigured,
     {
-        let Self {
+        let FilterSettings {
             engine,
             web,
             fingerprint,
@@ -290,10 +274,9 @@ impl<C> FilterBuilder<C> {
             fate,
             release_on_rollback,
             format,
-            callers,
-        } = self;
+        } = self.settings;
         web.validate()?;
-        let callers = callers.into_callers()?.0;
+        let callers = self.callers.into_callers()?.0;
         let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {
             Error::new(ErrorKind::Config, "`web.key-header` is not a valid header name")
                 .with("value", &web.key_header)
@@ -338,8 +321,8 @@ impl<C> FilterBuilder<C> {
 impl<C: fmt::Debug> fmt::Debug for FilterBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FilterBuilder")
-            .field("engine", &self.engine)
-            .field("web", &self.web)
+            .field("engine", &self.settings.engine)
+            .field("web", &self.settings.web)
             .field("callers", &self.callers)
             .finish_non_exhaustive()
     }

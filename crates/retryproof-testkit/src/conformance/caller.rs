@@ -50,6 +50,16 @@ impl Subject {
     }
 }
 
+/// Lets the lease of one caller run out and another caller take over. Returns both callers, and the
+/// token of the takeover.
+pub(super) async fn taken_over(s: &Subject, id: &Identity) -> (Caller, Caller, FencingToken) {
+    let (zombie, taker) = (s.caller(id), s.caller(id));
+    granted(zombie.acquire(s.short()).await);
+    s.expire(id, s.short()).await;
+    let token = granted(taker.acquire(LONG).await).token;
+    (zombie, taker, token)
+}
+
 /// One caller: an owner id on an identity.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {

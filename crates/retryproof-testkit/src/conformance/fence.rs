@@ -4,7 +4,9 @@
 use retryproof_core::OwnerId;
 use retryproof_core::store::FencedWrite;
 
-use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete};
+use super::caller::{
+    LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete, taken_over,
+};
 use crate::subject::Subject;
 
 /// A completion after the lease has ended counts, unless another owner took over.
@@ -20,11 +22,7 @@ pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
 /// After a takeover the completion of the old owner is refused and changes nothing.
 pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
     let id = s.id("k");
-    let zombie = s.caller(&id);
-    granted(zombie.acquire(s.short()).await);
-    s.expire(&id, s.short()).await;
-    let taker = s.caller(&id);
-    let token = granted(taker.acquire(LONG).await).token;
+    let (zombie, taker, token) = taken_over(s, &id).await;
     for _ in 0..2 {
         assert_eq!(zombie.complete(b"zombie").await, FencedWrite::NotOwner);
         assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
@@ -36,11 +34,7 @@ pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
 /// The same if the new owner has already completed.
 pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     let id = s.id("k");
-    let zombie = s.caller(&id);
-    granted(zombie.acquire(s.short()).await);
-    s.expire(&id, s.short()).await;
-    let taker = s.caller(&id);
-    granted(taker.acquire(LONG).await);
+    let (zombie, taker, _) = taken_over(s, &id).await;
     assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
     assert_eq!(zombie.complete(b"zombie").await, FencedWrite::NotOwner);
     assert_eq!(body(&is_complete(s.caller(&id).peek().await)), b"taker");
@@ -151,10 +145,7 @@ pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
 /// After a takeover the old owner's beat is refused, and the new lease does not change.
 pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     let id = s.id("k");
-    let zombie = s.caller(&id);
-    granted(zombie.acquire(s.short()).await);
-    s.expire(&id, s.short()).await;
-    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    let (zombie, _, token) = taken_over(s, &id).await;
     assert_eq!(zombie.extend(4 * LONG).await, FencedWrite::NotOwner);
     let (remaining, seen) = is_busy(zombie.peek().await);
     assert_eq!(seen, token);

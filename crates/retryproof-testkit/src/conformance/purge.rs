@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Purge removes expired records, and nothing that is still needed.
 
+use retryproof_core::Identity;
 use retryproof_core::store::{Completion, FencedWrite};
 
 use super::caller::{
@@ -58,8 +59,8 @@ pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
 
-/// Results past their ttl go, and leases whose end and whose ttl are both over; and they were
-/// counted.
+/// Results past their ttl are deleted, and leases that are past both their end and their ttl. The
+/// purge counts them.
 pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     let (done, dead) = (s.id("done"), s.id("dead"));
     let completer = s.caller(&done).with_ttl(s.short());
@@ -69,7 +70,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     granted(holder.acquire(s.short()).await);
     s.expire(&done, s.short()).await;
     s.expire(&dead, s.short()).await;
-    // Stores may round up what they file by time.
+    // A store may round an expiry up.
     s.pass(s.short()).await;
     let gone = s.purge_all().await;
     if s.is_exact() {
@@ -89,9 +90,8 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     }
 }
 
-/// A batch is bounded, and a short batch means that nothing is left.
-pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
-    s.purge_all().await;
+/// Records of ten results that are past their ttl.
+async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
     for id in &ids {
         let holder = s.caller(id).with_ttl(MS);
@@ -99,6 +99,13 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
     s.pass(50 * MS).await;
+    ids
+}
+
+/// A batch is bounded, and a short batch means that nothing is left.
+pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
+    s.purge_all().await;
+    let ids = ten_expired_results(s).await;
     for _ in 0..4 {
         let gone =
             s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
@@ -111,7 +118,7 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that goes on where the last one has stopped comes back to what was alive when it passed:
+/// A purge that continues where the last one stopped returns to the records that were alive then:
 /// fewer than the limit means that nothing is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
@@ -119,13 +126,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     let holder = s.caller(&passed).with_ttl(MS);
     granted(holder.acquire(LONG).await);
     s.pass(20 * MS).await;
-    let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
-    for id in &ids {
-        let holder = s.caller(id).with_ttl(MS);
-        granted(holder.acquire(LONG).await);
-        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    }
-    s.pass(50 * MS).await;
+    let ids = ten_expired_results(s).await;
     let mut gone =
         s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "its lease runs");
@@ -161,7 +162,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // A dead lease past its ttl, asked for again by its owner.
+    // A dead lease past its ttl, acquired again by its owner.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);
@@ -172,7 +173,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // What is over in every respect may have been reclaimed before; but what was answered holds.
+    // A fully expired record may have been reclaimed before, but a granted lease counts.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),

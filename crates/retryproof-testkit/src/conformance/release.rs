@@ -3,7 +3,9 @@
 
 use retryproof_core::store::{Completion, FencedWrite};
 
-use super::caller::{DAY, LONG, body, busy, envelope, granted, is_absent, is_busy, is_complete};
+use super::caller::{
+    DAY, LONG, body, busy, envelope, granted, is_absent, is_busy, is_complete, taken_over,
+};
 use crate::subject::Subject;
 
 /// The next caller sees an unused key.
@@ -47,11 +49,7 @@ pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
 /// After a takeover the old owner's release is refused, and the new holder keeps its lease.
 pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
     let id = s.id("k");
-    let zombie = s.caller(&id);
-    granted(zombie.acquire(s.short()).await);
-    s.expire(&id, s.short()).await;
-    let taker = s.caller(&id);
-    let token = granted(taker.acquire(LONG).await).token;
+    let (zombie, taker, token) = taken_over(s, &id).await;
     assert_eq!(zombie.release().await, FencedWrite::NotOwner);
     assert_eq!(is_busy(zombie.peek().await).1, token);
     assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);

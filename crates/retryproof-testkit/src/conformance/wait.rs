@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use retryproof_core::FencingToken;
 use retryproof_core::store::{FencedWrite, Peeked};
+use retryproof_core::{FencingToken, Identity};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::caller::{ASLEEP, Caller, LONG, MS, WOKEN, body, completed, granted, is_busy};
@@ -25,13 +26,13 @@ async fn until_changed(caller: &Caller, seen: FencingToken) {
     panic!("`changed` returns for nothing, again and again");
 }
 
-/// Fails when a wake-up is lost; what is polled for every 50 ms is in time.
+/// Fails if a wake-up is lost. A store that polls every 50 ms is in time.
 async fn woken(what: &str, waiter: impl Future<Output = ()>) {
     assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
 }
 
 /// Starts a waiter and lets it fall asleep.
-async fn asleep(s: &Subject, caller: Caller, seen: FencingToken) -> tokio::task::JoinHandle<()> {
+async fn asleep(s: &Subject, caller: Caller, seen: FencingToken) -> JoinHandle<()> {
     let waiter = tokio::spawn(async move { until_changed(&caller, seen).await });
     if s.is_paused() {
         for _ in 0..10 {
@@ -41,6 +42,15 @@ async fn asleep(s: &Subject, caller: Caller, seen: FencingToken) -> tokio::task:
         tokio::time::sleep(20 * MS).await;
     }
     waiter
+}
+
+/// Starts 64 waiters for the holder `seen`.
+fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<JoinHandle<()>> {
+    let waiter = |_| {
+        let caller = s.caller(id);
+        tokio::spawn(async move { until_changed(&caller, seen).await })
+    };
+    (0..64).map(waiter).collect()
 }
 
 /// Absent, released, expired, taken over, complete: nothing to wait for.
@@ -106,11 +116,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
-    let mut waiters = Vec::new();
-    for _ in 0..64 {
-        let caller = s.caller(&id);
-        waiters.push(tokio::spawn(async move { until_changed(&caller, seen).await }));
-    }
+    let waiters = sixty_four_waiters(s, &id, seen);
     drop(asleep(s, s.caller(&id), seen).await);
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("64 waiters", async {
@@ -256,11 +262,7 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
-    let mut waiters = Vec::new();
-    for _ in 0..64 {
-        let caller = s.caller(&id);
-        waiters.push(tokio::spawn(async move { until_changed(&caller, seen).await }));
-    }
+    let mut waiters = sixty_four_waiters(s, &id, seen);
     waiters.push(asleep(s, s.caller(&id), seen).await);
     let other = s.caller(&s.id("other"));
     let work = async {
