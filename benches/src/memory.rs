@@ -82,10 +82,10 @@ pub(crate) fn run() -> Result<Report, String> {
          acquire is one atomic `entry`. Both are keyed by scope and key, check an owner and a \
          time on every call and share the value, and do nothing else: no bounds, no reclaiming, \
          no waiters, no tokens. {READER:?} does even less: it knows that it is a duplicate and \
-         only looks. Everybody reads the clock on every call, some 25 ns that nobody can save: \
-         so the goal is set where it stands still. *Hot* goes round in {HOT} identities, *cold* \
-         in a random order through a million. Instructions are counted by callgrind as the \
-         difference of two counts of the same work, the loop around it included.",
+         only looks. Every contender reads the clock on every call, which costs some 25 ns in \
+         each of them: so the goal is set where the clock stands still. *Hot* goes round in {HOT} \
+         identities, *cold* in a random order through a million. Instructions are counted by \
+         callgrind as the difference of two counts of the same work, the loop around it included.",
     ));
     report.note(
         "Bytes are those asked of the allocator; its own share comes on top, and the resident \

@@ -5,7 +5,7 @@
 //! Private ones: on free loopback ports, with all their files below one folder of the system's
 //! temporary one, and with nothing started by the system's service manager. `target/services/env`
 //! says where they are; tests read it. What is running is known by process id, start time and
-//! working folder together, so that a number given to somebody else since is neither taken for a
+//! working folder together, so that a number given to another process since is neither taken for a
 //! server nor stopped.
 
 use std::io;

@@ -3,9 +3,9 @@
 //! as a peer.
 //!
 //! The others do the least that an idempotency store could: keyed by scope and key, an owner and a
-//! time checked on every call, the value shared. They are not bounded, reclaim nothing, wake nobody
-//! and draw no tokens. An [`Identity`] carries its hash with it; they get the two halves, which do
-//! not.
+//! time checked on every call, the value shared. They are not bounded, reclaim nothing, wake no
+//! waiters and draw no tokens. An [`Identity`] carries its hash with it; they get the two halves,
+//! which do not.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -26,7 +26,7 @@ pub(super) const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const VALUE: usize = 200;
 const SCOPE: &str = "payments.created";
 
-/// What everybody is asked for: made once, because making it is the caller's business.
+/// The input of every contender, made once: making it is the caller's work and not measured.
 pub(super) struct Ask {
     pub(super) request: AcquireRequest,
     pub(super) done: Completion,
@@ -88,8 +88,8 @@ impl Keeper for MemoryStore {
     }
 }
 
-/// Tells everybody the time: the host's, or one that stands still, so that the rest of a call can
-/// be seen.
+/// The clock of every contender: the host's, or one that stands still, so that the rest of a call
+/// can be seen.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Time {
     still: Option<Instant>,

@@ -183,7 +183,8 @@ fn template(pattern: &str) -> String {
     template
 }
 
-/// Where the brace that opens `text` is closed; a regular expression may have braces of its own.
+/// The position of the brace that closes the first one of `text`; a regular expression in between
+/// may contain braces.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     text.char_indices().find_map(|(at, c)| {

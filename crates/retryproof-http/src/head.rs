@@ -286,8 +286,8 @@ mod nested {
     use tower_service::Service as _;
 
     /// Whether a request is at a service that is nested at a path. Its router has matched that
-    /// path, and shows the match to no one but a router inside: so the request's extensions are
-    /// sent through such a router.
+    /// path, and only a router inside can see the match: so the request's extensions are sent
+    /// through such a router.
     pub(super) fn is_at_service(extensions: &Extensions) -> bool {
         static INSIDE: LazyLock<Router> = LazyLock::new(|| {
             let is_whole = |path: MatchedPath| path.as_str() == "/";

@@ -173,7 +173,7 @@ impl Page {
         self.last = Last::Word;
     }
 
-    /// Indents a new line; else writes the space, if one is wanted.
+    /// Indents a new line; else writes the space, if one is needed.
     fn gap(&mut self, space: bool) {
         if self.last == Last::LineStart {
             self.text.extend(std::iter::repeat_n("    ", self.depth));

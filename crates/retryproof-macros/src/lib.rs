@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! `#[idempotent]`, the attribute of `retryproof`. Use it as `retryproof::idempotent`; its page
-//! here is its manual.
+//! `#[idempotent]`, the attribute of `retryproof`. Use it as `retryproof::idempotent`. The page of
+//! [`macro@idempotent`] is the manual.
 //!
 //! `attr` reads the arguments. `validate` refuses what cannot work, with a message at the wrong
 //! token. `expand` emits thin code that calls `::retryproof::__private`. The library keeps the

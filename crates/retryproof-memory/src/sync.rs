@@ -3,8 +3,8 @@
 //! interleaving.
 //!
 //! The model's `Notify` promises exactly what tokio documents: a `Notified` receives every
-//! `notify_waiters` after its creation. Sleeps have no time limit in the model, so a lost wake-up is
-//! a deadlock that loom reports.
+//! `notify_waiters` after its creation. Sleeps have no time limit in the model, so a lost wake-up
+//! is a deadlock that loom reports.
 
 #[cfg(not(loom))]
 mod real {
@@ -46,7 +46,7 @@ mod model {
     pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
-    /// The interface of the real mutex on loom's.
+    /// Gives loom's mutex the interface of the real one.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

@@ -124,7 +124,7 @@ fn acq_2_of_three_at_the_instant_of_expiry_one_takes_over() {
                 (1, grant.token)
             }
             Acquired::Busy { token, .. } => (0, token),
-            Acquired::Complete(_) => panic!("nobody has completed"),
+            Acquired::Complete(_) => panic!("no caller has completed"),
         };
         let others = [world.spawn(contend), world.spawn(contend)];
         let mine = contend(world);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: an error of the store, and what helps against it. [`classify`] is the only place
+//! [`Failure`]: an error of the store, and how the call can recover. [`classify`] is the only place
 //! that translates the driver's errors.
 
 use std::fmt;
@@ -25,7 +25,7 @@ pub(crate) enum Recovery {
     None,
 }
 
-/// An error whose message says what to do, and what helps against it.
+/// An error whose message says what to do, and how the call can recover.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) recovery: Recovery,
@@ -138,8 +138,8 @@ pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     }
 }
 
-/// Translates the server's error number. MySQL and MariaDB share the numbers up to 1880; newer ones
-/// are listed for each.
+/// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880;
+/// newer ones are listed for each.
 fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,

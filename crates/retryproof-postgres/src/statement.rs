@@ -85,14 +85,15 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. It reads, and calls the function that inserts or replaces only
-            // where the record is not live: expired, released, or the caller's own. A live record is
-            // neither locked nor written, and the part that could write is not even started, because
-            // starting it costs as much as the look. The clock is read for the remaining time first:
-            // a record with no time left was tried. The value of an expired record is not sent,
-            // because it may be large. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp,
-            // 8 lock timeout in ms -> state, owner, token, remaining, fp, result, granted (NULL: not
-            // tried; 0: another caller was faster; else the token, negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10. It reads, and calls the function that inserts or replaces
+            // only where the record is not live: expired, released, or the caller's own. A live
+            // record is neither locked nor written, and the part that could write is not even
+            // started, because starting it costs as much as the look. The clock is read for the
+            // remaining time first: a record with no time left was tried. The value of an expired
+            // record is not sent, because it may be large. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl,
+            // 6 granularity, 7 fp, 8 lock timeout in ms -> state, owner, token, remaining, fp,
+            // result, granted (NULL: not tried; 0: another caller was faster; else the token,
+            // negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -108,8 +109,8 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token,
-            // remaining.
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
+            // token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
@@ -124,9 +125,9 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // CMP-1, CMP-2. The purge bucket changes only if this ttl is shorter than the acquire's;
-            // otherwise its value, and with it the index, stays as it is. 1 scope, 2 key, 3 owner,
-            // 4 ttl, 5 granularity, 6 fp, 7 result.
+            // CMP-1, CMP-2. The purge bucket changes only if this ttl is shorter than the
+            // acquire's; otherwise its value, and with it the index, stays as it is. 1 scope, 2
+            // key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
@@ -136,8 +137,8 @@ impl Statement {
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
             // The same for many records at once, each fenced by its own owner. A row that stays
-            // locked fails them all, and each is then sent alone. 1 scopes, 2 keys, 3 owners, 4 ttls,
-            // 5 granularities, 6 fps, 7 results -> the positions of those that took effect.
+            // locked fails them all, and each is then sent alone. 1 scopes, 2 keys, 3 owners, 4
+            // ttls, 5 granularities, 6 fps, 7 results -> the positions of those that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
@@ -149,8 +150,8 @@ impl Statement {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
-            // RUN-4, ACQ-10: the row stays for an hour as a released record, which every call treats
-            // as absent. 1 scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: the row stays for an hour as a released record, which every call
+            // treats as absent. 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
@@ -160,10 +161,10 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4; a state that the store never wrote stays (CMP-8). The upper bound is a sub-query
-            // so that the index serves it. The lower bound skips the index entries of deleted rows,
-            // which the server walks over as long as a transaction might still see the rows. 1 limit,
-            // 2 first bucket -> number of deleted rows, their last bucket.
+            // STO-4; a state that the store never wrote stays (CMP-8). The upper bound is a
+            // sub-query so that the index serves it. The lower bound skips the index entries of
+            // deleted rows, which the server walks over as long as a transaction might still see
+            // the rows. 1 limit, 2 first bucket -> number of deleted rows, their last bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
@@ -325,8 +326,8 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// What the purge bucket is rounded up to. Many records share an index entry, none stays much
-/// longer than its ttl, and the bucket in which a purge continues holds few records.
+/// The purge bucket is rounded up to a multiple of this. Many records share an index entry, none
+/// stays much longer than its ttl, and the bucket in which a purge continues holds few records.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {

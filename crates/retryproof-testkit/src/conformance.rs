@@ -42,7 +42,7 @@
 //! passing tests, such as nextest, shows it with `--success-output final`.)
 //!
 //! ```text
-//! it::conformance (redis): 110 of 120 cases judged; not judged for want of purge (8): sto_4_purge_keeps_what_is_live, …
+//! it::conformance (redis): 110 of 120 cases judged; not judged for lack of purge (8): sto_4_purge_keeps_what_is_live, …
 //! ```
 
 use std::fmt;
@@ -128,7 +128,7 @@ where
             return;
         };
         if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
-            eprintln!("not judged for want of {need}");
+            eprintln!("not judged for lack of {need}");
             return;
         }
         let patience = match time {

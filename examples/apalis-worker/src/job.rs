@@ -19,8 +19,8 @@ pub struct Invoice {
     pub customer: String,
     /// How much.
     pub cents: u64,
-    /// Of the mail: the same for whoever takes the job over from a worker that died, so that a mail
-    /// server knows it.
+    /// The key of the mail. It stays the same when another worker takes the job over from one that
+    /// died, so that a mail server recognises the mail.
     #[serde(skip)]
     pub message_id: String,
 }

@@ -2,8 +2,8 @@
 //! A payment service over gRPC. `Charge` is guarded: sent again under the same key, it charges once
 //! and answers the same. `History` streams; what it answers is not kept.
 //!
-//! `proto` is what `tonic-prost-build` makes of a `.proto` file, written by hand, so that nobody
-//! needs `protoc` to try this.
+//! `proto` is what `tonic-prost-build` makes of a `.proto` file, written by hand, so that the
+//! example needs no `protoc`.
 
 pub mod client;
 pub mod demo;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq storm`: publishes every order twice, kills the listeners with SIGKILL and cuts
-//! their connections, then accounts for every order, message and run.
+//! `listener-rabbitmq storm`: publishes every order twice, kills the listeners with SIGKILL and
+//! cuts their connections, then accounts for every order, message and run.
 
 mod account;
 
@@ -127,8 +127,8 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     Ok(account.holds())
 }
 
-/// Publishes every order twice: half of the copies directly behind the first, so that both are handled
-/// at the same time, the others a thousand messages later; and poison in between.
+/// Publishes every order twice: half of the copies directly behind the first, so that both are
+/// handled at the same time, the others a thousand messages later; and poison in between.
 fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     let mut placed = Vec::with_capacity(plan.orders * 2 + plan.poison());
     for n in 0..plan.orders {
@@ -150,8 +150,8 @@ fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     Ok(placed.into_iter().map(|(_, key, body)| (key, body)).collect())
 }
 
-/// Kills and cuts, each at its share of the progress, so that each meets running work at any speed of
-/// the machine. Returns the killed processes.
+/// Kills and cuts, each at its share of the progress, so that each meets running work at any speed
+/// of the machine. Returns the killed processes.
 async fn disturb(
     plan: &Plan,
     shop: &Shop,
@@ -197,7 +197,7 @@ async fn settle(
     loop {
         while broker.ready_or_put_off(&queue).await? > 0 {
             if Instant::now() > patience {
-                return Err("messages are left over and nobody takes them".into());
+                return Err("messages are left in the queue, and no consumer takes them".into());
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -287,7 +287,7 @@ impl Listeners {
 
     /// Waits until a process ends without being stopped.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus, BoxError> {
-        let mut child = self.running.pop().ok_or("nobody listens")?;
+        let mut child = self.running.pop().ok_or("no listener runs")?;
         Ok(child.wait().await?)
     }
 

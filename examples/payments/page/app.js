@@ -22,7 +22,7 @@ function element(tag, name, text) {
 
 const hex = (bytes) => Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (b) => b.toString(16).padStart(2, "0")).join("");
 
-/** One for each thing that somebody wants done once. `randomUUID` is there on localhost and over https only. */
+/** One for each order that must be placed once. `randomUUID` is there on localhost and over https only. */
 const freshKey = () => (crypto.randomUUID ? crypto.randomUUID() : hex(16));
 
 const page = hex(4); // tells this page's requests from those of others in the feed
@@ -198,7 +198,7 @@ function tally() {
 
 // --- the server's feed ------------------------------------------------------------------------------------------------
 
-/** A browser keeps only a handful of connections to one server: a page that nobody sees leaves its own to the others. */
+/** A browser keeps only a handful of connections to one server, so a hidden page closes its own. */
 function listen() {
   feed?.close();
   document.documentElement.dataset.feed = "off";

@@ -156,9 +156,9 @@ impl Order {
         if self.amount > 0 { Ok(()) } else { Err(PayError::Amount(self.amount)) }
     }
 
-    /// What is slow comes before the transaction, which on SQLite holds up every other write to the
-    /// file. A real provider gets a key of its own, the same for this run and for whoever takes
-    /// over from it: no commit of ours covers what happens over there.
+    /// The slow part comes before the transaction, which on SQLite delays every other write to the
+    /// file. Send a real provider the key `lease.downstream_key(..)`, which stays the same after a
+    /// takeover: no commit of ours covers what happens at the provider.
     async fn authorize(&self, lease: &Lease, delay: Delay) {
         let _provider_key = lease.downstream_key("charge");
         tokio::time::sleep(delay.0.unwrap_or(PROVIDER)).await;

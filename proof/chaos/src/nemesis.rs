@@ -261,7 +261,7 @@ impl<'a> Nemesis<'a> {
             // The request arrives, and the answer does not.
             3 => Mood::DropReplies,
             4 => Mood::Delay(self.random.spread(5..300)),
-            // Nothing passes, and nobody is told.
+            // Nothing passes, and no side gets an error.
             _ => Mood::Stall,
         };
         let ms = self.random.spread(20..400);

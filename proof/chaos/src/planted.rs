@@ -23,11 +23,11 @@ pub(crate) const NAMES: [&str; 3] = ["no-owner-check", "early-takeover", "get-th
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
-    /// A completion, an extension or a release is taken from whoever sends it.
+    /// A completion, an extension or a release is accepted from any sender.
     NoOwnerCheck,
     /// A lease is taken over when half of it is left.
     EarlyTakeover,
-    /// An expired lease is read, and then written, as if nobody could come in between.
+    /// An expired lease is read and then written, as if no other call could come in between.
     GetThenSet,
 }
 

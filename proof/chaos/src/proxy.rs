@@ -27,7 +27,7 @@ pub(crate) enum Mood {
     DropReplies,
     /// Each piece arrives so many milliseconds later.
     Delay(u64),
-    /// Nothing arrives, and nobody is told; when it is over, all of it does.
+    /// Nothing arrives, and no side gets an error; when it is over, everything arrives.
     Stall,
 }
 

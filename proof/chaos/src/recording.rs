@@ -68,7 +68,7 @@ pub(crate) fn opened(event: &mut Event, stored: &StoredResult) {
     }
 }
 
-/// A call that was sent. Dropped without an answer, nobody knows what became of it.
+/// A call that was sent. If it is dropped without an answer, its outcome is unknown.
 struct Sent<'a> {
     log: &'a Log,
     end: Option<Event>,
@@ -113,7 +113,7 @@ impl<S> Recording<S> {
     }
 }
 
-/// Whether a failed call may have happened: only of a store that is away nobody knows.
+/// Whether a failed call may have taken effect: unknown only if the store is away.
 fn failed(event: &mut Event, error: &Error) {
     event.phase = if error.kind() == ErrorKind::Unavailable { Phase::Info } else { Phase::Fail };
     event.said = (error.kind() == ErrorKind::Corrupt).then_some(Said::Corrupt);

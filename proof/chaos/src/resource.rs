@@ -25,7 +25,7 @@ pub(crate) enum Guard {
     None,
     /// The resource refuses a token that is older than one that it has seen.
     Token,
-    /// Whoever was granted the lease goes ahead.
+    /// Every caller that was granted the lease may write.
     Lease,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Server`]: a store's server of the run's own, on a loopback port of its own, with its data
-//! below the run's folder. It may be killed, which no server of anybody else may.
+//! below the run's folder. It may be killed, as only a server that the run started may.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -248,7 +248,7 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A port that nobody listens on.
+/// A port on which no process listens.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After the last fault: every identity that somebody left in progress is asked for once more, and
-//! what stands is written down.
+//! After the last fault: every identity that was left in progress is asked for once more, and every
+//! record is written down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,8 +99,8 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
     }
 }
 
-/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a
-/// takeover. Whether the store did.
+/// Asks for an identity that was left in progress: its holder or a takeover has to answer. Returns
+/// whether the store did.
 async fn claim(
     log: &Arc<Log>,
     engine: &IdempotencyEngine,

@@ -62,7 +62,7 @@ fn possible(store: &str) -> &'static [&'static str] {
         "postgres" | "mariadb" | "redis" => &["kill", "stop", "cut", "restart", "clock"],
         url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
         url if url.contains("+sentinel") => &["kill", "stop", "clock"],
-        // Somebody else's server is left alone.
+        // A server that the run did not start is left alone.
         _ => &["kill", "stop", "cut", "clock"],
     }
 }

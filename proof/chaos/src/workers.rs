@@ -132,8 +132,8 @@ impl Workers {
         signal(&slot.child, Signal::CONT)
     }
 
-    /// Starts again whoever ended by itself; says how many did. Workers do not end while the run
-    /// lasts.
+    /// Restarts the workers that ended by themselves, and returns how many did. None should end
+    /// while the run lasts.
     pub(crate) fn tend(&mut self) -> io::Result<u32> {
         let mut ended = 0;
         for proc in 1..=u32::try_from(self.slots.len()).unwrap_or(0) {
@@ -145,7 +145,7 @@ impl Workers {
         Ok(ended)
     }
 
-    /// Lets all end by themselves; whoever does not is killed, and counted.
+    /// Lets all workers end by themselves; one that does not is killed, and counted.
     pub(crate) fn end(&mut self, within_ms: u64) -> io::Result<u32> {
         for slot in &mut self.slots {
             if slot.stopped {

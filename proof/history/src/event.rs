@@ -55,7 +55,7 @@ pub enum Phase {
     Ok,
     /// It failed, and nothing happened.
     Fail,
-    /// Nobody knows whether it happened.
+    /// It is unknown whether it happened.
     Info,
 }
 

@@ -63,7 +63,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// Whether it may have taken effect although nobody was told.
+    /// Whether it may have taken effect although its caller got no answer.
     #[must_use]
     pub fn is_info(&self) -> bool {
         self.answer.is_none() && !self.failed
@@ -144,7 +144,7 @@ pub struct Story {
     pub scope: String,
     pub key: String,
     pub ops: Vec<Op>,
-    /// Everybody who asked for the lease, known tokens first and in their order.
+    /// Every owner that asked for the lease, known tokens first and in their order.
     pub tenures: Vec<Tenure>,
     pub calls: Vec<Call>,
     pub acts: Vec<Act>,

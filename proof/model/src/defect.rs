@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Defect {
-    /// Store: a completion is accepted whoever holds the lease.
+    /// Store: a completion is accepted whichever owner holds the lease.
     NoOwnerCheck,
     /// Store: a beat of any owner moves the end of the lease.
     BeatAnyOwner,

@@ -15,11 +15,11 @@
 //! What is right is decided by [`Truth`], a history kept beside the record and never read by a
 //! transition. A [`Defect`] plants one bug; a checker that cannot find it would not find ours.
 //!
-//! Abstractions, so that nobody reads more into a green run than is there: a store call is one
-//! atomic step; a lost message arrives at most once, late, and one is under way at a time; clients
-//! are not scheduled fairly (that is how a pause is modelled), so no promise on timing beyond
-//! deadlines is checked (RUN-1 is not); leases, ttls and waits have one length each; a joined
-//! transaction (CMP-7) and a failover that loses writes are not in it.
+//! Abstractions, which limit what a green run proves: a store call is one atomic step; a lost
+//! message arrives at most once, late, and one is under way at a time; clients are not scheduled
+//! fairly (that is how a pause is modelled), so no promise on timing beyond deadlines is checked
+//! (RUN-1 is not); leases, ttls and waits have one length each; a joined transaction (CMP-7) and a
+//! failover that loses writes are not in it.
 //!
 //! Record against an oracle:
 //!

@@ -103,8 +103,8 @@ named! {
     Bled = "S12 ID-1 ID-2: a result stays with its identity",
     InFlightUntrue = "ACQ-1 ACQ-2: busy and in flight are said only while a lease runs",
     DeadlinePassed = "L1 ACQ-6: a look at the deadline is the last one",
-    SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: who sleeps sees a running lease, or somebody \
-         awake will look for it",
+    SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: a caller that sleeps sees a running lease, or \
+         another caller is awake and will look",
     BeatAfterEnd = "L6 RUN-3 RUN-5 RUN-6: no beat takes effect after the action, its drop or max-hold",
     PurgedLive = "STO-4: purge takes only what is over, an unfinished record only after lease and ttl",
 }

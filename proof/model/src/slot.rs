@@ -9,7 +9,7 @@ pub type Tick = u16;
 /// A time that does not come.
 pub(crate) const NEVER: Tick = Tick::MAX;
 
-/// The id that a client makes before its acquire (ACQ-9). 0 stands for nobody.
+/// The id that a client makes before its acquire (ACQ-9). 0 stands for no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Owner(pub u16);
 
@@ -146,7 +146,7 @@ pub enum Answer {
     },
     /// Acquire, look: the work is done.
     Complete {
-        /// The result, which nobody may open before judging `print` (FP-2).
+        /// The result, to be opened only after `print` was judged (FP-2).
         value: Value,
         /// The fingerprint stored with it.
         print: Option<Print>,

@@ -272,7 +272,7 @@ impl Protocol {
         Self { flaw: Some(flaw), ..self }
     }
 
-    /// The beginning: nothing stored, nobody at work.
+    /// The beginning: nothing is stored, and no caller works.
     #[must_use]
     pub fn start(&self) -> State {
         let idle = Client {

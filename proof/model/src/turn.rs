@@ -186,7 +186,7 @@ impl Step<'_> {
         Op::Complete { owner, value, ttl: self.rules.bounds.ttl }
     }
 
-    /// An owner that nobody mentions any more, larger than all that somebody does.
+    /// An owner that no part of the state mentions: larger than all that are mentioned.
     fn fresh_owner(&self) -> Owner {
         Owner(self.s.owners().map(|owner| owner.0).max().unwrap_or(0) + 1)
     }

@@ -17,7 +17,7 @@ const HEAD: &str = "\
 # RETRYPROOF_TEST_REDIS      alone, append-only file on
 # RETRYPROOF_TEST_SENTINEL   three sentinels of one primary with two replicas
 # RETRYPROOF_TEST_CHROMIUM   a WebDriver; its browser needs `--no-sandbox` in containers
-# RETRYPROOF_TEST_NATS       JetStream on, streams on disk; nobody needs to log in
+# RETRYPROOF_TEST_NATS       JetStream on, streams on disk; no login
 # RETRYPROOF_TEST_RABBITMQ   the default virtual host; the user `guest`, who may do everything
 # ..._RABBITMQ_TLS           the same over TLS; ..._RABBITMQ_TLS_ROOT: the file of the authority that signed its certificate
 # RETRYPROOF_SERVER_x_...    each process: port, folder, pid file (its first line), log, and a script that starts it again on

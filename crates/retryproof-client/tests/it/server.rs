@@ -23,7 +23,7 @@ pub(crate) enum Reply {
     Answer(http::Response<Body>),
     /// Answers never.
     Silence,
-    /// Fails in a middleware of somebody else's.
+    /// Fails in another middleware.
     Refusal,
 }
 

@@ -92,7 +92,7 @@ async fn an_answer_that_is_no_http_is_tried_again_and_then_told() {
 
 #[tokio::test]
 async fn a_connection_that_is_refused_is_tried_again_and_then_told() {
-    // Bound and not listening: nobody else can have the port.
+    // Bound and not listening: no other process can have the port.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/", socket.local_addr().unwrap());

@@ -84,7 +84,7 @@ impl StoreClient {
         self.operation_timeout
     }
 
-    /// An owner id, unique among all that the store can meet (ACQ-9).
+    /// An owner id that is unique among all owners of the store's records (ACQ-9).
     pub(super) fn owner(&self) -> OwnerId {
         if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
     }
@@ -218,7 +218,7 @@ impl StoreClient {
         answer.map_err(|error| error.during(operation).for_identity(identity))
     }
 
-    /// Tells the circuit breaker of an answer.
+    /// Counts an answer in the circuit breaker.
     #[inline]
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
@@ -228,7 +228,7 @@ impl StoreClient {
         }
     }
 
-    /// Tells the circuit breaker of a call that was cut off without an answer.
+    /// Counts a call that was cut off without an answer.
     pub(super) fn count_unanswered(&self) {
         self.breaker.failed();
     }

@@ -22,9 +22,9 @@ pub trait Purge: IdempotencyStore {
     /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`
     /// means that none is left.
     ///
-    /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease and
-    /// its ttl, counted from the acquire, are over (STO-4). Several instances may purge at once. A
-    /// dropped call may have deleted some of the records.
+    /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease
+    /// and its ttl, counted from the acquire, are over (STO-4). Several instances may purge at
+    /// once. A dropped call may have deleted some of the records.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be reached.
@@ -34,7 +34,7 @@ pub trait Purge: IdempotencyStore {
 /// The state of a record, for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// A holder is at work, or it died and its lease ran out.
+    /// A holder works, or it died and its lease ran out.
     InProgress,
     /// The work is done.
     Complete,

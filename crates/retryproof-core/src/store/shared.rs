@@ -2,7 +2,7 @@
 //! [`DynStore`], the contract with boxed futures, and [`SharedStore`], the store of an engine with
 //! its capabilities.
 //!
-//! Over 400 lines because each call of the contract stands here twice, boxed and forwarded.
+//! Over 400 lines because it has each call of the contract twice, boxed and forwarded.
 
 use std::any::TypeId;
 use std::fmt;

@@ -270,7 +270,7 @@ async fn run_6_after_max_hold_the_lease_is_lost_and_the_key_goes_on() {
     assert_eq!(
         outcome,
         Outcome::Executed("MaxHold".to_owned()),
-        "nobody took over, so it counts (CMP-2)"
+        "no other caller took over, so it counts (CMP-2)"
     );
 }
 

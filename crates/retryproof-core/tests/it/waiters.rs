@@ -49,7 +49,7 @@ fn wait(engine: &IdempotencyEngine, key: &str, wait: Duration) -> Waiter {
     })
 }
 
-/// Ten keys that are free, each with a waiter for want of a permit.
+/// Ten keys that are free, each with a waiter that has no permit.
 async fn free_keys_without_a_permit(
     engine: &IdempotencyEngine,
     elsewhere: &IdempotencyEngine,

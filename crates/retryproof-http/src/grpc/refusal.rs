@@ -13,10 +13,10 @@ use crate::protocol::problem::{Code, Problem};
 const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";
 
-/// Renders a problem as a gRPC status, in an answer without a body. What
-/// [`GrpcLayer`](super::GrpcLayer) uses; for
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) where the layer is not used.
-/// Which code it is says the [module's page](super).
+/// Renders a problem as a gRPC status, in an answer without a body. [`GrpcLayer`](super::GrpcLayer)
+/// uses it. Without the layer, pass it to
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections). The [module's page](super)
+/// lists the codes.
 #[must_use]
 pub fn refusal(problem: &Problem) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());

@@ -29,8 +29,8 @@ use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
     /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and
-    /// hooks; its own responses are gRPC statuses. See the [module `grpc`](crate::grpc). A policy
-    /// without a scope has that of each method: `pay.v1.Payments/Charge`.
+    /// hooks; its own responses are gRPC statuses. See the [module `grpc`](crate::grpc). If the
+    /// policy names no scope, each method is one: `pay.v1.Payments/Charge`.
     #[must_use]
     pub fn grpc(&self, policy: Policy) -> GrpcLayer {
         GrpcLayer { guard: self.with_rejections(refusal).guard(policy), streaming: Arc::default() }

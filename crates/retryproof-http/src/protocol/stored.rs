@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of a response is stored (HTTP-8, HTTP-9), and its encoding: one flat, versioned record
-//! (CMP-8).
+//! Which parts of a response are stored (HTTP-8, HTTP-9), and their encoding: one flat, versioned
+//! record (CMP-8).
 //!
 //! ```text
 //! version(1) kind(1: 0 response, 1 tombstone) status(2, big endian)
@@ -8,9 +8,8 @@
 //! count {name value_len value}* body_len body   trailers and body, of a response alone
 //! name: code of a common name (0 to 63), or 64 + length and the lower-case name
 //! ```
-//! Counts, lengths and name codes are varints (LEB128, shortest form). The record is one buffer and
-//! no slice of the wire: a record that kept `Bytes` of the connection would pin its whole read
-//! buffer.
+//! Counts, lengths and name codes are varints (LEB128, shortest form). The record is copied into
+//! one buffer: a record that kept `Bytes` of the connection would keep the whole read buffer alive.
 //!
 //! Field names are lower case throughout. HTTP-8 promises the order of the first response, so
 //! fields are walked in that order and never removed from a map, which may reorder the rest.
@@ -140,8 +139,8 @@ fn is_hop_by_hop(name: &str) -> bool {
         || name.starts_with("proxy-")
 }
 
-/// The fields that the `Connection` lines of a response name, in lower case. Nothing is allocated for
-/// a response without such lines.
+/// The fields that the `Connection` lines of a response name, in lower case. Nothing is allocated
+/// for a response without such lines.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 

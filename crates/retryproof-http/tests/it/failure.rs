@@ -131,7 +131,7 @@ async fn cmp_8_an_unreadable_record_fails_closed_and_stays() {
     let http = |body: &[u8]| Payload::new(CodecId::HTTP, 1, body).envelope().to_vec();
     for (envelope, what) in [
         (b"".to_vec(), "empty"),
-        (b"garbage that nobody wrote".to_vec(), "foreign"),
+        (b"garbage".to_vec(), "foreign"),
         (Payload::new(CodecId::JSON, 0, b"{}").envelope().to_vec(), "another codec"),
         (
             Payload::new(CodecId::HTTP, 9, b"\x01\x00\x00\xc8\x00\x00\x00").envelope().to_vec(),
@@ -158,7 +158,7 @@ async fn fp_2_a_mismatch_is_judged_before_anything_is_opened() {
     let other = Fingerprint::new(&[1; 33]).unwrap();
     let (app, runs, _) = planted(b"garbage".to_vec(), Some(other)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "fingerprint-mismatch");
-    // An algorithm that nobody here has cannot be judged: closed.
+    // The record's algorithm is unknown here, so the request cannot be compared, and is refused.
     let foreign = Fingerprint::new(&[200; 33]).unwrap();
     let (app, _, _) = planted(b"garbage".to_vec(), Some(foreign)).await;
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "record-unreadable");

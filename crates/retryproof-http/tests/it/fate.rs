@@ -110,10 +110,10 @@ async fn http_7_a_marked_release_is_sent_unstored_and_frees_the_key() {
 #[tokio::test(start_paused = true)]
 async fn http_7_a_marked_hold_is_sent_unstored_and_the_lease_runs_out() {
     let (app, runs) = app(&filter(), |run| match run {
-        1 => (StatusCode::BAD_GATEWAY, Hold, "nobody knows").into_response(),
+        1 => (StatusCode::BAD_GATEWAY, Hold, "unknown").into_response(),
         _ => "done".into_response(),
     });
-    assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "nobody knows");
+    assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "unknown");
     // The wait is 2 s, the lease 5 s: in flight, and nothing runs.
     let busy = send(&app, post("/pay", "k", "")).await;
     assert_eq!((busy.status, busy.code()), (StatusCode::CONFLICT, "in-flight"));

@@ -65,9 +65,9 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
 /// the others: then all sentinels are asked, beginning with the one that answered last, as for
-/// every connection. So a sentinel that stays with the old primary cannot bring the store back to
-/// it each time its watcher reconnects, to be corrected by the others each time: a sentinel moves
-/// the store only as often as its answer changes, and it changes only in a fail-over.
+/// every connection. So a sentinel that stays with the old primary cannot move the store back to it
+/// whenever its watcher reconnects: a sentinel moves the store only when its answer changes, and
+/// that happens only in a fail-over.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,

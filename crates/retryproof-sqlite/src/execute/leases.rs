@@ -15,8 +15,8 @@ use crate::connection::retry::now;
 /// How many durations are kept before the expired ones are dropped.
 const MAX_DURATIONS: usize = 64;
 
-/// For each duration, when the last lease of that duration expires. A lease that ended early counts
-/// until then, which only bounds a transaction without need.
+/// For each duration, when the last lease of that duration expires. A lease that ended early still
+/// counts until then, so that a transaction may get a shorter limit than necessary.
 #[derive(Debug, Default)]
 pub(crate) struct Leases(Mutex<BTreeMap<Duration, Instant>>);
 

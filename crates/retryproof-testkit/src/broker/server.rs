@@ -26,14 +26,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// A broker on a free port of 127.0.0.1, with its data in a temporary folder. Dropping it removes
 /// both.
 ///
-/// Start it on the thread that the test runs on, not on one of `spawn_blocking`: where the machine
-/// can see to that, its processes die with the thread that started them, so that none outlives a
-/// test that was killed.
+/// Start it on the thread that runs the test, not on one of `spawn_blocking`: if `setpriv` is
+/// installed, its processes die with the thread that started them, so none outlives a killed test.
 #[derive(Debug)]
 pub struct Server {
     url: String,
     folder: Folder,
-    /// In the order of their start; the broker itself comes last.
+    /// In the order in which they are started; the broker itself is the last.
     processes: Vec<Process>,
 }
 
@@ -50,7 +49,7 @@ impl Server {
     /// A NATS server with JetStream, its streams on disk.
     ///
     /// # Errors
-    /// When the program is not there, or does not serve in time.
+    /// If the program is missing, or the server does not answer in time.
     pub async fn nats() -> io::Result<Self> {
         let (folder, port) = (folder()?, free_port());
         let dir = folder.path();
@@ -65,16 +64,14 @@ impl Server {
         Self::begin(url, folder, vec![Process { port, command, greeting, child: None }]).await
     }
 
-    /// A RabbitMQ node, and the `epmd` that it wants to be known by; the user is `guest`, who may
-    /// do everything.
+    /// A RabbitMQ node and its name server, `epmd`. The user `guest` has all permissions.
     ///
     /// # Errors
-    /// When the programs are not there, or do not serve in time.
+    /// If a program is missing, or one of the servers does not answer in time.
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // It writes the id of its process to its log else; and it would start a node of its own to
-        // be told where it is.
+        // Started here, because the node would otherwise start one that this server does not stop.
         let epmd = [
             program("epmd")?,
             "-port".into(),
@@ -82,7 +79,7 @@ impl Server {
             "-address".into(),
             "127.0.0.1".into(),
         ];
-        // Its port comes back, as a number of four bytes.
+        // It answers with its port, as a number of four bytes.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
@@ -96,16 +93,16 @@ impl Server {
             format!("ERL_EPMD_PORT={names}"),
             "ERL_EPMD_ADDRESS=127.0.0.1".into(),
             format!("RABBITMQ_NODENAME=own-{port}@localhost"),
-            // Where other nodes would come in: the same number on another address of the loopback.
+            // The port for other nodes: the same number on another loopback address.
             format!("RABBITMQ_DIST_PORT={port}"),
             format!("RABBITMQ_CONFIG_FILE={}", write(dir, "rabbitmq.conf", &settings)?),
             format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(dir, "plugins", "[].\n")?),
             format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
             format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
             format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-            // Then the script becomes the node, so that killing one kills the other.
+            // With this, the script becomes the node, so that killing one kills the other.
             "RABBITMQ_ALLOW_INPUT=1".into(),
-            // The one on the path changes to another user.
+            // Not the script on PATH, which changes to another user.
             Path::new(&program("rabbitmq-env")?)
                 .with_file_name("rabbitmq-server")
                 .display()
@@ -125,8 +122,8 @@ impl Server {
     }
 
     async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
-        // Made before it is started, so that what has been started by then ends with it when the
-        // rest does not come up.
+        // Made before the processes are started: if one of them fails to start, dropping it ends
+        // the others.
         let mut server = Self { url, folder, processes };
         server.start().await?;
         Ok(server)
@@ -138,11 +135,11 @@ impl Server {
         &self.url
     }
 
-    /// Until a quorum queue of this RabbitMQ is there after a kill as well: one that was made in
-    /// the last half second is not, whatever it holds.
+    /// Waits until a quorum queue of this RabbitMQ would survive a kill: one that was made within
+    /// the last half second is lost with all its messages.
     ///
     /// # Errors
-    /// When it is not written down in time.
+    /// If the queue is not on disk in time.
     pub async fn until_kept(&self, queue: &str) -> io::Result<()> {
         let node = self.folder.path().join("data/mnesia");
         let written = async {
@@ -154,19 +151,19 @@ impl Server {
         timeout(READY_WITHIN, written).await.unwrap_or_else(|late| Err(late.into()))
     }
 
-    /// Kills the broker with SIGKILL, and returns when it is gone.
+    /// Kills the broker with SIGKILL, and returns when the process has ended.
     ///
     /// # Errors
-    /// When it cannot be killed.
+    /// If it cannot be killed.
     pub fn kill(&mut self) -> io::Result<()> {
         self.processes.last_mut().map_or(Ok(()), Process::kill)
     }
 
-    /// Starts what does not run, on the same port and with the data that was left, and waits until
-    /// it serves.
+    /// Starts every process that does not run, on the same port and with the same data, and waits
+    /// until it answers.
     ///
     /// # Errors
-    /// When it does not serve in time; with the end of its log.
+    /// If one does not answer in time; the error has the end of the log.
     ///
     /// # Cancel safety
     /// If dropped, the broker may still be starting; call it again.
@@ -212,7 +209,8 @@ impl Process {
             {
                 return Ok(());
             }
-            // What is left of one that was killed a moment ago may keep its successor out.
+            // A process that was killed a moment ago may still block its successor, which then
+            // ends.
             if let Some(child) = &mut self.child
                 && child.try_wait()?.is_some()
             {
@@ -240,8 +238,8 @@ impl Process {
     }
 }
 
-/// Whether the list of quorum queues on disk has this one, and not only another whose name begins
-/// with its.
+/// Whether the list of quorum queues on disk has this one, and not only one whose name begins with
+/// the same letters.
 fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     for own in fs::read_dir(node)?.flatten() {
         let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
@@ -254,7 +252,8 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The command of a process that dies with us, however we die, where the machine can see to that.
+/// The command of a process that dies with this one, however this one ends, if `setpriv` is
+/// installed.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();
@@ -265,13 +264,13 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A port that was free a moment ago, below those that the system hands out by itself: it is still
+/// A port that is free. It is below the range from which the system assigns ports, so it is still
 /// free when a server is started again.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Processes that run at once begin apart: a port that one of them has given up is not the
-        // next of another.
+        // Test processes that run at the same time begin at different ports, so that a port which
+        // one of them has released is not the next one of another.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -280,7 +279,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// With a place for the data in it.
+/// A temporary folder with a folder for the data in it.
 fn folder() -> io::Result<Folder> {
     let folder = Folder::new("server")?;
     fs::create_dir(folder.path().join("data"))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Verdicts that a broker's adapter has to tell apart and that take some doing to come about.
+//! Verdicts that a listener has to distinguish and that are hard to produce in a test.
 
 use retryproof_core::listener::Verdict;
 use retryproof_core::{
@@ -10,12 +10,12 @@ use retryproof_memory::MemoryStore;
 
 use crate::{Fault, FaultStore, Faults, Operation};
 
-/// Of work that ran and whose lease another owner has taken over by then (CMP-7).
+/// The verdict on work that ran, but lost its lease to another owner (CMP-7).
 pub fn lease_lost() -> Verdict {
     Verdict::of_rejected(&Rejected::LeaseLost)
 }
 
-/// Of work that ran and whose completion the store did not take (CMP-4).
+/// The verdict on work that ran, and whose completion the store refused (CMP-4).
 ///
 /// # Panics
 /// Never.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identities compare byte for byte: no folding, padding, trimming or joining makes two of them
-//! meet.
+//! equal.
 
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
@@ -16,7 +16,7 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
         match holder.acquire(LONG).await {
             retryproof_core::store::Acquired::Granted(grant) => assert!(!grant.took_over),
             other => {
-                panic!("identity {at} of {} meets an earlier one: {other:?}", identities.len())
+                panic!("identity {at} of {} equals an earlier one: {other:?}", identities.len())
             }
         }
         holders.push(holder);
@@ -126,7 +126,7 @@ pub async fn id_2_separators_join_nothing(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// What is an instruction elsewhere is text here.
+/// Text that other software treats as an instruction is plain text here.
 pub async fn id_2_odd_text_is_only_text(s: &Subject) {
     let odd = [
         "' OR '1'='1",
@@ -201,7 +201,7 @@ pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// What a store prints of itself and of its refusals has no key and no value in it.
+/// The `Debug` output of a store and its errors contain no key and no value.
 pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
     let id =
         Identity::new(s.id("k").scope().clone(), Key::new("canary-key-4711").expect("a valid key"));

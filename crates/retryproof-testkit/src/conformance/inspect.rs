@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees: where each record stands, expired or not, without its value.
+//! What an operator sees: the state of each record, expired or not, without its value.
 
 use retryproof_core::Identity;
 use retryproof_core::store::{FencedWrite, RecordState, RecordSummary};

@@ -38,12 +38,12 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     let (_, before) = left(s, &id).await;
     assert!(!call(s, &id, Deed::Fail).await);
     assert_eq!(left(s, &id).await, ("absent", before));
-    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection none the worse");
+    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection still works");
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// An action that takes no notice of an error after which the database has rolled its transaction
-/// back: the statement that it sends again is no commit of its own, and neither is the record.
+/// An action ignores an error after which the database has rolled its transaction back. Neither the
+/// statement that it sends next nor the record is committed.
 pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(
     s: &Subject,
 ) {
@@ -51,6 +51,6 @@ pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_n
     let (_, before) = left(s, &id).await;
     assert!(!call(s, &id, Deed::GoOn).await, "committed, without its first write");
     assert_eq!(left(s, &id).await, ("absent", before));
-    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection none the worse");
+    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection still works");
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }

@@ -10,7 +10,7 @@ use crate::subject::Subject;
 
 /// The largest limit on values that is tried.
 const TRIED: usize = 16 << 20;
-/// What a store has to take so that a value of 1 MiB can be tried, with its envelope.
+/// The limit that a store needs so that a value of 1 MiB fits with its envelope.
 const LARGE: usize = (1 << 20) + 1_024;
 
 /// What a case needs beyond the contract.
@@ -55,7 +55,7 @@ impl fmt::Display for Need {
             Self::Purge => "purge",
             Self::Inspect => "inspection",
             Self::Corrupt => "a way to spoil a record",
-            Self::OwnClock => "a clock that the test moves, beside a paused runtime",
+            Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
             Self::Joined => "transactions that the store joins",
             Self::SmallLimit => "a limit on values of at most 16 MiB",
             Self::LargeValues => "values of 1 MiB",
@@ -92,7 +92,7 @@ pub fn summary(subject: &Subject) -> String {
         judged.count(),
         cases().len()
     );
-    let mut link = "; not judged for want of ";
+    let mut link = "; not judged for lack of ";
     for need in lacking {
         let names: Vec<_> =
             cases().iter().filter(|case| case.needs == Some(need)).map(|case| case.name).collect();

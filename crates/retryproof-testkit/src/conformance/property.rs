@@ -28,8 +28,8 @@ enum Step {
     Purge,
 }
 
-/// Draws a step. On the host's clock everything lasts for the whole test or is waited out at once,
-/// so that the model knows at any time what is over.
+/// Draws a step. On the host's clock, a duration either lasts for the whole test or is waited out
+/// at once, so that the model always knows what has expired.
 fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);
@@ -144,7 +144,7 @@ impl Run<'_> {
             Step::Purge => {
                 if self.subject.store().can_purge() {
                     self.subject.purge_all().await;
-                    // A running clock may file what is over some moments later.
+                    // With a running clock, a store may purge an expired record a moment later.
                     if self.exact {
                         self.models.iter_mut().for_each(Model::purge);
                     }
@@ -154,8 +154,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// On the host's clock what is short is waited out at once; the model is told that a little
-    /// time has passed.
+    /// On the host's clock, waits until a short duration is over, and lets a little time pass in
+    /// the model.
     async fn wait_out(&mut self, at: usize, length: Duration) {
         if self.exact || length >= LONG {
             return;

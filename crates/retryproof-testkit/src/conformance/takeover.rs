@@ -46,7 +46,7 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
                 break;
             }
             Acquired::Busy { remaining, .. } => assert!(remaining <= lease, "{remaining:?}"),
-            Acquired::Complete(_) => panic!("nobody completed"),
+            Acquired::Complete(_) => panic!("no caller completed"),
         }
         let step = match passed.is_zero() {
             true if s.is_exact() => lease - 10 * MS,
@@ -86,7 +86,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
                     winners.push(grant.token);
                 }
                 Acquired::Busy { token, .. } => seen.push(token),
-                Acquired::Complete(_) => panic!("nobody completed"),
+                Acquired::Complete(_) => panic!("no caller completed"),
             }
         }
         assert_eq!((winners.len(), seen.len()), (1, 31), "winners and others of round {round}");

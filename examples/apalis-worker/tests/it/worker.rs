@@ -111,7 +111,7 @@ async fn ann_5_a_job_that_another_worker_is_at_waits_and_is_skipped() {
     let (tally, ()) = tokio::join!(worked(&engine, &mailer, jobs), other);
     assert_eq!(tally, Tally { done: 2, failed: 0 });
     assert_eq!(mailer.tries("a"), 1);
-    // What the worker stored is what anybody else gets under this key.
+    // Any other caller with this key gets what the worker stored.
     let outcome =
         engine.execute(ctx, || async { Err::<serde_json::Value, _>("it does not run") }).await;
     assert_eq!(outcome.expect("a replay"), Outcome::Replayed(serde_json::json!({ "order": "a" })));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duplicates: one run, everybody else the same answer.
+//! Duplicates: one run, and the same answer for every other request.
 
 use std::time::Duration;
 

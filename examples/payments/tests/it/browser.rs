@@ -191,7 +191,7 @@ fn from_base64(text: &str) -> Vec<u8> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a page in another process tells nobody that it is ready"
+    reason = "a page in another process does not signal that it is ready"
 )]
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));

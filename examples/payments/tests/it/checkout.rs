@@ -39,7 +39,7 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
              .observe(document.getElementById('log'),
                       { subtree: true, attributeFilter: ['data-did'], attributeOldValue: true });",
     );
-    // Well below the lease, so that a machine that stops for a second lets nobody take over.
+    // Well below the lease, so that a machine that stops for a second causes no takeover.
     browser.run(
         "const delay = document.getElementById('delay');
          delay.add(new Option('after 1 second', '1000'));
@@ -57,11 +57,11 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
     shown_in_the_ledger(&browser, 1);
     assert_eq!(service.ledger().len(), 1);
 
-    // All of them under way at once: whoever comes while the first is at work waits for it. On a
-    // machine so busy that nobody came in time, once more.
+    // All of them at once: a request that arrives while the first one runs waits for it. Repeated
+    // if the machine was so busy that no request arrived in time.
     let mut purchases = 1;
     while browser.run("return seen.includes('running') && seen.includes('waiting')") != true {
-        assert!(purchases < 10, "nobody waited in {purchases} purchases");
+        assert!(purchases < 10, "no request waited in {purchases} purchases");
         browser.click("#new");
         browser.click("#ten");
         purchases += 1;

@@ -50,7 +50,7 @@ async fn a_delivery_that_is_not_signed_by_the_sender_is_401_and_leaves_no_record
     has_no_record(&receiver).await;
     assert!(receiver.paid().await.is_empty());
     is_unused(&receiver, "evt_1").await;
-    // A duplicate is not for everybody to ask about either.
+    // A duplicate with a bad signature is refused too.
     assert_eq!(delivery().send().await.unwrap().status(), StatusCode::UNAUTHORIZED);
 }
 

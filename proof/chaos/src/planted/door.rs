@@ -50,7 +50,7 @@ impl Door {
         }
     }
 
-    /// Ends a lease of anybody but `owner` that has less than `left` to go.
+    /// Ends the lease of an owner other than `owner`, if less than `left` of it remains.
     pub(super) async fn hurry(&self, id: &Identity, owner: OwnerId, left: Duration) -> Result<()> {
         match self {
             Self::Sqlite(door) => door.hurry(id, owner, left),

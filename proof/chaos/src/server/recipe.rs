@@ -44,7 +44,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A program, also where Debian's packages put those that are not for everybody.
+/// A program, also in the folders outside of PATH in which Debian's packages put some.
 fn program(name: &str) -> io::Result<String> {
     let mut folders: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();

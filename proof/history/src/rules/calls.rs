@@ -84,7 +84,7 @@ pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 let differs =
                     call.fp.is_some_and(|own| stored.chain(holders).any(|other| other != own));
                 if !differs {
-                    say("refused for its fingerprint, and nobody sent another one");
+                    say("refused because of its fingerprint, and no caller sent another one");
                 }
             }
             Some(Said::Replayed) => {
@@ -102,8 +102,8 @@ pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S15: whoever is told that the result is recorded is told so after it was; with `propagate`
-/// nobody hears of success before.
+/// S15: a caller is told that the result is recorded only after it was. With `propagate`, no caller
+/// gets a success before that.
 pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Executed)) {
         let (Some(answer), Some(act)) = (call.answer, acts(story, call).first().copied()) else {
@@ -144,7 +144,7 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
         let call = story.calls.iter().find(|call| call.actor == act.actor && call.op == act.call);
         let answered = call.filter(|call| call.answer.is_some());
-        // Whoever dropped the call waits for nothing: the release that follows in the background
+        // A caller that dropped the call does not wait: the release that follows in the background
         // may be cut off by a kill.
         let waited =
             |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();

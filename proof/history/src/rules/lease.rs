@@ -39,8 +39,8 @@ fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     found.into_iter()
 }
 
-/// S1: a grant says that nobody held the lease, though another owner's was not over and had not
-/// been given back.
+/// S1: a grant says that the key was free, although another owner's lease was neither over nor
+/// released.
 pub fn s1(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::Granted)) {
         found.push(wrong(
@@ -61,7 +61,7 @@ fn within(grant: &Op, lease: &Op) -> String {
 }
 
 /// S2: a takeover before the end of the lease that it took over; a second one of the same
-/// predecessor; one of nobody; or one that does not say so.
+/// predecessor; one without a predecessor; or one that does not say so.
 pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::TookOver)) {
         found.push(wrong(
@@ -84,7 +84,7 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 found.push(wrong(
                     "S2",
                     grant.invoke,
-                    format!("token {token} took over from nobody"),
+                    format!("token {token} took over, but the key was free"),
                     shown,
                 ));
             }
@@ -97,7 +97,7 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         }
         // Past its ttl what an owner left counts as absent; also what the taker itself left, by a
-        // takeover that nobody told it of.
+        // takeover whose answer was lost.
         let left = holder.grants(story).chain(taker.maybe_grants(story));
         let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
         // Also a takeover whose answer was lost, and that is asked for again by its owner.

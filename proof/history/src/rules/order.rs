@@ -69,8 +69,8 @@ enum Found {
 
 struct Placed<'s> {
     op: &'s Op,
-    /// Of a call that the store may have sent twice, when its first answer was lost: the first,
-    /// which nobody heard of.
+    /// The first of two sendings of one call, which the store repeats when an answer is lost. No
+    /// caller got its answer.
     silent: bool,
     owner: Owner,
     value: Option<Value>,
@@ -337,7 +337,7 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
     // and purged.
     let is_own = |granted| matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner && held.token == granted);
     if placed.silent {
-        // Nobody was told: the token of a grant is not known.
+        // No caller got the answer: the token of a grant is unknown.
         let new = matches!(answer, Answer::Granted { token, .. } if !is_own(token));
         return Some(if new { (None, state.top) } else { unchanged });
     }

@@ -77,8 +77,8 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// InnoDB shows a commit before its log is on the disk: a result that was handed out and never
-/// acknowledged to whoever completed may be forgotten by a server that dies at that instant.
+/// InnoDB shows a commit before its log is on the disk: a server that dies at that instant may
+/// forget a result that was already replayed, but whose completion was never acknowledged.
 fn shown_too_early(run: &Run, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
     matches!(run.manifest.store.as_str(), "mariadb" | "mysql")

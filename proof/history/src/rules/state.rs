@@ -47,8 +47,8 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             let text =
                 format!("the record has token {}, after token {token} was granted", dump.token);
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
-            // The grant may be one that a fail-over has lost, and nobody has asked for the identity
-            // since.
+            // The grant may be one that a fail-over has lost, and no call has asked for the
+            // identity since.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
             found.push(Violation { documented, ..wrong });
         }

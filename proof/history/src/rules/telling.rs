@@ -42,7 +42,7 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 | Said::NotReplayable
                 | Said::CompletionError,
             ) if !call.hooked => {
-                say("a completion was refused, and nobody was handed its value");
+                say("a completion was refused, and the hook did not get its value");
             }
             _ => {}
         }

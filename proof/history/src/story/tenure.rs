@@ -41,11 +41,12 @@ pub(super) fn tenures(ops: &[Op]) -> Vec<Tenure> {
 pub struct Completed {
     /// Not before.
     pub from: u64,
-    /// Not after: it was answered, or somebody was handed its value.
+    /// Not after: it was answered, or a caller was handed its value.
     pub by: u64,
     /// Its ttl ends no earlier than this.
     pub until: u64,
-    /// Whether whoever completed was told so; else others were handed the value.
+    /// Whether the completion was acknowledged to its caller; else only other callers got the
+    /// value.
     pub acknowledged: bool,
     /// What shows it.
     pub line: Option<Line>,
@@ -62,8 +63,8 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires that may have been granted without anybody knowing; one that was granted in the
-    /// end may have been so before.
+    /// Its acquires whose grant may be unknown; one that was granted in the end may have been
+    /// granted before.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
     }
@@ -141,8 +142,8 @@ impl Story {
         self.tenures.iter().find(|tenure| tenure.token == Some(token))
     }
 
-    /// Whether somebody else than these may have held the record between the two instants without
-    /// anybody knowing.
+    /// Whether an owner other than these may have held the record between the two instants, unseen
+    /// by the history.
     #[must_use]
     pub fn strangers(&self, except: &[u128], before: u64) -> bool {
         self.tenures.iter().any(|tenure| {

@@ -39,7 +39,7 @@ const BAD: [(&str, &str, &str); 46] = [
          105-108 acquire B took_over 2
          106-109 acquire C took_over 2",
     ),
-    ("S2", "a takeover of nobody", "0-2 acquire A took_over 1"),
+    ("S2", "a takeover without a predecessor", "0-2 acquire A took_over 1"),
     (
         "S2",
         "a takeover that does not say so",
@@ -322,7 +322,7 @@ const BAD: [(&str, &str, &str); 46] = [
     ),
     (
         "S18",
-        "a result that nobody can have stored yet, and then a lease again",
+        "a result that cannot be stored yet, and then a lease again",
         "0-2 acquire A granted 1
          10-12 acquire B busy 1 left=90
          20-22 acquire C tombstone
@@ -369,7 +369,7 @@ const LATE: [(&str, &str, &str); 6] = [
     ),
     (
         "L3",
-        "a dead holder is not replaced, though somebody waits",
+        "a dead holder is not replaced, although a caller waits",
         "0-2 acquire A granted 1
          5-? respond c9 wait=20000
          5-6 acquire B busy 1 call=9
@@ -423,7 +423,7 @@ fn acq_10_an_effect_of_an_older_token_is_flagged() {
 
 #[test]
 fn what_is_not_certain_is_not_flagged() {
-    // As bad as above, were it not for a call that nobody knows the end of.
+    // As bad as above, except that the end of one call is unknown.
     for (_, script) in [
         (
             "released, perhaps",

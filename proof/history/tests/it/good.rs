@@ -100,7 +100,7 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          30-31 acquire B complete v=7 of=1",
     ),
     (
-        "a completion that nobody heard of may have taken effect, late",
+        "a completion without an answer may have taken effect, late",
         "0-2 acquire A granted 1
          5-? complete A v=7
          10-11 acquire B busy 1 left=92
@@ -120,7 +120,7 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          200-202 acquire B granted 3",
     ),
     (
-        "an acquire that nobody waits for any more arrives after the release of its own owner",
+        "an acquire whose caller is gone arrives after the release of its own owner",
         "0-? acquire A
          20-22 acquire A granted 1
          30-32 release A done

@@ -331,7 +331,7 @@ impl World {
                     _ => {}
                 }
             }
-            Answer::Purged(_) => unreachable!("nobody asks for it"),
+            Answer::Purged(_) => unreachable!("no script purges"),
         }
         self.events.push(event);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories in few words. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end
-//! that nobody heard of.
+//! that is unknown.
 
 use history::{Event, Fun, Line, Manifest, Phase, Run, Said};
 

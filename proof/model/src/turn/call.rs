@@ -80,7 +80,8 @@ impl Step<'_> {
         self.s.baton[usize::from(identity)] = false;
     }
 
-    /// L2, L3: judged in every state: a sleeper sees a running lease, or somebody is about to look.
+    /// L2, L3: judged in every state: a sleeper sees a running lease, or another caller is about to
+    /// look.
     pub(super) fn check_sleepers(&mut self) {
         for identity in 0..IDENTITIES {
             let asked = |c: &&Client| usize::from(c.identity) == identity;

@@ -143,8 +143,8 @@ impl Step<'_> {
         self.flawed(Defect::DoubtHangs) && matches!(phase, Phase::CompleteDoubt { .. })
     }
 
-    /// Ends the call with a release, which may get lost; whoever sleeps on this caller's look is
-    /// told either way.
+    /// Ends the call with a release, which may get lost. The callers that sleep on this caller's
+    /// look are woken either way.
     pub(super) fn let_go(&mut self, client: u8, fate: Fate, outcome: Outcome) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
         match fate {

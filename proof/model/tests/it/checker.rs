@@ -100,7 +100,7 @@ impl Model for Walk {
 
     fn next_state(&self, node: &Node, action: Action) -> Option<Node> {
         let next = self.node(self.protocol.step(&node.state, action)?);
-        // A tick that nobody waits for is no step: else no state would be the last one.
+        // A tick that no caller waits for is no step: else no state would be the last one.
         (next.name != node.name).then_some(next)
     }
 

@@ -97,7 +97,7 @@ pub(super) fn closest(key: &str) -> String {
 
 /// The edit distance: how many letters to change, add or drop.
 fn distance(a: &str, b: &str) -> usize {
-    // A key in a file may have any length, but a long one is not a mistyped key of ours.
+    // A key in a file may have any length; a long one is not a mistyped setting.
     if a.len() > 64 {
         return usize::MAX;
     }

@@ -152,8 +152,9 @@ impl AcquireLoop<'_> {
     }
 }
 
-/// The new wait of a caller whose completion was refused (CMP-2): the taker's result, or in flight,
-/// or `None` when the record is gone. It never acquires, because the action ran already.
+/// Waits once more for a caller whose completion was refused (CMP-2). Returns the result of the
+/// owner that took over, or in flight, or `None` if the record is gone. It never acquires, because
+/// the action ran already.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,

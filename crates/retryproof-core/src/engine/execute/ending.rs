@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of an execution: from what the action returned, or what was stored, to the outcome
-//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their [`CompletionRecorder`].
+//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their
+//! [`CompletionRecorder`].
 
 use std::panic::resume_unwind;
 
@@ -152,7 +153,7 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
-/// The report of a duplicate whose holder is still at work.
+/// The report of a duplicate whose holder still works.
 pub(in crate::engine) fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }

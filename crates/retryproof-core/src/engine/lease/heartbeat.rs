@@ -281,9 +281,9 @@ impl LeaseState {
     /// refuses calls or swallows them. Each extend is cut off just below lease / 4 (RUN-1), and at
     /// `operation-timeout` (STO-5).
     ///
-    /// The end of the execution awaits this beat (RUN-3) and has `operation-timeout` for itself. So
-    /// once the beats are stopped, this returns when all of its extends are answered, or a moment
-    /// later while one hangs.
+    /// The end of the execution awaits this beat (RUN-3), and has only `operation-timeout` for all
+    /// of it. So once the beats are stopped, this returns when all of its extends are answered, or
+    /// a moment later while one hangs.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
         if store.now() >= self.hold_until {

@@ -39,8 +39,8 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
                 holder.is_executed() && holder.recorded() == Some(Recorded::Yes),
                 "{what}: {holder:?}"
             );
-            // A waiter whose acquire falls into the outage may fail for want of a store (ACQ-9); it
-            // never runs.
+            // A waiter whose acquire falls into the outage may fail because the store is away
+            // (ACQ-9); it never runs.
             let away = matches!(&waiter.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable);
             assert!(waiter.is_replayed() || away, "{what}: {waiter:?}");
             assert!(lab.call(ctx("k", LEASE), NOW).await.is_replayed(), "{what}");

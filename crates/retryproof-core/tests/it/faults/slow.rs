@@ -48,7 +48,7 @@ async fn run_2_a_store_further_away_than_a_lease_tells_the_holder_and_keeps_outc
             })
             .await
             .unwrap();
-        assert_eq!(told, Outcome::Executed(true), "{percent} %: nobody took over, so it counts");
+        assert_eq!(told, Outcome::Executed(true), "{percent} %: no takeover, so it counts");
 
         // With a rival whose store is near, the slow holder is fenced, and answers as the rival
         // does.

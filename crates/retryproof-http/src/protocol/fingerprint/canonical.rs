@@ -2,9 +2,9 @@
 //! Canonical JSON (RFC 8785) of a body that is I-JSON (RFC 7493), for the fingerprint `json`
 //! (FP-3).
 //!
-//! Stricter than either where a doubt would let two different bodies meet: a number that a double
-//! cannot carry in full (`9007199254740993`) makes the body "not I-JSON", so that it is compared
-//! byte for byte.
+//! It is stricter than both where two different bodies could otherwise be equal: a number that a
+//! double cannot represent exactly (`9007199254740993`) makes the body "not I-JSON", so that it is
+//! compared byte for byte.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -34,8 +34,8 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects
-/// whose members are out of order are moved afterwards. What a string or an object needs meanwhile
-/// stands in buffers that all of them share, so that a small one allocates nothing.
+/// whose members are out of order are moved afterwards. All strings and objects share the same
+/// buffers, so that a small one allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
@@ -50,7 +50,7 @@ struct Writer<'a> {
     unsorted: Vec<u8>,
 }
 
-/// A member already written: its name in `decoded`, and where it stands in the output.
+/// A member already written: the positions of its name in `decoded` and of its text in the output.
 struct Member {
     name: Range<usize>,
     written: Range<usize>,
@@ -212,7 +212,7 @@ impl Writer<'_> {
                 let first = self.four_digits()?;
                 match char::from_u32(first) {
                     Some(c) => c,
-                    // A surrogate: only the high one of a pair may stand here.
+                    // A surrogate: only the high half of a pair is allowed here.
                     None => {
                         if first >= 0xdc00 || self.next()? != b'\\' || self.next()? != b'u' {
                             return None;
@@ -245,7 +245,7 @@ impl Writer<'_> {
             b'1'..=b'9' => self.digits(),
             _ => return None,
         }
-        // Any double carries that many digits, and they are written as they came.
+        // A double represents that many digits exactly, and they are written as they were read.
         let is_short = self.at - start <= 15 && self.text.as_bytes()[start] != b'-';
         if is_short && !matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
             self.out.extend_from_slice(&self.text.as_bytes()[start..self.at]);
@@ -277,9 +277,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Puts the members of the innermost open object, those from `members` on, whose text ends the
-    /// output from `first` on, in the order of their UTF-16 code units (RFC 8785 section 3.2.3);
-    /// `None` when a name stands twice (RFC 7493 section 2.3).
+    /// Sorts the members of the innermost open object by the UTF-16 code units of their names (RFC
+    /// 8785 section 3.2.3). They are the entries from `members` on, and their text is the output
+    /// from `first` on. `None` if a name occurs twice (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;
         let members = self.members.get_mut(members..)?;
@@ -308,9 +308,9 @@ impl Writer<'_> {
     }
 }
 
-/// The order of two texts by their UTF-16 code units. That of their bytes, which are UTF-8, is
-/// another only where a character beyond U+FFFF, which UTF-16 writes with surrogates, meets one
-/// from U+E000 on.
+/// The order of two UTF-8 texts by their UTF-16 code units. It differs from the order of their
+/// bytes only between a character beyond U+FFFF, which UTF-16 writes with surrogates, and one
+/// between U+E000 and U+FFFF.
 fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
     match (*a, *b) {
@@ -320,7 +320,7 @@ fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// What a string does not have as it is.
+/// Whether a string has to escape this byte.
 fn is_special(byte: u8) -> bool {
     matches!(byte, b'"' | b'\\' | 0..=0x1f)
 }

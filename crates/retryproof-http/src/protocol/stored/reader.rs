@@ -207,8 +207,8 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// The number of lines that follow. A line has at least two bytes, so a false count cannot make a
-    /// reader reserve much.
+    /// The number of lines that follow. A line has at least two bytes, so a false count cannot make
+    /// a reader reserve much.
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
         if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
@@ -266,7 +266,7 @@ impl<'a> StoredReader<'a> {
         let start = record - self.rest.len();
         for _ in 0..count {
             let (_, value) = self.named_line()?;
-            // Without an early exit, so that it is done on many bytes at once.
+            // Without an early exit, so that the compiler vectorizes the loop.
             if !value
                 .iter()
                 .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
@@ -277,7 +277,8 @@ impl<'a> StoredReader<'a> {
         Ok(LineSection { start, count })
     }
 
-    /// A line with a name that this crate writes. The caller checks the value when it makes a field.
+    /// A line with a name that this crate writes. The caller checks the value when it makes a
+    /// field.
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
         if let StoredName::Literal(name) = line.0
@@ -355,8 +356,8 @@ impl StoredRecord<'_> {
         Ok((response, record.slice(record.len() - body_len..)))
     }
 
-    /// Whether this request does not get a field: the length of a HEAD response, whose body is not
-    /// stored, is sent only to HEAD.
+    /// Whether a field is left out for this request: the stored length of a HEAD response, which
+    /// has no body, is sent only to HEAD.
     pub(crate) fn drops(&self, code: u8) -> bool {
         !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
     }

@@ -237,7 +237,7 @@ mod twin {
     }
 }
 
-/// In a trait, `Self` is whoever implements it.
+/// In a trait, `Self` is the implementing type.
 trait Handles: AsRef<IdempotencyEngine> {
     #[idempotent(key = id)]
     async fn handle(&self, id: u8) -> Result<String, Failure> {

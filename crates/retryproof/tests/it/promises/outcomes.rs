@@ -118,7 +118,7 @@ async fn acq_2_acq_12_a_dead_holder_is_taken_over_when_its_lease_is_over() {
         IdempotencyContext::builder("payments", "order-17").wait_timeout(60 * S).build().unwrap();
     let outcome = engine.execute_with(patient, |lease| async move {
         assert_eq!(lease.attempt(), Attempt::Takeover);
-        assert_eq!(lease.downstream_key("charge"), key, "the same for whoever takes over");
+        assert_eq!(lease.downstream_key("charge"), key, "the same after a takeover");
         charge(3).await
     });
     assert_eq!(timeout(60 * S, outcome).await.unwrap().unwrap(), Outcome::Executed(3));

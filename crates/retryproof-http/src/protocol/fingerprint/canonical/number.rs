@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test that a double carries
-//! one in full.
+//! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test whether a double
+//! represents one exactly.
 //!
-//! Each step costs a constant, or a constant for each digit: what comes here is a client's choice.
-//! More than 17 significant digits are never the shortest of a double, so they are refused before
-//! anything is computed.
+//! Each step takes constant time, or constant time for each digit, because a client chooses the
+//! input. More than 17 significant digits are never the shortest form of a double, so they are
+//! refused before anything is computed.
 
 /// No double needs more digits.
 const MOST_DIGITS: usize = 17;
 
-/// A decimal number without its sign: the significant digits, and the power of ten behind
+/// A decimal number without its sign: the significant digits, and the power of ten after
 /// `0.digits`.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
-    /// Zero behind the last one.
+    /// Zeros after the last digit.
     digits: [u8; MOST_DIGITS],
     count: usize,
     point: i64,
 }
 
 impl Decimal {
-    /// Reads JSON's number grammar; `None` when it has more digits than any double, or an exponent
-    /// that none has.
+    /// Reads JSON's number grammar; `None` if it has more digits than any double needs, or an
+    /// exponent that no double has.
     fn read(number: &str) -> Option<Self> {
         let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
             Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
@@ -52,15 +52,16 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// Whether it is the shortest of its double for certain: no two decimals of up to 15 digits
-    /// have one double, but for those that are too large or too small for all of its bits.
+    /// Whether it is certainly the shortest decimal of its double: two decimals of up to 15 digits
+    /// have different doubles, except where the exponent is too large or too small for full
+    /// precision.
     fn is_certain(&self) -> bool {
         self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
 
     /// The nearest double; `None` when there is none.
     fn to_double(&self) -> Option<f64> {
-        // All doubles lie within, so that this text is short however the number was spelled.
+        // All doubles are within this range. It keeps the text short, however long the exponent is.
         if !(-400..400).contains(&self.point) {
             return None;
         }
@@ -77,7 +78,8 @@ impl Decimal {
     }
 }
 
-/// Writes `e` and a power of ten of up to three digits with its sign; tells how many bytes it took.
+/// Writes `e` and a power of ten of up to three digits with its sign, and returns how many bytes it
+/// wrote.
 fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     let power = exponent.unsigned_abs();
     out[0] = b'e';
@@ -92,8 +94,8 @@ fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     end
 }
 
-/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` when a double does not
-/// carry it in full.
+/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` if a double does not
+/// represent it exactly.
 pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     let decimal = Decimal::read(number)?;
     if !decimal.is_certain() && shortest(decimal.to_double()?)? != decimal {
