@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
 };
-use retryproof_store_kit::CompletedHint;
-use tokio::time::{Instant, timeout, timeout_at};
+use retryproof_store_kit::{CompletedHint, wait_for_change};
+use tokio::time::{Instant, timeout};
 
 use crate::config::PostgresConfig;
 use crate::connection::StatementResult;
@@ -30,11 +31,6 @@ use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
 use crate::waiters::{ANNOUNCE_INTERVAL, Waiters};
 
-/// The first and the longest interval between two looks of a waiter without notifications (ACQ-4).
-const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// The same beside notifications.
-const FALLBACK_POLL_INTERVAL: (Duration, Duration) =
-    (Duration::from_millis(250), Duration::from_secs(1));
 /// Before every purge bucket.
 pub(crate) const FIRST_BUCKET: i64 = 0;
 
@@ -165,38 +161,30 @@ impl PostgresStore {
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        let until = Instant::now() + at_most;
         let subscription = self.waiters.subscribe(id);
-        let mut woken = std::pin::pin!(subscription.changed.notified());
-        woken.as_mut().enable();
         // With no time left, the caller does not sleep, so no wake-up is needed.
         if !at_most.is_zero() {
-            subscription.announce();
+            self.waiters.announce(&subscription);
         }
-        if self.remaining_lease(id, seen).await?.is_none() || at_most.is_zero() {
-            return Ok(());
-        }
-        let end = Instant::now() + at_most;
-        let mut announced = Instant::now();
-        let mut is_notified = self.is_notified();
-        let (mut poll, mut longest) = poll_intervals(is_notified);
-        loop {
-            let next = (Instant::now() + self.waiters.jitter(poll)).min(end);
-            if timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
-                return Ok(());
+        let announced = Mutex::new(Instant::now());
+        let is_announcement_due = || {
+            let mut announced = announced.lock();
+            let is_due = announced.elapsed() > ANNOUNCE_INTERVAL;
+            if is_due {
+                *announced = Instant::now();
             }
-            if self.remaining_lease(id, seen).await?.is_none() {
-                return Ok(());
+            is_due
+        };
+        let remaining_lease = || async {
+            let is_held = self.remaining_lease(id, seen).await?.is_some();
+            if is_held && is_announcement_due() {
+                self.waiters.announce(&subscription);
             }
-            poll = (poll * 2).min(longest);
-            if is_notified != self.is_notified() {
-                is_notified = !is_notified;
-                (poll, longest) = poll_intervals(is_notified);
-            }
-            if announced.elapsed() > ANNOUNCE_INTERVAL {
-                announced = Instant::now();
-                subscription.announce();
-            }
-        }
+            Ok(is_held.then_some(Duration::MAX))
+        };
+        let poll = || Waiters::poll(self.is_notified());
+        wait_for_change(subscription.woken(), until, poll, remaining_lease).await
     }
 
     async fn try_complete(
@@ -275,10 +263,6 @@ impl PostgresStore {
         }
         Ok(written)
     }
-}
-
-fn poll_intervals(is_notified: bool) -> (Duration, Duration) {
-    if is_notified { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL }
 }
 
 impl fmt::Debug for PostgresStore {

@@ -16,13 +16,13 @@
 pub(crate) mod notify;
 pub(crate) mod recent;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::{Identity, OwnerId};
+use retryproof_core::{Backoff, Identity, OwnerId};
+use retryproof_store_kit::{Subscription, WaiterRegistry};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -30,6 +30,10 @@ use crate::record::hash::identity_hash;
 
 use recent::RecentHashes;
 
+/// The pauses between two reads of a waiter without notifications (ACQ-4).
+const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
+/// The same beside notifications, where polling is only a fallback.
+const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long an announcement is valid. A waiter that sleeps longer repeats it in time.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
@@ -53,7 +57,8 @@ enum WakeMessage {
 
 /// The waiters of one store in this process, and what it sends to those of other processes.
 pub(crate) struct Waiters {
-    registry: Mutex<HashMap<u64, (Arc<Notify>, usize)>>,
+    /// By the hash of the identity.
+    registry: WaiterRegistry<u64>,
     /// Whether notifications arrive.
     listening: AtomicBool,
     announced: Mutex<RecentHashes>,
@@ -65,7 +70,6 @@ pub(crate) struct Waiters {
     pub(crate) outbox_changed: Notify,
     /// Marks the messages of this store, which receives them too.
     sender_id: u64,
-    jitter_state: AtomicU32,
 }
 
 /// The messages to be sent, without duplicates.
@@ -75,18 +79,11 @@ struct Outbox {
     queued: HashSet<(WakeMessage, u64)>,
 }
 
-/// One waiter of a record, until it is dropped.
-pub(crate) struct Subscription<'a> {
-    waiters: &'a Waiters,
-    hash: u64,
-    pub(crate) changed: Arc<Notify>,
-}
-
 impl Waiters {
     pub(crate) fn new() -> Self {
         let [a, b, c, d, e, f, g, h, ..] = *OwnerId::new().as_bytes();
         Self {
-            registry: Mutex::default(),
+            registry: WaiterRegistry::new(),
             listening: AtomicBool::new(false),
             announced: Mutex::new(RecentHashes::new(ANNOUNCED_FOR, MAX_ANNOUNCED)),
             has_announced: AtomicBool::new(false),
@@ -94,28 +91,35 @@ impl Waiters {
             outbox: Mutex::default(),
             outbox_changed: Notify::new(),
             sender_id: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-            jitter_state: AtomicU32::new(0),
         }
     }
 
-    /// Subscribe, then look, then sleep: then no change between the look and the sleep is lost.
-    pub(crate) fn subscribe(&self, id: &Identity) -> Subscription<'_> {
-        let hash = identity_hash(id);
-        let mut registry = self.registry.lock();
-        let (changed, count) = registry.entry(hash).or_default();
-        *count += 1;
-        Subscription { waiters: self, hash, changed: Arc::clone(changed) }
+    /// Adds a waiter of this process. Call it before the record is read.
+    pub(crate) fn subscribe(&self, id: &Identity) -> Subscription<'_, u64> {
+        self.registry.subscribe(identity_hash(id))
+    }
+
+    /// Announces a waiter to the other processes.
+    pub(crate) fn announce(&self, subscription: &Subscription<'_, u64>) {
+        if self.is_listening() {
+            self.queue(WakeMessage::Waiting, *subscription.key());
+        }
+    }
+
+    /// How often a waiter reads its record, with notifications or without.
+    pub(crate) fn poll(is_notified: bool) -> Backoff {
+        if is_notified { FALLBACK_POLL } else { POLL }
     }
 
     /// A record was granted again: the waiters of this process look at it.
     pub(crate) fn notify_granted(&self, id: &Identity) {
-        self.wake(identity_hash(id));
+        self.registry.notify(&identity_hash(id));
     }
 
     /// A record was completed or released, and the change is committed.
     pub(crate) fn notify_finished(&self, id: &Identity) {
         let hash = identity_hash(id);
-        self.wake(hash);
+        self.registry.notify(&hash);
         if !self.is_listening() {
             return;
         }
@@ -135,14 +139,6 @@ impl Waiters {
         was_announced
     }
 
-    /// Wakes the waiters of this process. The lock orders this against [`Self::subscribe`]: either
-    /// the waiter is found here, or it looks after the commit.
-    fn wake(&self, hash: u64) {
-        if let Some((changed, _)) = self.registry.lock().get(&hash) {
-            changed.notify_waiters();
-        }
-    }
-
     pub(crate) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::SeqCst)
     }
@@ -151,7 +147,7 @@ impl Waiters {
     /// waiters look at their records.
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
-        self.registry.lock().values().for_each(|(changed, _)| changed.notify_waiters());
+        self.registry.notify_all();
     }
 
     /// Handles the message of another process.
@@ -163,7 +159,7 @@ impl Waiters {
         for message in messages.chunks(17) {
             let Some((kind, hash)) = message.split_first() else { continue };
             match (kind, parse_hex(hash)) {
-                (b'c', Some(hash)) => self.wake(hash),
+                (b'c', Some(hash)) => self.registry.notify(&hash),
                 (b'w', Some(hash)) => self.on_announcement(hash),
                 // A later version may send other kinds.
                 _ => {}
@@ -214,34 +210,6 @@ impl Waiters {
         }
         Some(text)
     }
-
-    /// `time` changed by up to 20 %, so that waiters do not poll in step.
-    pub(crate) fn jitter(&self, time: Duration) -> Duration {
-        // A Weyl sequence: spread evenly enough for this, without a source of random numbers.
-        let step = self.jitter_state.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-        time * (80 + step.rotate_left(16) % 41) / 100
-    }
-}
-
-impl Subscription<'_> {
-    /// Announces the waiter to the other processes.
-    pub(crate) fn announce(&self) {
-        if self.waiters.is_listening() {
-            self.waiters.queue(WakeMessage::Waiting, self.hash);
-        }
-    }
-}
-
-impl Drop for Subscription<'_> {
-    fn drop(&mut self) {
-        let mut registry = self.waiters.registry.lock();
-        if let Some((_, count)) = registry.get_mut(&self.hash) {
-            *count -= 1;
-            if *count == 0 {
-                registry.remove(&self.hash);
-            }
-        }
-    }
 }
 
 fn parse_hex(hex: &[u8]) -> Option<u64> {
@@ -270,7 +238,7 @@ mod tests {
         holder.notify_finished(&id("nobody waits"));
         assert!(holder.next_payload().is_none());
         let subscription = waiter.subscribe(&id("k"));
-        subscription.announce();
+        waiter.announce(&subscription);
         let payload = waiter.next_payload().unwrap();
         assert_eq!(payload.len(), 33);
         waiter.on_notification(&payload);
@@ -286,7 +254,7 @@ mod tests {
     fn acq_4_a_late_announcement_is_answered_at_once() {
         let (holder, waiter) = pair();
         holder.notify_finished(&id("k"));
-        waiter.subscribe(&id("k")).announce();
+        waiter.announce(&waiter.subscribe(&id("k")));
         holder.on_notification(&waiter.next_payload().unwrap());
         assert!(holder.next_payload().is_some());
     }
@@ -295,7 +263,7 @@ mod tests {
     fn acq_4_long_messages_are_cut() {
         let (a, b) = pair();
         for at in 0..1_000 {
-            a.subscribe(&id(&at.to_string())).announce();
+            a.announce(&a.subscribe(&id(&at.to_string())));
         }
         let mut messages = 0;
         while let Some(text) = a.next_payload() {
@@ -310,7 +278,7 @@ mod tests {
     fn announcements(waiter: &Waiters, keys: std::ops::Range<usize>) -> Vec<String> {
         let mut messages = Vec::new();
         for at in keys {
-            waiter.subscribe(&id(&at.to_string())).announce();
+            waiter.announce(&waiter.subscribe(&id(&at.to_string())));
             if at % 400 == 399 {
                 messages.extend(std::iter::from_fn(|| waiter.next_payload()));
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
+use retryproof_store_kit::jitter;
 use tokio::time::{Instant, timeout};
 
 use crate::connection::StatementResult;
@@ -64,7 +65,7 @@ impl PostgresStore {
                     }
                 }
                 // Others acquire and release it again and again: retry, out of step with them.
-                tokio::time::sleep(self.waiters.jitter(Duration::from_millis(1))).await;
+                tokio::time::sleep(jitter(Duration::from_millis(1))).await;
             }
             let result = match self.send_acquire(id, req, began).await? {
                 Attempt::Answered(result) => result,
