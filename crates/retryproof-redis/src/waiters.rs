@@ -4,12 +4,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use retryproof_core::Backoff;
+use retryproof_store_kit::wait_for_change;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::pool::primary::PrimaryLocator;
 
@@ -17,11 +18,10 @@ mod subscriptions;
 
 use subscriptions::{Channel, SubscriptionChange, SubscriptionTask};
 
-/// The pause between two reads of a waiter without a subscription: the first one, and the longest.
-const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// The pauses between two reads of a waiter without a subscription (ACQ-4).
+const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// The same with a subscription, where polling is only a fallback.
-const FALLBACK_POLL_INTERVAL: (Duration, Duration) =
-    (Duration::from_millis(250), Duration::from_secs(1));
+const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -29,18 +29,17 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Waiters {
     locator: Arc<PrimaryLocator>,
     task: Mutex<Option<mpsc::UnboundedSender<SubscriptionChange>>>,
-    jitter: Jitter,
 }
 
-/// An entry among the waiters of a record, removed on drop.
-struct Subscription {
+/// The part of one waiter in the subscription to a channel, given up on drop.
+struct ChannelSubscription {
     task: mpsc::UnboundedSender<SubscriptionChange>,
     channel: Channel,
     /// Notified by a message on the channel; `None` without a subscription.
     woken: Option<Arc<Notify>>,
 }
 
-impl Drop for Subscription {
+impl Drop for ChannelSubscription {
     fn drop(&mut self) {
         let _ = self.task.send(SubscriptionChange::Leave(Arc::clone(&self.channel)));
     }
@@ -48,7 +47,7 @@ impl Drop for Subscription {
 
 impl Waiters {
     pub(crate) fn new(locator: Arc<PrimaryLocator>) -> Self {
-        Self { locator, task: Mutex::new(None), jitter: Jitter::default() }
+        Self { locator, task: Mutex::new(None) }
     }
 
     /// Waits until the record has changed, its lease has ended, or `at_most` is over.
@@ -63,32 +62,25 @@ impl Waiters {
     where
         F: Future<Output = Result<Option<Duration>, E>>,
     {
-        let end = Instant::now() + at_most;
+        let until = Instant::now() + at_most;
         let subscription = self.subscribe(key, at_most.min(SUBSCRIBE_TIMEOUT)).await;
-        let (mut poll, longest) =
-            if subscription.woken.is_some() { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL };
         let never = Notify::new();
-        let mut woken = std::pin::pin!(subscription.woken.as_deref().unwrap_or(&never).notified());
-        // Before the read: a message after it wakes the waiter.
-        woken.as_mut().enable();
-        while remaining_lease().await?.is_some() {
-            let next = (Instant::now() + self.jitter.around(poll)).min(end);
-            if timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
-                break;
-            }
-            poll = (poll * 2).min(longest);
-        }
-        Ok(())
+        let (woken, poll) = match &subscription.woken {
+            Some(woken) => (&**woken, FALLBACK_POLL),
+            None => (&never, POLL),
+        };
+        let remaining_lease = || async { Ok(remaining_lease().await?.map(|_| Duration::MAX)) };
+        wait_for_change(woken, until, || poll, remaining_lease).await
     }
 
     /// Subscribes, and returns once the server has confirmed that; without a subscription if the
     /// server refuses, or after `at_most`. Read the record after this: a message is then either
     /// visible in the record, or still to come.
-    async fn subscribe(&self, channel: &[u8], at_most: Duration) -> Subscription {
+    async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();
         let task = self.send(SubscriptionChange::Join(Arc::clone(&channel), to));
-        let mut subscription = Subscription { task, channel, woken: None };
+        let mut subscription = ChannelSubscription { task, channel, woken: None };
         if let Ok(Ok(woken)) = timeout(at_most, answer).await {
             subscription.woken = Some(woken);
         }
@@ -117,18 +109,5 @@ impl Waiters {
 impl fmt::Debug for Waiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiters").finish_non_exhaustive()
-    }
-}
-
-/// Varies durations, so that callers that started together do not stay in step.
-#[derive(Default)]
-struct Jitter(AtomicU32);
-
-impl Jitter {
-    /// A duration within 20 % of `time`.
-    fn around(&self, time: Duration) -> Duration {
-        // A Weyl sequence spreads evenly enough, without a source of random numbers.
-        let step = self.0.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-        time * (80 + step.rotate_left(16) % 41) / 100
     }
 }
