@@ -50,8 +50,8 @@ impl MysqlStore {
     ///
     /// # Errors
     /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of
-    /// another version (STO-3); `Config` for a wrong user, password or database, and an invalid
-    /// table name; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
+    /// another version (STO-3); `Config` for a wrong user, password or database, an invalid table
+    /// name, and a TLS handshake that failed; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
     /// old; `Unavailable` when it cannot be reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))

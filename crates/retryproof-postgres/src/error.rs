@@ -32,20 +32,22 @@ impl From<Driver> for Failure {
     }
 }
 
+const TLS: &str =
+    "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
+
 /// A driver's error with its kind and what helps. Its source is a copy of the server's code and
 /// first line only, because the details of a constraint quote the row, keys and values included
 /// (ID-4).
 pub(crate) fn classify(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
+        // A refused certificate is reported as an I/O error.
+        Driver::Tls(_) => (Config, TLS),
+        Driver::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => (Config, TLS),
         Driver::Io(_) => (
             Unavailable,
             "the server could not be reached, or the connection broke; check that it is up, and \
              the host and port",
-        ),
-        Driver::Tls(_) => (
-            Unavailable,
-            "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`",
         ),
         Driver::Configuration(_) => {
             (Config, "the database URL is invalid; check its form and the files that it names")

@@ -59,8 +59,8 @@ impl PostgresStore {
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3);
-    /// [`ErrorKind::Config`] for an invalid table name, a wrong user or password, or a database
-    /// that does not exist; [`ErrorKind::Unexpected`] for a missing privilege;
+    /// [`ErrorKind::Config`] for an invalid table name, a wrong user or password, a database that
+    /// does not exist, or a TLS handshake that failed; [`ErrorKind::Unexpected`] for a missing privilege;
     /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server
     /// cannot be reached, accepts no more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {

@@ -77,7 +77,7 @@ impl From<Error> for Failure {
 
 /// The kind of a server's error, and a message that says what to do.
 fn classify(code: &str) -> (ErrorKind, &'static str) {
-    use ErrorKind::{Corrupt, Full, Unavailable, Unexpected, Unsupported};
+    use ErrorKind::{Config, Corrupt, Full, Unavailable, Unexpected, Unsupported};
     match code {
         "OOM" => (
             Full,
@@ -102,7 +102,7 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "BUSY" => (Unavailable, "the server is busy with a long script; `SCRIPT KILL` ends it"),
         "NOAUTH" | "WRONGPASS" => {
-            (Unexpected, "the server refuses the user or the password; correct them")
+            (Config, "the server refuses the user or the password; correct them")
         }
         "NOPERM" => (
             Unexpected,
@@ -169,7 +169,7 @@ fn of_connection(error: RedisError) -> Error {
     // A refused certificate, or a server without TLS.
     if of_system(&error).is_some_and(|inner| inner.kind() == std::io::ErrorKind::InvalidData) {
         return Error::new(
-            ErrorKind::Unexpected,
+            ErrorKind::Config,
             "TLS handshake failed; check that the server offers TLS and that its certificate is \
              signed by a CA of this host or of `with_root_certificates`",
         )
@@ -215,8 +215,8 @@ mod tests {
             ("LOADING", ErrorKind::Unavailable),
             ("MASTERDOWN", ErrorKind::Unavailable),
             ("BUSY", ErrorKind::Unavailable),
-            ("NOAUTH", ErrorKind::Unexpected),
-            ("WRONGPASS", ErrorKind::Unexpected),
+            ("NOAUTH", ErrorKind::Config),
+            ("WRONGPASS", ErrorKind::Config),
             ("NOPERM", ErrorKind::Unexpected),
             ("WRONGTYPE", ErrorKind::Corrupt),
             ("MOVED", ErrorKind::Unsupported),

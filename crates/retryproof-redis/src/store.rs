@@ -47,10 +47,10 @@ impl RedisStore {
     /// connection is opened again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for an invalid prefix, or TLS without the feature;
-    /// [`ErrorKind::Unavailable`] when no server answers, or only a replica;
-    /// [`ErrorKind::Unsupported`] for a cluster or an old server; [`ErrorKind::Unexpected`] for a
-    /// wrong password or a missing right.
+    /// [`ErrorKind::Config`] for an invalid prefix, a wrong user or password, or a TLS handshake
+    /// that failed; [`ErrorKind::Unavailable`] when no server answers, or only a replica;
+    /// [`ErrorKind::Unsupported`] for a cluster, an old server, or TLS without the feature;
+    /// [`ErrorKind::Unexpected`] for a missing right.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }

@@ -14,6 +14,8 @@ mod quiet;
 mod schema;
 mod server;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod together;
 mod trouble;
 mod upkeep;

@@ -79,6 +79,38 @@ impl Server {
         server
     }
 
+    /// Turns TLS on, with a certificate for 127.0.0.1. Returns the file of the authority that
+    /// signed it.
+    #[cfg(feature = "tls")]
+    pub(crate) async fn encrypt(&self) -> String {
+        let ext = "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
+        fs::write(self.root.join("ext"), ext).expect("written");
+        for line in [
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem \
+             -days 2 -subj /CN=authority",
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out req.pem \
+             -subj /CN=server",
+            "x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days 2 \
+             -extfile ext",
+        ] {
+            // The server refuses a key that another user may read.
+            let made = unprivileged(&mut Command::new("openssl"))
+                .args(line.split_whitespace())
+                .current_dir(&self.root)
+                .output()
+                .expect("no openssl for this test: install the package `openssl`");
+            assert!(made.status.success(), "{line}: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        let file = |name: &str| self.root.join(name).display().to_string();
+        let mut stranger = crate::support::Stranger::to(&self.url()).await;
+        for (name, value) in [("ssl_cert_file", "cert.pem"), ("ssl_key_file", "key.pem")] {
+            stranger.run(format!("ALTER SYSTEM SET {name}='{}'", file(value))).await;
+        }
+        stranger.run("ALTER SYSTEM SET ssl=on").await;
+        stranger.run("SELECT pg_reload_conf()").await;
+        file("ca.pem")
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }

@@ -457,7 +457,7 @@ async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
 async fn cfg_1_encryption_that_is_not_to_be_had_is_refused() {
     let table = Table::new().await;
     let error = refused(on(&format!("{}?sslmode=require", table.url), &table)).await;
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("sslmode"), "{error}");
 }
 

@@ -50,11 +50,11 @@ async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
 async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     let server = Server::start("requirepass right").await;
     let at = || RedisConfig::new("127.0.0.1", server.port);
-    is(&refused(at()).await, ErrorKind::Unexpected, "password");
-    is(&refused(at().with_password(CANARY)).await, ErrorKind::Unexpected, "password");
+    is(&refused(at()).await, ErrorKind::Config, "password");
+    is(&refused(at().with_password(CANARY)).await, ErrorKind::Config, "password");
     is(
         &refused(at().with_user(CANARY).with_password("right")).await,
-        ErrorKind::Unexpected,
+        ErrorKind::Config,
         "password",
     );
     RedisStore::connect(at().with_password("right")).await.expect("it connects");
@@ -62,7 +62,7 @@ async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
     let open = Server::start("").await;
     let error = refused(RedisConfig::new("127.0.0.1", open.port).with_password(CANARY)).await;
-    is(&error, ErrorKind::Unexpected, "password");
+    is(&error, ErrorKind::Config, "password");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     let at = format!("redis+sentinel://127.0.0.1:{}/main", locked.port);
     let wrong = format!("{at}?sentinel-password={CANARY}");
     for url in [&at, &wrong] {
-        is(&refused(config(url)).await, ErrorKind::Unexpected, "password");
+        is(&refused(config(url)).await, ErrorKind::Config, "password");
     }
     let right = config(&format!("{at}?sentinel-password=right"));
     execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
@@ -180,7 +180,7 @@ async fn sto_5_a_missing_right_is_named() {
         // A user is shown as little as a key.
         let less = format!("{CANARY}-user");
         made(&less, &needed.replace(without, "")).await;
-        is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Unexpected, "password");
+        is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Config, "password");
         let error = match RedisStore::connect(login(&less)).await {
             Ok(store) => {
                 // One that nobody holds: for a duplicate, GET and PTTL are enough.

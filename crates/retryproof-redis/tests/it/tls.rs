@@ -78,7 +78,7 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     assert_eq!(replay(&store, &id("k")).await, "x");
 
     let error = RedisStore::connect(config).await.expect_err("an unknown authority");
-    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("certificate"), "{error}");
     let plain = RedisConfig::new("127.0.0.1", port).with_password(CANARY);
     let error = RedisStore::connect(plain).await.expect_err("it speaks TLS");
@@ -87,5 +87,6 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     let error = RedisStore::connect(RedisConfig::from_url(&wrong).expect("a URL"))
         .await
         .expect_err("it speaks no TLS");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert_masked(&error);
 }

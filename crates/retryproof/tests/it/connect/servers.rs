@@ -91,10 +91,10 @@ async fn id_4_a_wrong_password_or_database_is_refused_by_the_real_servers() {
     for (url, kind, says) in [
         (format!("postgres://app:canary@{}", place(&postgres)), ErrorKind::Config, "password"),
         (format!("mysql://app:canary@{}", place(&mariadb)), ErrorKind::Config, "password"),
-        (format!("redis://app:canary@{}", place(&redis)), ErrorKind::Unexpected, "password"),
+        (format!("redis://app:canary@{}", place(&redis)), ErrorKind::Config, "password"),
         (
             format!("redis+sentinel://app:canary@{}", place(&sentinel)),
-            ErrorKind::Unexpected,
+            ErrorKind::Config,
             "password",
         ),
         (
