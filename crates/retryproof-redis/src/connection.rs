@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Connector`]: opens one connection and checks the server. [`Connection`] sends one request.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{
-    TcpSettings,
-    socket2::{SockRef, TcpKeepalive},
-};
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo,
+    RedisResult, Value,
 };
 use retryproof_core::Result;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, JoinSet};
@@ -25,6 +24,8 @@ use crate::statement::Scripts;
 
 mod coalesce;
 mod handshake;
+#[cfg(feature = "tls")]
+mod tls;
 
 use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 
@@ -57,8 +58,7 @@ pub(crate) enum Request<'a> {
 pub(crate) struct Connection {
     pub(crate) driver: MultiplexedConnection,
     calls: Arc<CallsInFlight>,
-    /// `None` where the driver runs the task.
-    _task: Option<Task>,
+    _task: Task,
 }
 
 /// A task that ends on drop.
@@ -85,15 +85,27 @@ impl Connection {
 }
 
 /// Opens connections as the configuration says.
-#[derive(Debug)]
 pub(crate) struct Connector {
     config: RedisConfig,
     scripts: Scripts,
+    /// For `rediss://`.
+    #[cfg(feature = "tls")]
+    tls: Option<tls::Tls>,
 }
 
 impl Connector {
-    pub(crate) fn new(config: RedisConfig) -> Self {
-        Self { config, scripts: Scripts::new() }
+    /// Checks the configuration.
+    pub(crate) fn new(config: RedisConfig) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            scripts: Scripts::new(),
+            #[cfg(feature = "tls")]
+            tls: config
+                .tls
+                .then(|| tls::Tls::new(config.root_certificates.as_deref()))
+                .transpose()?,
+            config,
+        })
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
@@ -152,62 +164,18 @@ impl Connector {
             }
         };
         let options = options.set_response_timeout(Some(timeout));
-        let connected = async {
-            if self.config.tls {
-                self.over_tls(at, login, &options).await
-            } else {
-                let connecting = tokio::time::timeout(
-                    self.config.connect_timeout,
-                    over_tcp(at, &login, options),
-                );
-                connecting
-                    .await
-                    .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+        let connecting = async {
+            let socket = open_socket(at).await?;
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &self.tls {
+                return start(tls.connect(&at.host, socket).await?, &login, options).await;
             }
+            start(socket, &login, options).await
         };
-        connected.await.map_err(Failure::Connection)
-    }
-
-    /// A connection of the driver, which offers TLS only on those.
-    async fn over_tls(
-        &self,
-        at: &Address,
-        login: RedisConnectionInfo,
-        options: &AsyncConnectionConfig,
-    ) -> RedisResult<Connection> {
-        let (host, port) = (at.host.clone(), at.port);
-        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive());
-        #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
-        let settings = settings.set_user_timeout(UNACKNOWLEDGED_TIMEOUT);
-        let info = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            .into_connection_info()?
-            .set_tcp_settings(settings)
-            .set_redis_settings(login);
-        let driver =
-            self.client(info)?.get_multiplexed_async_connection_with_config(options).await?;
-        Ok(Connection { driver, calls: Arc::default(), _task: None })
-    }
-
-    #[cfg(feature = "tls")]
-    fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
-        // The driver uses the crypto provider of the process. Install one if the application has
-        // not.
-        if self.config.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        match &self.config.root_certificates {
-            Some(pem) if self.config.tls => Client::build_with_tls(
-                info,
-                redis::TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) },
-            ),
-            _ => Client::open(info),
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "as with the feature")]
-    fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
-        Client::open(info)
+        let connected = tokio::time::timeout(self.config.connect_timeout, connecting).await;
+        connected
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+            .map_err(Failure::Connection)
     }
 }
 
@@ -215,23 +183,27 @@ fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(UNACKNOWLEDGED_TIMEOUT)
 }
 
-/// A connection over a [`CoalescingSocket`].
-async fn over_tcp(
-    at: &Address,
-    login: &RedisConnectionInfo,
-    options: AsyncConnectionConfig,
-) -> RedisResult<Connection> {
+async fn open_socket(at: &Address) -> io::Result<TcpStream> {
     let socket = connect_any(at).await?;
     socket.set_nodelay(true)?;
     let settings = SockRef::from(&socket);
     settings.set_tcp_keepalive(&keepalive())?;
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
     settings.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
+    Ok(socket)
+}
+
+/// Logs in over `socket`, and starts the task that serves the connection.
+async fn start(
+    socket: impl AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    login: &RedisConnectionInfo,
+    options: AsyncConnectionConfig,
+) -> RedisResult<Connection> {
     let calls = Arc::<CallsInFlight>::default();
     let socket = CoalescingSocket::new(socket, Arc::clone(&calls));
     let (driver, task) = MultiplexedConnection::new_with_config(login, socket, options).await?;
     let task = tokio::spawn(task).abort_handle();
-    Ok(Connection { driver, calls, _task: Some(Task(task)) })
+    Ok(Connection { driver, calls, _task: Task(task) })
 }
 
 /// Connects to all addresses of the host at once, as the driver does, and takes the first: an
@@ -261,4 +233,10 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
         login = login.set_password(password);
     }
     login
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("config", &self.config).finish_non_exhaustive()
+    }
 }

@@ -56,9 +56,8 @@ impl RedisStore {
     }
 
     async fn try_connect(config: RedisConfig) -> Result<Self> {
-        config.check()?;
         let configured = config.max_value;
-        let locator = Arc::new(PrimaryLocator::new(config));
+        let locator = Arc::new(PrimaryLocator::new(config)?);
         let executor = Executor::connect(&locator).await?;
         let waiters = Waiters::new(Arc::clone(&locator));
         let watchers = SentinelWatchers::start(&locator);

@@ -32,14 +32,14 @@ struct KnownPrimary {
 }
 
 impl PrimaryLocator {
-    pub(crate) fn new(config: RedisConfig) -> Self {
-        Self {
-            connector: Connector::new(config),
+    pub(crate) fn new(config: RedisConfig) -> Result<Self> {
+        Ok(Self {
+            connector: Connector::new(config)?,
             epoch: AtomicU64::new(0),
             moves: Notify::new(),
             known: Mutex::default(),
             last_sentinel: AtomicUsize::new(0),
-        }
+        })
     }
 
     pub(crate) fn connector(&self) -> &Connector {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn locator() -> PrimaryLocator {
-        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1))
+        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1)).expect("a valid configuration")
     }
 
     #[test]

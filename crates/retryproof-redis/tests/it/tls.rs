@@ -77,6 +77,9 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     execute(&store, &id("k"), "x").await;
     assert_eq!(replay(&store, &id("k")).await, "x");
 
+    // The store does not choose the crypto provider of the process.
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+
     let error = RedisStore::connect(config).await.expect_err("an unknown authority");
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("certificate"), "{error}");

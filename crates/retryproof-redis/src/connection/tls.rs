@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Tls`]: encrypts the sockets of `rediss://` with rustls.
+//!
+//! The driver's own TLS uses the crypto provider of the process, and installs one where there is
+//! none. A library must not decide that for the application. But the driver accepts any stream, so
+//! it gets one that is encrypted here, with the application's provider or else with ring.
+
+use std::io;
+use std::sync::Arc;
+
+use retryproof_core::{Error, ErrorKind, Result};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// The TLS settings of all connections of a store.
+pub(super) struct Tls(TlsConnector);
+
+impl Tls {
+    /// Trusts the certificates `roots` (in PEM), or those of the host if that is `None`.
+    pub(super) fn new(roots: Option<&[u8]>) -> Result<Self> {
+        let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
+        let mut trusted = RootCertStore::empty();
+        match roots {
+            Some(pem) => {
+                for certificate in CertificateDer::pem_slice_iter(pem) {
+                    let added = certificate.ok().map(|certificate| trusted.add(certificate));
+                    if !matches!(added, Some(Ok(()))) {
+                        return Err(refuse("the root certificates cannot be read; expected PEM"));
+                    }
+                }
+            }
+            None => {
+                // Certificates of the host that cannot be read are skipped.
+                trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if trusted.is_empty() {
+            return Err(refuse(
+                "no root certificate was found to verify the server; set `with_root_certificates`",
+            ));
+        }
+        let provider = CryptoProvider::get_default()
+            .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|_| {
+                refuse("the application's crypto provider supports no safe version of TLS")
+            })?
+            .with_root_certificates(trusted)
+            .with_no_client_auth();
+        Ok(Self(Arc::new(client).into()))
+    }
+
+    /// Encrypts a connection to `host`, whose certificate must name it.
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        socket: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.0.connect(name, socket).await
+    }
+}
