@@ -26,7 +26,9 @@ use tokio::time::{Instant, timeout};
 use crate::connection::Connection;
 use crate::error::{Failure, Recovery};
 
-/// A connection that was idle for this long is closed: servers and firewalls drop silent ones.
+/// A connection that is older, or has been idle for longer, is not used again: servers and firewalls
+/// drop silent ones.
+const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
 
 /// Which connections a call may use.
@@ -61,7 +63,15 @@ struct IdleConnections {
 struct IdleConnection {
     connection: Connection,
     epoch: u64,
-    since: Instant,
+    opened_at: Instant,
+    idle_since: Instant,
+}
+
+impl IdleConnection {
+    fn is_stale(&self, now: Instant) -> bool {
+        let is_older = |since, limit| now.saturating_duration_since(since) > limit;
+        is_older(self.opened_at, MAX_AGE) || is_older(self.idle_since, MAX_IDLE)
+    }
 }
 
 /// A connection in use. Dropped without [`release`](Self::release), it is closed.
@@ -69,6 +79,7 @@ pub(crate) struct PooledConnection {
     pub(crate) connection: Connection,
     /// Whether it was idle before this call: then it may have died unnoticed.
     pub(crate) was_idle: bool,
+    opened_at: Instant,
     idle: Arc<IdleConnections>,
     epoch: u64,
     _permit: OwnedSemaphorePermit,
@@ -113,9 +124,14 @@ impl Pool {
         let permit = self.acquire_permit(priority).await?;
         let idle = Arc::clone(&self.idle);
         match idle.pop() {
-            Some(IdleConnection { connection, epoch, .. }) => {
-                Ok(PooledConnection { connection, was_idle: true, idle, epoch, _permit: permit })
-            }
+            Some(IdleConnection { connection, epoch, opened_at, .. }) => Ok(PooledConnection {
+                connection,
+                was_idle: true,
+                opened_at,
+                idle,
+                epoch,
+                _permit: permit,
+            }),
             None => self.open(permit).await,
         }
     }
@@ -129,16 +145,23 @@ impl Pool {
         let (mut to, opened) = oneshot::channel();
         tokio::spawn(async move {
             let mut opening = pin!(timeout(connect_timeout, Connection::open(&options)));
-            let (opened, epoch, was_idle) = tokio::select! {
-                opened = &mut opening => (opened, epoch, false),
-                returned = idle.returned() => (Ok(Ok(returned.connection)), returned.epoch, true),
+            let returned = tokio::select! {
+                opened = &mut opening => Err(opened),
+                returned = idle.returned() => Ok(returned),
                 // The call is gone: connections that come back are for calls that still wait.
-                () = to.closed() => (opening.await, epoch, false),
+                () = to.closed() => Err(opening.await),
+            };
+            let (opened, epoch, opened_at, was_idle) = match returned {
+                Ok(IdleConnection { connection, epoch, opened_at, .. }) => {
+                    (Ok(Ok(connection)), epoch, opened_at, true)
+                }
+                Err(opened) => (opened, epoch, Instant::now(), false),
             };
             let answer = match opened {
                 Ok(Ok(connection)) => Ok(Unclaimed(Some(PooledConnection {
                     connection,
                     was_idle,
+                    opened_at,
                     idle,
                     epoch,
                     _permit: permit,
@@ -204,10 +227,10 @@ impl Pool {
 
 impl IdleConnections {
     fn pop(&self) -> Option<IdleConnection> {
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let (epoch, now) = (self.epoch.load(Ordering::Acquire), Instant::now());
         let mut stack = self.stack.lock();
         std::iter::from_fn(|| stack.pop())
-            .find(|idle| idle.epoch == epoch && idle.since.elapsed() < MAX_IDLE)
+            .find(|idle| idle.epoch == epoch && !idle.is_stale(now))
     }
 
     /// Waits for a connection that comes back and that no other call takes.
@@ -236,17 +259,15 @@ impl PooledConnection {
 
     /// Makes the connection idle again. The result was read to its end.
     pub(crate) fn release(self) {
-        let Self { connection, idle, epoch, _permit, .. } = self;
+        let Self { connection, opened_at, idle, epoch, _permit, .. } = self;
         let now = Instant::now();
         let mut stack = idle.stack.lock();
         if idle.epoch.load(Ordering::Acquire) == epoch {
-            stack.push(IdleConnection { connection, epoch, since: now });
+            stack.push(IdleConnection { connection, epoch, opened_at, idle_since: now });
         }
-        // The oldest is at the bottom; closing one at a time is enough.
+        // The one that has been idle for longest is at the bottom; closing one at a time is enough.
         let expired = match stack.first() {
-            Some(oldest) if now.saturating_duration_since(oldest.since) >= MAX_IDLE => {
-                Some(stack.remove(0))
-            }
+            Some(longest) if longest.is_stale(now) => Some(stack.remove(0)),
             _ => None,
         };
         drop(stack);

@@ -11,9 +11,10 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A connection that is older, or has been idle for longer, is not used again.
+/// A connection that is older, or has been idle for longer, is not used again: servers and firewalls
+/// drop silent ones.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
-const MAX_IDLE: Duration = Duration::from_secs(600);
+const MAX_IDLE: Duration = Duration::from_secs(300);
 /// A reserved connection that has been idle for longer is used before one of the normal calls.
 const RECENT_USE: Duration = Duration::from_secs(60);
 /// How long an abandoned statement may take to end before its connection is closed.
