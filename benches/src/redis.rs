@@ -67,7 +67,7 @@ impl Place {
         let config = RedisConfig::from_url(&self.at(db))
             .map_err(text)?
             .with_prefix(&self.prefix)
-            .with_response_timeout(PATIENCE);
+            .with_call_timeout(PATIENCE);
         Ok(Arc::new(RedisStore::connect(config).await.map_err(text)?))
     }
 

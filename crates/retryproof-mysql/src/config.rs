@@ -33,7 +33,7 @@ pub struct MysqlConfig {
     pub(crate) table: String,
     pub(crate) max_connections: usize,
     pub(crate) connect_timeout: Duration,
-    pub(crate) statement_timeout: Duration,
+    pub(crate) call_timeout: Duration,
     pub(crate) returning: Option<bool>,
 }
 
@@ -120,7 +120,7 @@ impl MysqlConfig {
             table: table.to_owned(),
             max_connections: max_connections.unwrap_or(16),
             connect_timeout: Duration::from_secs(3),
-            statement_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(4),
             returning: None,
         };
         config.table()?;
@@ -145,7 +145,7 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how long a call waits for a free connection, and how long for a new one to open.
+    /// Sets how long opening a connection may take, within the time of the call that needs it.
     /// Default 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
@@ -153,12 +153,12 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how long a statement may take before its connection is closed. The engine's
-    /// `operation-timeout` (5 s) normally ends the call first; this is the limit for calls without
-    /// it. Default 10 s.
+    /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
+    /// than the engine's default `operation-timeout`, so that the error names what it waited for
+    /// (STO-5).
     #[must_use]
-    pub fn with_statement_timeout(mut self, timeout: Duration) -> Self {
-        self.statement_timeout = timeout;
+    pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
         self
     }
 
@@ -218,7 +218,7 @@ impl fmt::Debug for MysqlConfig {
             .field("table", &self.table)
             .field("max_connections", &self.max_connections)
             .field("connect_timeout", &self.connect_timeout)
-            .field("statement_timeout", &self.statement_timeout)
+            .field("call_timeout", &self.call_timeout)
             .finish_non_exhaustive()
     }
 }

@@ -30,8 +30,7 @@ pub(crate) struct Executor {
     pub(crate) texts: StatementTexts,
     pub(crate) pool: Pool,
     timer: CoarseTimeout,
-    /// How long one statement may take.
-    timeout: Duration,
+    call_timeout: Duration,
     /// Whether an upsert returns the row.
     returning: bool,
 }
@@ -40,10 +39,15 @@ impl Executor {
     pub(crate) fn new(
         texts: StatementTexts,
         pool: Pool,
-        timeout: Duration,
+        call_timeout: Duration,
         returning: bool,
     ) -> Self {
-        Self { texts, pool, timer: CoarseTimeout::start(), timeout, returning }
+        Self { texts, pool, timer: CoarseTimeout::start(), call_timeout, returning }
+    }
+
+    /// The deadline of a call that begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.call_timeout
     }
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent
@@ -57,40 +61,50 @@ impl Executor {
         params: &[Param<'_>],
         kind: ResultKind,
     ) -> Result<StatementResult, Failure> {
-        let sql = self.texts.of(statement);
-        self.run_text(priority, sql, params, kind, true, self.timeout).await
+        self.run_until(self.deadline(), priority, statement, params, kind).await
     }
 
-    /// As [`run`](Self::run), for any text and with another time limit. Unless it is `cached`, the
-    /// connection forgets the statement afterwards.
+    /// [`run`](Self::run) within the rest of a call.
+    async fn run_until(
+        &self,
+        deadline: Instant,
+        priority: CallPriority,
+        statement: Statement,
+        params: &[Param<'_>],
+        kind: ResultKind,
+    ) -> Result<StatementResult, Failure> {
+        let sql = self.texts.of(statement);
+        self.run_text(deadline, priority, sql, params, kind, true).await
+    }
+
+    /// As [`run_until`](Self::run_until), for any text. Unless it is `cached`, the connection
+    /// forgets the statement afterwards.
     pub(crate) async fn run_text(
         &self,
+        deadline: Instant,
         priority: CallPriority,
         sql: &Arc<str>,
         params: &[Param<'_>],
         kind: ResultKind,
         cached: bool,
-        timeout: Duration,
     ) -> Result<StatementResult, Failure> {
         let (mut conflicts, mut renewed) = (0, false);
         loop {
-            let mut lent = self.pool.acquire(priority).await?;
+            let mut lent = self.pool.acquire(priority, deadline).await?;
             let max_packet = lent.connection.server.max_packet;
             if size(params) + sql.len() > max_packet {
                 lent.release();
                 let limit = max_packet.saturating_sub(PACKET_OVERHEAD);
                 return Err(too_large(size(params), limit).into());
             }
-            let end = Instant::now() + timeout;
             let call = lent.connection.run(sql, params, kind, cached);
-            let Some(result) = self.timer.until(end, call).await else {
+            let Some(result) = self.timer.until(deadline, call).await else {
                 // `lent` is dropped here, and closes the connection in the middle of its result.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
                         "the MySQL server did not answer a statement in time",
-                    )
-                    .with("timeout", format_args!("{timeout:?}")),
+                    ),
                 });
             };
             let failure = match result {
@@ -136,9 +150,10 @@ impl Executor {
         statement: Statement,
         params: &[Param<'_>],
     ) -> Result<bool, Failure> {
-        let mut retries = 0;
+        let (deadline, mut retries) = (self.deadline(), 0);
         loop {
-            match self.run(CallPriority::Holder, statement, params, ResultKind::Counts).await {
+            let kind = ResultKind::Counts;
+            match self.run_until(deadline, CallPriority::Holder, statement, params, kind).await {
                 Ok(result) => return Ok(result.matched > 0),
                 Err(failure)
                     if failure.recovery == Recovery::RowLocked && retries < MAX_LOCK_RETRIES =>
@@ -157,7 +172,19 @@ impl Executor {
         statement: Statement,
         id: &Identity,
     ) -> Result<Option<Record>, Failure> {
-        let result = self.run(priority, statement, &key_of(id), ResultKind::Rows).await?;
+        self.read_record_until(self.deadline(), priority, statement, id).await
+    }
+
+    async fn read_record_until(
+        &self,
+        deadline: Instant,
+        priority: CallPriority,
+        statement: Statement,
+        id: &Identity,
+    ) -> Result<Option<Record>, Failure> {
+        let params = key_of(id);
+        let result =
+            self.run_until(deadline, priority, statement, &params, ResultKind::Rows).await?;
         Ok(result.rows.first().map(Record::of).transpose()?)
     }
 }

@@ -8,6 +8,7 @@ use retryproof_core::store::{Inspect, Param, Purge, RecordState, RecordSummary, 
 use retryproof_core::{FencingToken, Identity, Result};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
+use tokio::time::Instant;
 
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery, classify};
@@ -19,8 +20,8 @@ use crate::store::MysqlStore;
 /// The most rows that one statement of a purge deletes: it holds their locks until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long such a statement may take: slightly less than the engine's limit, so that the error is
-/// that of the statement (STO-5).
+/// How long a batch may take: slightly less than the engine's limit, so that the error is that of
+/// the statement (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for MysqlStore {
@@ -61,12 +62,12 @@ struct PurgedBatch {
 
 impl MysqlStore {
     async fn purge_batch(&self, batch: usize, from: i64) -> Result<PurgedBatch, Failure> {
-        let timeout = PURGE_TIMEOUT.max(self.config.statement_timeout);
+        let deadline = Instant::now() + PURGE_TIMEOUT.max(self.config.call_timeout);
         let bounds = [Param::Int(from), Param::Int(i64::try_from(batch).unwrap_or(i64::MAX))];
         let sql = self.executor.texts.of(Statement::PurgeKeys);
         let found = self
             .executor
-            .run_text(CallPriority::Normal, sql, &bounds, ResultKind::Rows, true, timeout)
+            .run_text(deadline, CallPriority::Normal, sql, &bounds, ResultKind::Rows, true)
             .await?
             .rows;
         let mut params = Vec::with_capacity(found.len() * 2);
@@ -89,7 +90,7 @@ impl MysqlStore {
         let sql = self.executor.texts.purge(keys);
         let result = self
             .executor
-            .run_text(CallPriority::Normal, &sql, &params, ResultKind::Counts, false, timeout)
+            .run_text(deadline, CallPriority::Normal, &sql, &params, ResultKind::Counts, false)
             .await;
         match result {
             Ok(result) => Ok(PurgedBatch {

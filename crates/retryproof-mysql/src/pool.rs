@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use retryproof_core::Error;
 use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Connection;
 use crate::error::{Failure, Recovery};
@@ -99,7 +99,7 @@ impl Drop for Unclaimed {
 
 impl Pool {
     /// A pool of up to `max_connections`, of which `reserved` serve holders only. `connect_timeout`
-    /// bounds the wait for a permit, and the opening of a connection, each.
+    /// bounds the opening of a connection.
     pub(crate) fn new(
         options: MySqlConnectOptions,
         max_connections: usize,
@@ -120,8 +120,9 @@ impl Pool {
     pub(crate) async fn acquire(
         &self,
         priority: CallPriority,
+        deadline: Instant,
     ) -> Result<PooledConnection, Failure> {
-        let permit = self.acquire_permit(priority).await?;
+        let permit = self.acquire_permit(priority, deadline).await?;
         let idle = Arc::clone(&self.idle);
         match idle.pop() {
             Some(IdleConnection { connection, epoch, opened_at, .. }) => Ok(PooledConnection {
@@ -132,19 +133,24 @@ impl Pool {
                 epoch,
                 _permit: permit,
             }),
-            None => self.open(permit).await,
+            None => self.open(permit, deadline).await,
         }
     }
 
     /// A new connection, or one that comes back earlier. A separate task opens it: if the call ends
     /// first, the task goes on and the connection becomes idle, so that opening one may take longer
     /// than a heartbeat (RUN-1).
-    async fn open(&self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, Failure> {
-        let (options, connect_timeout) = (self.options.clone(), self.connect_timeout);
+    async fn open(
+        &self,
+        permit: OwnedSemaphorePermit,
+        deadline: Instant,
+    ) -> Result<PooledConnection, Failure> {
+        let options = self.options.clone();
+        let deadline = deadline.min(Instant::now() + self.connect_timeout);
         let (idle, epoch) = (Arc::clone(&self.idle), self.idle.epoch.load(Ordering::Acquire));
         let (mut to, opened) = oneshot::channel();
         tokio::spawn(async move {
-            let mut opening = pin!(timeout(connect_timeout, Connection::open(&options)));
+            let mut opening = pin!(timeout_at(deadline, Connection::open(&options)));
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
                 returned = idle.returned() => Ok(returned),
@@ -171,8 +177,7 @@ impl Pool {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
                         "the MySQL server did not accept a new connection in time",
-                    )
-                    .with("timeout", format_args!("{connect_timeout:?}")),
+                    ),
                 }),
             };
             drop(to.send(answer));
@@ -185,6 +190,7 @@ impl Pool {
     async fn acquire_permit(
         &self,
         priority: CallPriority,
+        deadline: Instant,
     ) -> Result<OwnedSemaphorePermit, Failure> {
         let (shared, reserved) = (|| Arc::clone(&self.shared), || Arc::clone(&self.reserved));
         let free = match priority {
@@ -202,13 +208,12 @@ impl Pool {
                 CallPriority::Holder => self.acquire_any_permit().await,
             }
         };
-        match timeout(self.connect_timeout, wait).await {
+        match timeout_at(deadline, wait).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::unavailable(
                 "all connections of the store are in use; raise `max-connections`",
             )
             .with("max_connections", self.max_connections)
-            .with("timeout", format_args!("{:?}", self.connect_timeout))
             .into()),
         }
     }

@@ -11,7 +11,7 @@ use retryproof_core::store::{
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::CompletedHint;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::MysqlConfig;
 use crate::error::{Failure, too_large};
@@ -67,7 +67,8 @@ impl MysqlStore {
             config.connect_timeout,
         );
         let late = |_| Error::unavailable("the MySQL server did not answer in time");
-        let mut lent = pool.acquire(CallPriority::Normal).await?;
+        let deadline = Instant::now() + config.connect_timeout;
+        let mut lent = pool.acquire(CallPriority::Normal, deadline).await?;
         timeout(CHECK_TIMEOUT, check(&mut lent.connection, table)).await.map_err(late)??;
         let joined_completion = timeout(CHECK_TIMEOUT, lent.connection.joined_completion(&texts))
             .await
@@ -76,7 +77,7 @@ impl MysqlStore {
         lent.release();
         let returning = server.returning && config.returning.unwrap_or(true);
         Ok(Self {
-            executor: Executor::new(texts, pool, config.statement_timeout, returning),
+            executor: Executor::new(texts, pool, config.call_timeout, returning),
             waiters: Waiters::default(),
             completed: CompletedHint::new(),
             has_row: CompletedHint::new(),

@@ -94,7 +94,8 @@ pub struct PostgresConfig {
     pub(crate) source: Source,
     pub(crate) table: String,
     pub(crate) connections: usize,
-    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) call_timeout: Duration,
     pub(crate) pooler: Pooler,
     pub(crate) max_value: usize,
 }
@@ -123,7 +124,8 @@ impl PostgresConfig {
             source,
             table: DEFAULT_TABLE.to_owned(),
             connections: 10,
-            timeout: Duration::from_secs(4),
+            connect_timeout: Duration::from_secs(4),
+            call_timeout: Duration::from_secs(4),
             pooler: Pooler::default(),
             max_value: MAX_VALUE,
         }
@@ -214,8 +216,16 @@ impl PostgresConfig {
     /// How long a call may take, including the wait for a free connection. Default 4 s: less than
     /// the engine's default `operation-timeout`, so that the error names what it waited for (STO-5).
     #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+    pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// How long opening a connection may take, within the time of the call that needs it. Default
+    /// 4 s.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
@@ -259,7 +269,8 @@ impl fmt::Debug for PostgresConfig {
             .field("database", &options.get_database())
             .field("table", &self.table)
             .field("connections", &self.connections)
-            .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("call_timeout", &self.call_timeout)
             .field("pooler", &self.pooler)
             .finish_non_exhaustive()
     }

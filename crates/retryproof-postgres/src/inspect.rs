@@ -49,7 +49,7 @@ impl Purge for PostgresStore {
 impl PostgresStore {
     /// Returns how many rows were deleted, and the bucket of the last one.
     async fn purge_batch(&self, batch: usize, first_bucket: i64) -> Result<(usize, i64)> {
-        let deadline = Instant::now() + PURGE_TIMEOUT.max(self.config.timeout);
+        let deadline = Instant::now() + PURGE_TIMEOUT.max(self.config.call_timeout);
         let statement = self.statements.purge(batch, first_bucket);
         let result = self.executor.run_until(deadline, CallPriority::Normal, &statement).await;
         let result = result.map_err(Failure::into_error)?;

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use retryproof_core::{Error, Result};
 use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{Pooler, PostgresConfig, Source};
 use crate::connection::{are_direct, open, open_with};
@@ -46,6 +46,7 @@ pub(crate) enum CallPriority {
 
 pub(crate) struct Pool {
     source: Source,
+    connect_timeout: Duration,
     /// False behind a pooler that gives each transaction another connection.
     direct: AtomicBool,
     /// Applied to each new connection.
@@ -59,6 +60,7 @@ impl Pool {
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),
+            connect_timeout: config.connect_timeout,
             direct: AtomicBool::new(false),
             settings: Mutex::default(),
             normal: Share::new(config.connections - reserved),
@@ -90,7 +92,12 @@ impl Pool {
 
     /// Checks the server and the schema, and finds out whether connections are direct.
     pub(crate) async fn check(&self, config: &PostgresConfig, table: &str) -> Result<()> {
-        let connect = || async { open(&self.source).await.map_err(|error| classify(&error)) };
+        let connect = || async {
+            match timeout(self.connect_timeout, open(&self.source)).await {
+                Ok(opened) => opened.map_err(|error| classify(&error)),
+                Err(_) => Err(PoolError::TooSlow.into_error(self)),
+            }
+        };
         let mut conn = connect().await?;
         let server = schema::check(&mut conn, table).await?;
         let direct = match config.pooler {
@@ -178,7 +185,7 @@ impl Pool {
     }
 
     /// A new connection, opened in its own task. If the operation or the heartbeat ends before it
-    /// is open, the task goes on and the connection becomes an idle one of the share (RUN-1).
+    /// is open, the task goes on, and the connection becomes an idle one of the share (RUN-1).
     async fn connect(
         &self,
         share: &Arc<Share>,
@@ -186,7 +193,8 @@ impl Pool {
         deadline: Instant,
     ) -> Result<PooledConnection, PoolError> {
         let (source, settings) = (self.source.clone(), *self.settings.lock());
-        let attempt = ConnectAttempt { source, settings, share: Arc::clone(share), deadline };
+        let (share, connect_timeout) = (Arc::clone(share), self.connect_timeout);
+        let attempt = ConnectAttempt { source, settings, connect_timeout, share, deadline };
         let opened = tokio::spawn(attempt.run(permit)).await;
         let mut connection = opened.map_err(|_| PoolError::TooSlow)??;
         connection.is_reusable = false;
@@ -202,6 +210,7 @@ impl Pool {
 struct ConnectAttempt {
     source: Source,
     settings: Option<&'static str>,
+    connect_timeout: Duration,
     share: Arc<Share>,
     deadline: Instant,
 }
@@ -229,8 +238,10 @@ impl ConnectAttempt {
                         share.open.fetch_add(1, Ordering::AcqRel);
                         return Ok(lend(conn, Instant::now(), false));
                     }
-                    Ok(Err(error)) if is_connection_limit(&error) => refused = Some(error),
-                    Ok(Err(error)) => return Err(PoolError::Driver(error)),
+                    Ok(Err(PoolError::Driver(error))) if is_connection_limit(&error) => {
+                        refused = Some(error);
+                    }
+                    Ok(Err(error)) => return Err(error),
                     Err(_) => {}
                 }
             }
@@ -252,8 +263,10 @@ impl ConnectAttempt {
         }
     }
 
-    async fn open(&self) -> Result<PgConnection, sqlx_core::Error> {
-        open_with(&self.source, self.settings).await
+    async fn open(&self) -> Result<PgConnection, PoolError> {
+        let opening = open_with(&self.source, self.settings);
+        let opened = timeout(self.connect_timeout, opening).await;
+        opened.map_err(|_| PoolError::TooSlow)?.map_err(PoolError::Driver)
     }
 }
 

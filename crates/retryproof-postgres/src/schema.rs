@@ -98,7 +98,7 @@ impl PostgresConfig {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
         // Longer than a call of the store, because another process may be migrating.
-        let limit = self.timeout.max(std::time::Duration::from_secs(30));
+        let limit = self.call_timeout.max(std::time::Duration::from_secs(30));
         match tokio::time::timeout(limit, self.apply(table)).await {
             Ok(applied) => applied.map_err(during),
             Err(_) => Err(during(Error::unavailable(

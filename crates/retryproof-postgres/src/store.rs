@@ -70,10 +70,11 @@ impl PostgresStore {
     async fn try_connect(config: PostgresConfig) -> Result<Self> {
         let table = config.table()?.to_owned();
         let pool = Pool::new(&config);
-        timeout(config.timeout, pool.check(&config, &table)).await.map_err(|_| {
+        let check_timeout = config.connect_timeout.max(config.call_timeout);
+        timeout(check_timeout, pool.check(&config, &table)).await.map_err(|_| {
             Error::unavailable("the server did not answer in time; is it up, and not overloaded?")
         })??;
-        pool.open_reserved(Instant::now() + config.timeout).await?;
+        pool.open_reserved(Instant::now() + config.connect_timeout).await?;
         let record_limits = RecordLimits::new(pool.normal_size());
         let waiters = Arc::new(Waiters::new());
         let notify_task = match pool.is_direct() {
@@ -81,9 +82,12 @@ impl PostgresStore {
             false => None,
         };
         let statements = Arc::new(StatementTexts::new(&table));
-        let executor = Arc::new(Executor::new(pool, config.timeout));
-        let batcher =
-            CompletionBatcher::new(Arc::clone(&executor), Arc::clone(&statements), config.timeout);
+        let executor = Arc::new(Executor::new(pool, config.call_timeout));
+        let batcher = CompletionBatcher::new(
+            Arc::clone(&executor),
+            Arc::clone(&statements),
+            config.call_timeout,
+        );
         Ok(Self {
             config,
             statements,

@@ -57,7 +57,7 @@ pub struct RedisConfig {
     pub(crate) prefix: String,
     pub(crate) wait_replicas: Option<(u32, Duration)>,
     pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
+    pub(crate) call_timeout: Duration,
     pub(crate) max_value: Option<usize>,
     #[cfg(feature = "tls")]
     pub(crate) root_certificates: Option<Vec<u8>>,
@@ -100,7 +100,7 @@ impl RedisConfig {
             prefix: DEFAULT_PREFIX.to_owned(),
             wait_replicas: None,
             connect_timeout: Duration::from_secs(1),
-            response_timeout: Duration::from_secs(2),
+            call_timeout: Duration::from_secs(2),
             max_value: None,
             #[cfg(feature = "tls")]
             root_certificates: None,
@@ -166,12 +166,12 @@ impl RedisConfig {
         self
     }
 
-    /// Sets how long a server may take to answer. After that the call fails as `Unavailable`, and
-    /// the next one opens a new connection. Default 2 s, below the engine's default
-    /// `operation-timeout` (STO-5).
+    /// Sets how long a call may take, including the wait for a connection. After that it fails as
+    /// `Unavailable`, and the next one opens a new connection. Default 2 s, below the engine's
+    /// default `operation-timeout` (STO-5). A call that waits for replicas has their time too.
     #[must_use]
-    pub fn with_response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = timeout;
+    pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
         self
     }
 
@@ -255,6 +255,8 @@ impl fmt::Debug for RedisConfig {
             .field("db", &self.db)
             .field("prefix", &self.prefix)
             .field("wait_replicas", &self.wait_replicas)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("call_timeout", &self.call_timeout)
             .finish_non_exhaustive()
     }
 }

@@ -46,6 +46,16 @@ pub(crate) enum Purpose {
     Messages(UnboundedSender<PushInfo>),
 }
 
+impl Purpose {
+    /// How long a call over such a connection may take.
+    pub(crate) fn timeout(&self, config: &RedisConfig) -> Duration {
+        match self {
+            Self::CallsWithWait => config.call_timeout + config.wait_timeout(),
+            Self::Calls | Self::Messages(_) => config.call_timeout,
+        }
+    }
+}
+
 /// What is sent at once.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
@@ -154,16 +164,14 @@ impl Connector {
             .set_connection_timeout(Some(self.config.connect_timeout))
             .set_write_backpressure_boundary(WRITE_BOUNDARY)
             .set_pipeline_buffer_size(MAX_QUEUED);
-        let response_timeout = self.config.response_timeout;
-        let (login, timeout) = match purpose {
-            Purpose::Calls => (login, response_timeout),
-            Purpose::CallsWithWait => (login, response_timeout + self.config.wait_timeout()),
+        let login = match purpose {
+            Purpose::Calls | Purpose::CallsWithWait => login,
             Purpose::Messages(to) => {
                 options = options.set_push_sender(to.clone());
-                (login.set_protocol(ProtocolVersion::RESP3), response_timeout)
+                login.set_protocol(ProtocolVersion::RESP3)
             }
         };
-        let options = options.set_response_timeout(Some(timeout));
+        let options = options.set_response_timeout(Some(purpose.timeout(&self.config)));
         let connecting = async {
             let socket = open_socket(at).await?;
             #[cfg(feature = "tls")]

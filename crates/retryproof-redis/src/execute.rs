@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Executor`]: one operation on the primary, sent once more where that helps.
 
+use std::io;
 use std::sync::Arc;
 
 use redis::{Pipeline, Value};
 use retryproof_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::RedisConfig;
 use crate::connection::{Purpose, Request};
@@ -136,10 +138,21 @@ impl Executor {
         shared: &SharedConnection,
         request: Request<'_>,
     ) -> Result<Value, Failure> {
-        let mut open = shared.acquire().await?;
+        let deadline = Instant::now() + shared.call_timeout();
+        let current = shared.current();
+        // The driver limits an exchange to the time of a call. That is enough for a call that has
+        // not waited for a connection.
+        let mut has_waited = current.is_none();
+        let mut open = match current {
+            Some(open) => open,
+            None => within(deadline, shared.acquire()).await??,
+        };
         let mut retried = false;
         loop {
-            let failure = match self.exchange(&open, request).await {
+            let exchange = self.exchange(&open, request);
+            let answered =
+                if has_waited { within(deadline, exchange).await? } else { exchange.await };
+            let failure = match answered {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -154,8 +167,8 @@ impl Executor {
                     if retried {
                         return Err(failure);
                     }
-                    retried = true;
-                    open = shared.acquire().await?;
+                    (retried, has_waited) = (true, true);
+                    open = within(deadline, shared.acquire()).await??;
                 }
             }
         }
@@ -194,6 +207,12 @@ impl Executor {
             answer => Ok(answer),
         }
     }
+}
+
+/// The output of `work`, or the failure of a server that does not answer in time.
+async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| Failure::Connection(io::Error::from(io::ErrorKind::TimedOut).into());
+    timeout_at(deadline, work).await.map_err(late)
 }
 
 pub(crate) fn unexpected_answer() -> Error {

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use retryproof_core::{Error, Result};
@@ -88,7 +89,13 @@ impl SharedConnection {
         self.current.write().take_if(|current| Arc::ptr_eq(current, open));
     }
 
-    fn current(&self) -> Option<Arc<OpenConnection>> {
+    /// How long a call over this connection may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.purpose.timeout(self.locator.config())
+    }
+
+    /// The connection in use, if there is one.
+    pub(crate) fn current(&self) -> Option<Arc<OpenConnection>> {
         let current = self.current.read();
         current.as_ref().filter(|open| open.epoch == self.locator.epoch()).cloned()
     }

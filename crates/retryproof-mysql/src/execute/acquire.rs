@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Param};
 use retryproof_core::{Error, FencingToken, Identity, StoredResult};
+use tokio::time::Instant;
 
 use super::{Executor, MAX_LOCK_RETRIES};
 use crate::connection::ResultKind;
@@ -40,14 +41,17 @@ impl Executor {
         if !self.returning || has_row {
             statement = Statement::Grant;
         }
-        let mut retries = 0;
+        let (deadline, mut retries) = (self.deadline(), 0);
+        let find = || {
+            self.read_record_until(deadline, CallPriority::Normal, Statement::Find, id)
+        };
         loop {
-            let upserted = match self.upsert(statement, id, req).await {
+            let upserted = match self.upsert(deadline, statement, id, req).await {
                 Ok(upserted) => upserted,
                 // Another transaction has locked the row, for example a joined completion (CMP-7).
                 // The acquire does not wait for it.
                 Err(failure) if failure.recovery == Recovery::RowLocked => {
-                    match self.read_record(CallPriority::Normal, Statement::Find, id).await? {
+                    match find().await? {
                         Some(Record { owner, phase: RecordPhase::InProgress(_), .. })
                             if owner == req.owner =>
                         {
@@ -63,8 +67,7 @@ impl Executor {
                 }
                 // Completed keys are still replayed.
                 Err(failure) if failure.recovery == Recovery::ReadOnly => {
-                    let found = self.read_record(CallPriority::Normal, Statement::Find, id).await;
-                    return match found.map(RecordStatus::of) {
+                    return match find().await.map(RecordStatus::of) {
                         Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
                         _ => Err(failure),
                     };
@@ -106,6 +109,7 @@ impl Executor {
     /// that GRANT would take over.
     async fn upsert(
         &self,
+        deadline: Instant,
         statement: Statement,
         id: &Identity,
         req: &AcquireRequest,
@@ -121,8 +125,9 @@ impl Executor {
         ];
         let granted = |token, took_over| Upserted::Granted(Grant::new(token, req.lease, took_over));
         if self.returning {
-            let result =
-                self.run(CallPriority::Normal, statement, &params, ResultKind::Rows).await?;
+            let result = self
+                .run_until(deadline, CallPriority::Normal, statement, &params, ResultKind::Rows)
+                .await?;
             let record = result.rows.first().map(Record::of).transpose()?;
             return Ok(match record {
                 // The row is that after the statement. Our own, in progress, was granted by GRANT
@@ -141,13 +146,13 @@ impl Executor {
                 record => Upserted::NotGranted(RecordStatus::of(record)),
             });
         }
-        let result = self
-            .run(CallPriority::Normal, Statement::GrantPortable, &params, ResultKind::Counts)
-            .await?;
+        let (priority, statement) = (CallPriority::Normal, Statement::GrantPortable);
+        let result =
+            self.run_until(deadline, priority, statement, &params, ResultKind::Counts).await?;
         if result.insert_id != 0 {
             return Ok(granted(FencingToken::new(result.insert_id / 2), result.insert_id % 2 == 1));
         }
-        let found = self.read_record(CallPriority::Normal, Statement::Find, id).await?;
+        let found = self.read_record_until(deadline, priority, Statement::Find, id).await?;
         Ok(Upserted::NotGranted(RecordStatus::of(found)))
     }
 }

@@ -212,8 +212,7 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let config = table
         .config_at(&through(&proxy))
         .with_max_connections(2)
-        .with_statement_timeout(200 * MS)
-        .with_connect_timeout(200 * MS);
+        .with_call_timeout(200 * MS);
     let store = MysqlStore::connect(config).await.expect("connected");
     let (held, owner) = (id("held"), OwnerId::new());
     grant(&store, &held, owner).await;
@@ -237,12 +236,31 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     execute(&store, &id("fresh"), "result").await;
 }
 
+/// A call ends by its own limit also while a connection opens that the server does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_call_includes_the_wait_for_a_connection() {
+    let table = Table::new().await;
+    let proxy = WireProxy::to(server()).await.expect("a proxy");
+    let config = table.config_at(&through(&proxy)).with_max_connections(2);
+    let config = config.with_call_timeout(200 * MS).with_connect_timeout(5_000 * MS);
+    let store = MysqlStore::connect(config).await.expect("connected");
+    proxy.stall(true);
+    // The first call is sent on an open connection, the next ones need a new one.
+    for _ in 0..3 {
+        let started = Instant::now();
+        let error = store.peek(&id(CANARY)).await.expect_err("stalled");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("in time"), "{error}");
+        assert!(started.elapsed() < 2_000 * MS, "{:?}", started.elapsed());
+    }
+}
+
 /// All places for callers are taken by calls that wait for a lock: others are told so, and holders
 /// still beat and complete (RUN-2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_2_holders_have_connections_of_their_own() {
     let table = Table::new().await;
-    let config = table.config().with_max_connections(4).with_connect_timeout(300 * MS);
+    let config = table.config().with_max_connections(4).with_call_timeout(300 * MS);
     let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
     let (held, locked, owner) = (id("held"), id("locked"), OwnerId::new());
     grant(&store, &held, owner).await;

@@ -140,7 +140,7 @@ async fn sto_4_purge_goes_on_over_batches() {
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;
-    let config = table.config().with_statement_timeout(std::time::Duration::from_secs(1));
+    let config = table.config().with_call_timeout(std::time::Duration::from_secs(1));
     let store = MysqlStore::connect(config).await.expect("connected");
     let fill = format!(
         "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, \

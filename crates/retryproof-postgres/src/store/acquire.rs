@@ -114,7 +114,7 @@ impl PostgresStore {
                     return Ok(Attempt::Blocked(acquired));
                 }
             }
-            if waited >= self.config.timeout {
+            if waited >= self.config.call_timeout {
                 return Err(Error::unavailable(
                     "the record could not be acquired in time: an open transaction has locked \
                      its row, or too many callers try to acquire it",

@@ -53,7 +53,11 @@ async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(
 /// A store that waits for long: on a busy machine an answer that comes late is none of what is
 /// shown here.
 async fn patient(table: &Table) -> Arc<PostgresStore> {
-    let config = table.config().with_timeout(Duration::from_secs(60)).with_max_connections(20);
+    let config = table
+        .config()
+        .with_call_timeout(Duration::from_secs(60))
+        .with_connect_timeout(Duration::from_secs(60))
+        .with_max_connections(20);
     Arc::new(PostgresStore::connect(config).await.expect("connected"))
 }
 
@@ -183,9 +187,10 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
     let (proxy, through) = proxied(&table.url).await;
     let config = retryproof_postgres::PostgresConfig::from_url(&through).expect("a URL");
     let config = config.with_table_name(&table.name).with_pooler(Pooler::Session);
-    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(60)))
-        .await
-        .expect("connected");
+    let config = config
+        .with_call_timeout(Duration::from_secs(60))
+        .with_connect_timeout(Duration::from_secs(60));
+    let store = PostgresStore::connect(config).await.expect("connected");
     let store = Arc::new(store);
     for round in 0..10_u64 {
         let all = granted(&store, &format!("round {round}")).await;

@@ -220,11 +220,29 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_no_connection() {
 }
 
 #[tokio::test]
+async fn sto_5_opening_a_connection_has_a_limit_too() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
+    let config = config.with_call_timeout(Duration::from_secs(60));
+    let store = PostgresStore::connect(config.with_connect_timeout(Duration::from_secs(1)))
+        .await
+        .expect("connected");
+    // The open connections are gone, and a new one gets no answer.
+    proxy.stall(true);
+    proxy.cut();
+    let started = tokio::time::Instant::now();
+    let error = store.peek(&id("k")).await.expect_err("it hangs");
+    assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     let table = Table::new().await;
     let (proxy, through) = proxied(&table.url).await;
     let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
-    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(1)))
+    let store = PostgresStore::connect(config.with_call_timeout(Duration::from_secs(1)))
         .await
         .expect("connected");
     proxy.stall(true);

@@ -122,7 +122,7 @@ async fn sto_5_a_refused_line_is_unavailable_at_once_and_heals() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     let line = Line::new().await;
-    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
     let config = config.with_connect_timeout(Duration::from_millis(200));
     let store = RedisStore::connect(config).await.expect("it connects");
     line.proxy.stall(true);
@@ -139,12 +139,33 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     execute(&store, &id("after"), "x").await;
 }
 
+/// A call ends by its own limit also while a connection opens that the server does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_call_includes_the_wait_for_a_connection() {
+    let line = Line::new().await;
+    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
+    let store = RedisStore::connect(config.with_connect_timeout(Duration::from_secs(5)))
+        .await
+        .expect("it connects");
+    line.proxy.stall(true);
+    // The first call is sent on the open connection, the next ones need a new one.
+    for _ in 0..3 {
+        let started = Instant::now();
+        let error = store.peek(&id(CANARY)).await.expect_err("silence");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("in time"), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
+    line.proxy.stall(false);
+    execute(&store, &id("after"), "x").await;
+}
+
 /// Callers that come while the server is away share one attempt to connect: none of them waits for
 /// the attempts of all the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     let line = Line::new().await;
-    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
     let store = Arc::new(
         RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
             .await
@@ -173,7 +194,7 @@ async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_stopped_server_fails_in_time_and_heals() {
     let line = Line::new().await;
-    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
     let store = RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
         .await
         .expect("ok");

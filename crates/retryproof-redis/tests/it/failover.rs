@@ -217,7 +217,7 @@ async fn sto_1_a_sentinel_less_is_enough() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     let group = Group::start().await;
-    let config = config(&group.url()).with_response_timeout(2 * PATIENCE);
+    let config = config(&group.url()).with_call_timeout(2 * PATIENCE);
     let store = RedisStore::connect(config).await.expect("it connects");
     execute(&store, &id("done"), "result").await;
     replicated(&group.servers[0]).await;

@@ -30,7 +30,7 @@ async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
     let port = listener.local_addr().expect("bound").port();
     // It accepts, and says nothing.
     let error = refused(
-        RedisConfig::new("127.0.0.1", port).with_response_timeout(Duration::from_millis(100)),
+        RedisConfig::new("127.0.0.1", port).with_call_timeout(Duration::from_millis(100)),
     )
     .await;
     is(&error, ErrorKind::Unavailable, "in time");

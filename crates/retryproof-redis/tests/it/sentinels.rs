@@ -200,7 +200,7 @@ async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
     hung.signal("-STOP");
     let sentinel = Sentinel::naming(&old).await;
     let config = config(&format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port));
-    let config = config.with_connect_timeout(3 * PATIENCE).with_response_timeout(3 * PATIENCE);
+    let config = config.with_connect_timeout(3 * PATIENCE).with_call_timeout(3 * PATIENCE);
     let store = Arc::new(RedisStore::connect(config).await.expect("it connects"));
     sentinel.looked(1).await;
     sentinel.name(&hung);

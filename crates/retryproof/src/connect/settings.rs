@@ -105,7 +105,9 @@ fn postgres(
             Pooler::Transaction => retryproof_postgres::Pooler::Transaction,
         });
     }
-    Ok(server.with_timeout(config.operation_timeout * 4 / 5))
+    Ok(server
+        .with_connect_timeout(config.operation_timeout * 4 / 5)
+        .with_call_timeout(config.operation_timeout * 4 / 5))
 }
 
 #[cfg(feature = "mysql")]
@@ -122,10 +124,9 @@ fn mysql(
         once(url, "max-connections", "idempotency.mysql.max-connections")?;
         server = server.with_max_connections(connections);
     }
-    // The second limit applies to a statement that still runs after its call was given up.
     Ok(server
         .with_connect_timeout(config.operation_timeout * 3 / 5)
-        .with_statement_timeout(config.operation_timeout * 2))
+        .with_call_timeout(config.operation_timeout * 4 / 5))
 }
 
 #[cfg(feature = "redis")]
@@ -163,7 +164,7 @@ fn redis(
     }
     Ok(server
         .with_connect_timeout(config.operation_timeout / 5)
-        .with_response_timeout(config.operation_timeout * 2 / 5))
+        .with_call_timeout(config.operation_timeout * 2 / 5))
 }
 
 #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "redis"))]
@@ -195,12 +196,12 @@ mod tests {
         config.redis.prefix = Some("pay".to_owned());
         config.redis.wait_replicas = Some(2);
         for (url, all) in [
-            ("postgres://h/d", &["\"pay\"", "connections: 33", "Transaction", "timeout: 16s"][..]),
+            ("postgres://h/d", &["\"pay\"", "connections: 33", "Transaction", "call_timeout: 16s"][..]),
             (
                 "mysql://h/d",
-                &["\"pay\"", "connections: 33", "connect_timeout: 12s", "statement_timeout: 40s"],
+                &["\"pay\"", "connections: 33", "connect_timeout: 12s", "call_timeout: 16s"],
             ),
-            ("redis://h", &["\"pay\"", "(2, 1s)"]),
+            ("redis://h", &["\"pay\"", "(2, 1s)", "connect_timeout: 4s", "call_timeout: 8s"]),
         ] {
             let shown = shown(url, &config);
             for part in all {
