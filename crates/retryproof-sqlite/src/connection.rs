@@ -123,7 +123,7 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
         (
             ErrorKind::Schema,
             "the database file does not exist yet; call `retryproof::migrate(url)` once, which \
-             creates it (`SqliteStore::migrate()` where only this crate is used)",
+             creates it (`SqliteConfig::migrate()` where only this crate is used)",
         )
     } else {
         (

@@ -81,7 +81,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (
             Schema,
             "the tables of the store are missing or of another version; call \
-             `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used)",
+             `retryproof::migrate(url)` (`SqliteConfig::migrate()` where only this crate is used)",
         ),
         _ => (Unexpected, "SQLite rejected the statement; see the source"),
     }

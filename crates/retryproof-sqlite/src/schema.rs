@@ -69,14 +69,14 @@ pub(crate) fn check(
         Some(found) => Err(Error::new(
             ErrorKind::Schema,
             "the store's schema has an older version; call `retryproof::migrate(url)` \
-             (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
+             (`SqliteConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("found", found)
         .with("expected", VERSION)),
         None => Err(Error::new(
             ErrorKind::Schema,
             "the database has no tables of the store yet; call `retryproof::migrate(url)` once \
-             (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
+             (`SqliteConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("table", table)),
     })

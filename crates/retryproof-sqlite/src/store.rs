@@ -54,15 +54,6 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Creates the file at `path` and its tables, or updates the tables:
-    /// [`SqliteConfig::migrate`] with the defaults.
-    ///
-    /// # Errors
-    /// Those of [`SqliteConfig::migrate`].
-    pub fn migrate(path: impl AsRef<Path>) -> Result<()> {
-        SqliteConfig::new(path).migrate()
-    }
-
     /// Opens the file at `path` with the defaults; see [`open_with`](Self::open_with).
     ///
     /// # Errors
@@ -71,7 +62,7 @@ impl SqliteStore {
         Self::open_with(SqliteConfig::new(path))
     }
 
-    /// Opens a file that [`migrate`](Self::migrate) has prepared. It blocks for some milliseconds:
+    /// Opens a file that [`SqliteConfig::migrate`] has prepared. It blocks for some milliseconds:
     /// call it at start-up.
     ///
     /// # Errors

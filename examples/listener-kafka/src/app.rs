@@ -14,7 +14,7 @@ use retryproof::kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use retryproof::kafka::rdkafka::util::Timeout;
 use retryproof::kafka::{Delivery, KafkaListener};
 use retryproof::listener::{Poison, Verdict};
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -29,7 +29,7 @@ type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 /// The file of receipts and records, so that both are one commit.
 pub(crate) fn engine(db: &Path) -> Result<JoinedEngine<SqliteTx>, BoxError> {
     drop(receipts::open(db)?);
-    SqliteStore::migrate(db)?;
+    SqliteConfig::new(db).migrate()?;
     let engine = IdempotencyEngine::new(SqliteStore::open(db)?.into_shared());
     Ok(engine.joined(SqliteTxSource::open(db)?)?)
 }

@@ -10,7 +10,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{ConnectOptions, HeaderMap};
 use retryproof::listener::{Reason, Verdict};
 use retryproof::nats::{Delivery, NatsListener};
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::{IdempotencyConfig, IdempotencyEngine};
 use tracing_subscriber::EnvFilter;
 
@@ -79,7 +79,7 @@ pub(crate) async fn listen(
         .init();
 
     drop(invoices::open(db)?);
-    SqliteStore::migrate(db)?;
+    SqliteConfig::new(db).migrate()?;
     let mut config = IdempotencyConfig::default();
     config.default_lease = lease;
     let engine =

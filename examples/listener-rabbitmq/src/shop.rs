@@ -12,7 +12,7 @@ use std::time::Duration;
 use retryproof::listener::Verdict;
 use retryproof::observe::{LeaseEvent, Observer};
 use retryproof::rabbitmq::{Consumer, Incoming, Stopper};
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::{IdempotencyEngine, JoinedEngine, Recorded, idempotent};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
@@ -79,7 +79,7 @@ impl Shop {
     pub(crate) async fn listeners(&self) -> Result<(Ledger, Receipts), BoxError> {
         let url = broker::url()?;
         broker::declare(&url, self).await?;
-        SqliteStore::migrate(&self.db)?;
+        SqliteConfig::new(&self.db).migrate()?;
         ledger::migrate(&self.db)?;
         let mut builder = IdempotencyEngine::builder(SqliteStore::open(&self.db)?);
         if let Some(after) = self.die_after {

@@ -33,7 +33,7 @@ fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
     let dir = Dir::new();
     let url = format!("sqlite:{}", dir.file().display());
     let refusals = [
-        SqliteStore::migrate(&url).expect_err("a URL"),
+        SqliteConfig::new(&url).migrate().expect_err("a URL"),
         SqliteStore::open(&url).expect_err("a URL"),
         SqliteTxSource::open("sqlite:k.db").expect_err("a URL"),
     ];
@@ -53,9 +53,9 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     let dir = Dir::new();
     let store = dir.store();
     execute(&store, &id("kept"), "result").await;
-    SqliteStore::migrate(dir.file()).expect("again, beside an open store");
+    SqliteConfig::new(dir.file()).migrate().expect("again, beside an open store");
     drop(store);
-    SqliteStore::migrate(dir.file()).expect("and again");
+    SqliteConfig::new(dir.file()).migrate().expect("and again");
     assert_eq!(replay(&dir.store(), &id("kept")).await, "result");
 }
 
@@ -64,7 +64,7 @@ async fn sto_3_migrate_from_many_at_once() {
     let dir = Dir::new();
     std::thread::scope(|scope| {
         let all: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| SqliteStore::migrate(dir.file()))).collect();
+            (0..8).map(|_| scope.spawn(|| SqliteConfig::new(dir.file()).migrate())).collect();
         for one in all {
             one.join().expect("no panic").expect("migrated");
         }
@@ -100,10 +100,10 @@ fn sto_3_older_and_newer_schemas_are_refused() {
             && text.contains("found = 2"),
         "{text}"
     );
-    let error = SqliteStore::migrate(dir.file()).expect_err("it does not go back");
+    let error = SqliteConfig::new(dir.file()).migrate().expect_err("it does not go back");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     set(0);
-    SqliteStore::migrate(dir.file()).expect("an older one is brought up");
+    SqliteConfig::new(dir.file()).migrate().expect("an older one is brought up");
     SqliteStore::open(dir.file()).expect("and fits now");
     dir.stranger()
         .execute("DELETE FROM retryproof_records_meta WHERE name = 'schema'", [])

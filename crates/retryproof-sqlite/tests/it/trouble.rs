@@ -23,7 +23,7 @@ fn open(path: impl AsRef<Path>) -> Error {
 fn cfg_1_a_missing_directory_is_named() {
     let dir = Dir::new();
     let path = dir.path().join("nowhere").join("records.db");
-    for error in [open(&path), SqliteStore::migrate(&path).expect_err("no directory")] {
+    for error in [open(&path), SqliteConfig::new(&path).migrate().expect_err("no directory")] {
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         let text = error.to_string();
         assert!(text.contains("directory") && text.contains("nowhere"), "{text}");
@@ -42,7 +42,7 @@ fn cmp_8_a_file_that_is_no_database_is_refused_and_left_alone() {
     let dir = Dir::new();
     let text = "this is a letter, not a database. ".repeat(100);
     std::fs::write(dir.file(), &text).expect("written");
-    for error in [open(dir.file()), SqliteStore::migrate(dir.file()).expect_err("no database")] {
+    for error in [open(dir.file()), SqliteConfig::new(dir.file()).migrate().expect_err("no database")] {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("not a SQLite database"), "{error}");
     }
@@ -323,7 +323,7 @@ mod permissions {
         let error = open(dir.file());
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
         assert!(error.to_string().contains("directory"), "{error}");
-        let error = SqliteStore::migrate(dir.path().join("new.db")).expect_err("not writable");
+        let error = SqliteConfig::new(dir.path().join("new.db")).migrate().expect_err("not writable");
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
 
         mode(dir.path(), 0o755);

@@ -47,7 +47,7 @@ use actix_web::{App, HttpResponse, ResponseError};
 use prelude::*;
 use retryproof::actix::{GuardedTx, Idempotency, TxError, idempotent};
 use retryproof::http::{IdempotencyFilter, Policy};
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::store::{OwnedTx as _, TxSource as _};
 use retryproof::{IdempotencyEngine, JoinedEngine, MemoryStore};
 
@@ -158,7 +158,7 @@ async fn wrapped(tx: GuardedTx<SqliteTx>, line: String) -> actix_web::Result<Htt
 async fn cmp_7_a_handler_of_actix_joins_by_taking_the_transaction() {
     let file = File::new();
     let path = file.0.join("lines.db");
-    SqliteStore::migrate(&path).expect("a file");
+    SqliteConfig::new(&path).migrate().expect("a file");
     let source = SqliteTxSource::open(&path).expect("a connection");
     let setup = source.begin().await.expect("a transaction");
     setup.execute_batch("CREATE TABLE lines (line TEXT)").expect("a table");

@@ -177,10 +177,10 @@ fn ann_1_recorded_blocking_functions_run_once() {
 
 #[test]
 fn ann_1_cmp_7_recorded_joined_functions_run_once() {
-    use retryproof::sqlite::{SqliteStore, SqliteTxSource};
+    use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTxSource};
 
     let file = std::env::temp_dir().join(format!("retryproof-expand-{}.db", std::process::id()));
-    SqliteStore::migrate(&file).expect("a file");
+    SqliteConfig::new(&file).migrate().expect("a file");
     let open = || SqliteStore::open(&file).expect("a store");
     let source = SqliteTxSource::open(&file).expect("a connection");
     let orders = Orders::new();

@@ -137,7 +137,7 @@ fn world() -> World {
 
 fn world_with(settings: impl FnOnce(&mut IdempotencyConfig)) -> World {
     let file = File::new();
-    SqliteStore::migrate(file.path()).unwrap();
+    SqliteConfig::new(file.path()).migrate().unwrap();
     let source = SqliteTxSource::open_with(&SqliteConfig::new(file.path())).unwrap();
     let (counters, faults) = (Counters::new(), Arc::default());
     let mut config = IdempotencyConfig::default();
@@ -589,7 +589,7 @@ fn sell_blocking(
 #[test]
 fn ann_1_cmp_7_a_joined_blocking_function_does_the_same() {
     let file = File::new();
-    SqliteStore::migrate(file.path()).unwrap();
+    SqliteConfig::new(file.path()).migrate().unwrap();
     let engine = blocking::Engine::new(SqliteStore::open(file.path()).unwrap()).unwrap();
     let source = SqliteTxSource::open(file.path()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -606,7 +606,7 @@ fn ann_1_cmp_7_a_joined_blocking_function_does_the_same() {
 #[test]
 fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
     let file = File::new();
-    SqliteStore::migrate(file.path()).unwrap();
+    SqliteConfig::new(file.path()).migrate().unwrap();
     let source = SqliteTxSource::open(file.path()).unwrap();
     let refused = IdempotencyEngine::new(MemoryStore::new()).joined(source).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);

@@ -11,7 +11,7 @@ use grpc_payments::proto::{
 };
 use retryproof::http::grpc::FATE;
 use retryproof::http::{GuardedTx, IdempotencyFilter};
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::store::{OwnedTx as _, TxSource as _};
 use retryproof::{IdempotencyEngine, JoinedEngine};
 use tokio::net::TcpListener;
@@ -113,7 +113,7 @@ struct World {
 impl World {
     async fn new(streaming: bool) -> Self {
         let file = File::new();
-        SqliteStore::migrate(file.path()).expect("migrated");
+        SqliteConfig::new(file.path()).migrate().expect("migrated");
         let source = SqliteTxSource::open(file.path()).expect("opened");
         let tx = source.begin().await.expect("a transaction");
         tx.execute_batch("CREATE TABLE ledger (what TEXT NOT NULL)").expect("a table");

@@ -2,7 +2,7 @@
 //! The functions of the attribute's manual: they compile, and run once.
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::store::{OwnedTx, TxSource};
 use retryproof::{IdempotencyEngine, JoinedEngine, MemoryStore, Rejected, idempotent};
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Till {
 
 async fn till() -> Result<(), HandlerError> {
     let file = std::env::temp_dir().join(format!("retryproof-till-{}.db", std::process::id()));
-    SqliteStore::migrate(&file).expect("a file");
+    SqliteConfig::new(&file).migrate().expect("a file");
     let source = SqliteTxSource::open(&file).expect("a connection");
     let tx = source.begin().await.expect("a transaction");
     tx.execute_batch("CREATE TABLE ledger (id INTEGER)").expect("a table");

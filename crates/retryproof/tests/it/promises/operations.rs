@@ -183,7 +183,7 @@ async fn sto_4_the_sql_of_the_page_finds_a_record_by_scope_and_key() {
     use retryproof::store::TxSource as _;
 
     let file = std::env::temp_dir().join(format!("retryproof-find-{}.db", std::process::id()));
-    SqliteStore::migrate(&file).unwrap();
+    SqliteConfig::new(&file).migrate().unwrap();
     let engine = IdempotencyEngine::new(SqliteStore::open(&file).unwrap());
     let done = IdempotencyContext::builder("payments", "-:order-17").build().unwrap();
     let ran = engine.execute(done, || async { Ok::<_, std::io::Error>(()) }).await;
