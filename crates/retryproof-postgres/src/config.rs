@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use retryproof_core::config::{CONNECTION_BOUNDS, is_store_name};
+use retryproof_core::config::{CONNECTION_BOUNDS, Pooler, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
@@ -33,22 +33,6 @@ const DRIVER_PARAMETERS: [&str; 17] = [
     "application_name",
     "options",
 ];
-
-/// Whether a pooler stands between the store and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Pooler {
-    /// [`PostgresStore::connect`](crate::PostgresStore::connect) detects it: it checks on two
-    /// connections, several times each, which server process answers.
-    #[default]
-    Detect,
-    /// No pooler, or one that gives a client the same connection until it disconnects (pgbouncer's
-    /// `session`).
-    Session,
-    /// A pooler that gives each transaction another connection (pgbouncer's `transaction`):
-    /// prepared statements are off, and waiters poll.
-    Transaction,
-}
 
 /// Where connections come from.
 #[derive(Clone)]

@@ -15,11 +15,12 @@ mod statement;
 mod store;
 mod waiters;
 
-pub use config::{Pooler, PostgresConfig};
+pub use config::PostgresConfig;
 pub use join::PostgresDialect;
 #[cfg(feature = "sqlx-08")]
 pub use join::sqlx_08;
 pub use join::transaction::PostgresTx;
+pub use retryproof_core::config::Pooler;
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};
 pub use store::PostgresStore;

@@ -16,12 +16,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use retryproof_core::config::Pooler;
 use retryproof_core::{Error, Result};
 use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::{Pooler, PostgresConfig, Source};
+use crate::config::{PostgresConfig, Source};
 use crate::connection::{are_direct, open, open_with};
 use crate::error::{classify, is_connection_limit};
 use crate::schema;

@@ -7,24 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::config::is_store_name;
+use retryproof_core::config::{Synchronous, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 
 /// The default name of the table of records. Its second table and its index append `_meta` and
 /// `_purge` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
-
-/// How long a commit waits for the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Synchronous {
-    /// Every commit is on disk before it is answered, and survives a power loss.
-    #[default]
-    Full,
-    /// Commits survive the death of the process. A power loss may lose the last of them, so that an
-    /// action may run again.
-    Normal,
-}
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 

@@ -7,10 +7,11 @@ pub(crate) mod retry;
 use std::path::Path;
 use std::time::Duration;
 
+use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
 
-use crate::config::{SqliteConfig, Synchronous};
+use crate::config::SqliteConfig;
 use crate::error::{classify, is_locked};
 
 use retry::{RetryDeadline, pause};

@@ -15,8 +15,9 @@ mod statement;
 mod store;
 mod waiters;
 
-pub use config::{SqliteConfig, Synchronous};
+pub use config::SqliteConfig;
 pub use join::SqliteDialect;
 pub use join::transaction::{SqliteTx, SqliteTxSource};
+pub use retryproof_core::config::Synchronous;
 pub use schema::schema_sql;
 pub use store::SqliteStore;

@@ -38,17 +38,18 @@ pub struct MemorySettings {
 pub struct SqliteSettings {
     /// `sqlite.table-name`: the table of records (STO-3).
     pub table_name: Option<String>,
-    /// `sqlite.synchronous`: how much a commit waits for the disk.
+    /// `sqlite.synchronous`: how long a commit waits for the disk.
     pub synchronous: Option<Synchronous>,
 }
 
-/// How much a commit of the SQLite store waits for the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How long a commit of the SQLite store waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Synchronous {
-    /// `full`: a commit survives a power loss.
+    /// `full`: every commit is on disk before it is answered, and survives a power loss.
+    #[default]
     Full,
-    /// `normal`: a commit survives the death of the process, but a power loss may undo the last
-    /// commits.
+    /// `normal`: commits survive the death of the process. A power loss may lose the last of them,
+    /// so that an action may run again.
     Normal,
 }
 
@@ -61,17 +62,22 @@ pub struct PostgresSettings {
     pub table_name: Option<String>,
     /// `postgres.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
-    /// `postgres.pooler`: the kind of pooler between the store and the server. With `None`, the
-    /// store detects it.
+    /// `postgres.pooler`: whether a pooler stands between the store and the server.
     pub pooler: Option<Pooler>,
 }
 
-/// The kind of pooler between the PostgreSQL store and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether a pooler stands between the PostgreSQL store and the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooler {
-    /// `session`: no pooler, or one that keeps a server connection for each client connection.
+    /// The store detects it when it connects: it checks on two connections, several times each,
+    /// which server process answers.
+    #[default]
+    Detect,
+    /// `session`: no pooler, or one that gives a client the same connection until it disconnects
+    /// (pgbouncer's `session`).
     Session,
-    /// `transaction`: a pooler that assigns a server connection to each transaction.
+    /// `transaction`: a pooler that gives each transaction another connection (pgbouncer's
+    /// `transaction`). Prepared statements are off, and waiters poll.
     Transaction,
 }
 

@@ -65,18 +65,13 @@ fn sqlite(
     mut file: retryproof_sqlite::SqliteConfig,
     config: &IdempotencyConfig,
 ) -> Result<retryproof_sqlite::SqliteConfig> {
-    use retryproof_core::config::Synchronous;
-
     if let Some(table) = &config.sqlite.table_name {
         once(url, "table", "idempotency.sqlite.table-name")?;
         file = file.with_table_name(table);
     }
     if let Some(synchronous) = config.sqlite.synchronous {
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
-        file = file.with_synchronous(match synchronous {
-            Synchronous::Full => retryproof_sqlite::Synchronous::Full,
-            Synchronous::Normal => retryproof_sqlite::Synchronous::Normal,
-        });
+        file = file.with_synchronous(synchronous);
     }
     // The engine has given up a call that waits longer for a locked file (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
@@ -88,8 +83,6 @@ fn postgres(
     mut server: retryproof_postgres::PostgresConfig,
     config: &IdempotencyConfig,
 ) -> Result<retryproof_postgres::PostgresConfig> {
-    use retryproof_core::config::Pooler;
-
     if let Some(table) = &config.postgres.table_name {
         once(url, "table", "idempotency.postgres.table-name")?;
         server = server.with_table_name(table);
@@ -100,10 +93,7 @@ fn postgres(
     }
     if let Some(pooler) = config.postgres.pooler {
         once(url, "pooler", "idempotency.postgres.pooler")?;
-        server = server.with_pooler(match pooler {
-            Pooler::Session => retryproof_postgres::Pooler::Session,
-            Pooler::Transaction => retryproof_postgres::Pooler::Transaction,
-        });
+        server = server.with_pooler(pooler);
     }
     Ok(server
         .with_connect_timeout(config.operation_timeout * 4 / 5)
