@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQLite store: the conformance kit, then what is particular to a file.
 
-mod bounded;
+mod commits;
 mod conformance;
-mod group;
-mod joined;
-mod processes;
+mod join;
 mod schema;
 mod support;
 mod tokens;
 mod trouble;
+mod waiting;

@@ -114,7 +114,7 @@ pub(crate) struct Other {
 impl Other {
     pub(crate) fn start(file: &Path) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("a path"))
-            .args(["processes::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+            .args(["waiting::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
             .env(FILE, file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -3,6 +3,8 @@
 //!
 //! Over 400 lines because every end that a joined call can have is here.
 
+mod bounded;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +21,7 @@ use retryproof_sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, Sqli
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::time::Instant;
 
-use crate::processes::Other;
+use crate::waiting::Other;
 use crate::support::{Dir, Wall, body, request};
 
 const MS: Duration = Duration::from_millis(1);
