@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
+mod identity;
+
 use retryproof_core::store::Peeked;
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::{MysqlConfig, MysqlStore, schema_sql};

@@ -2,6 +2,8 @@
 //! A table for each test on the real server, short words for calls, and the check that nothing
 //! shows a key.
 
+pub(crate) mod server;
+
 use std::error::Error as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

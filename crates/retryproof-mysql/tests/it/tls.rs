@@ -8,7 +8,7 @@ use std::process::Command;
 use retryproof_core::ErrorKind;
 use retryproof_mysql::{MysqlConfig, MysqlStore};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{execute, id, replay, sql, unique};
 
 /// Goes with its test.

@@ -11,7 +11,7 @@ use retryproof_mysql::MysqlStore;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor as _, Row as _};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{Table, completion, execute, grant, id, replay, request, sql, stranger};
 
 /// Microseconds that the server's clock will not reach during a test.

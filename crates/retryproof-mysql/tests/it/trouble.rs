@@ -2,6 +2,9 @@
 //! Servers that cannot be reached, entered, read or written: a typed error that says what to do,
 //! nothing half-written, no key or password shown (ID-4), and recovery without a restart.
 
+mod far;
+mod lines;
+
 use std::time::Duration;
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite, Peeked};
@@ -10,7 +13,7 @@ use retryproof_mysql::{MysqlConfig, MysqlStore};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql,
     stranger, unique, url, url_as,

@@ -102,7 +102,7 @@ async fn cmp_7_mysql_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     let world = world().await;
     let mut other = Command::new(std::env::current_exe().unwrap())
         .args([
-            "joined::interrupted::the_other_process",
+            "join::interrupted::the_other_process",
             "--exact",
             "--nocapture",
             "--test-threads=1",

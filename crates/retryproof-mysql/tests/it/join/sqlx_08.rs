@@ -12,7 +12,7 @@ use sqlx_core_08::pool::PoolOptions;
 use sqlx_core_08::raw_sql::raw_sql;
 use sqlx_mysql_08::{MySql, MySqlConnection, MySqlPool};
 
-use crate::joined::{World, ctx, value, world};
+use crate::join::{World, ctx, value, world};
 use crate::support::{sql, stranger, url};
 
 async fn joined() -> (World, MySqlPool, JoinedEngine<Tx>) {

@@ -12,12 +12,12 @@ use retryproof_testkit::wire::WireProxy;
 use sqlx::{Executor as _, Row as _};
 use tokio::time::Instant;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql,
     stranger,
 };
-use crate::wire::{server, through};
+use crate::round_trips::{server, through};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 use crate::support::{Table, body, request, sql, stranger, url};
 
 mod interrupted;
+mod lost;
+#[cfg(feature = "sqlx-08")]
+mod sqlx_08;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -9,7 +9,7 @@ use retryproof_testkit::wire::WireProxy;
 use tokio::time::timeout;
 
 use crate::support::{Table, id};
-use crate::wire::{server, through};
+use crate::round_trips::{server, through};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
