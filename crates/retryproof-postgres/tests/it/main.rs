@@ -2,21 +2,14 @@
 //! The PostgreSQL store on a real server: the conformance kit, then what is particular to
 //! PostgreSQL.
 
+mod batch;
 mod conformance;
-mod far;
-mod hot;
-mod joined;
-#[cfg(feature = "sqlx-08")]
-mod joined_sqlx_08;
-mod plans;
-mod pushed;
-mod quiet;
+mod join;
+mod round_trips;
 mod schema;
-mod server;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
-mod together;
+mod tokens;
 mod trouble;
-mod upkeep;
-mod wire;
+mod waiting;

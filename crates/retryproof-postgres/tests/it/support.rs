@@ -2,6 +2,8 @@
 //! The servers of the tests, a table for each test, short words for calls, and the check that
 //! nothing shows a key.
 
+pub(crate) mod server;
+
 use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -8,7 +8,7 @@ use retryproof_core::ErrorKind;
 use retryproof_postgres::{PostgresConfig, PostgresStore};
 use tokio::time::Instant;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{execute, id, replay};
 
 #[tokio::test]

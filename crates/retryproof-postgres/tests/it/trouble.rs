@@ -5,6 +5,9 @@
 //! Over 400 lines because every trouble is one test, and all of them share the ways to make
 //! trouble.
 
+mod far;
+mod locked_rows;
+
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{Table, body, completion, execute, grant, id, replay, request};
 
 #[tokio::test]

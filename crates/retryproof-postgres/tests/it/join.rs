@@ -3,6 +3,9 @@
 //!
 //! Over 400 lines because every test needs the same ledger and its transactions.
 
+#[cfg(feature = "sqlx-08")]
+mod sqlx_08;
+
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -346,7 +349,7 @@ async fn the_other_process() {
 async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     let world = world().await;
     let mut other = Command::new(std::env::current_exe().unwrap())
-        .args(["joined::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["join::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
         .env(OTHER, format!("{} {}", world.table.name, world.table.url))
         .stdout(Stdio::piped())
         .spawn()

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{Table, completion, grant, id, replay};
-use crate::wire::proxied;
+use crate::round_trips::proxied;
 
 const MANY: usize = 96;
 

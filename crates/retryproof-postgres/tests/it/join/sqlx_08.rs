@@ -11,7 +11,7 @@ use sqlx_core_08::executor::Executor as _;
 use sqlx_core_08::raw_sql::raw_sql;
 use sqlx_postgres_08::{PgConnection, PgPool};
 
-use crate::joined::{World, ctx, value, world};
+use crate::join::{World, ctx, value, world};
 use crate::support::hex;
 
 async fn joined() -> (World, PgPool, JoinedEngine<Tx>) {

@@ -9,7 +9,7 @@ use retryproof_testkit::wire::WireProxy;
 use tokio::time::timeout;
 
 use crate::support::{Table, id, postgres};
-use crate::wire::proxied;
+use crate::round_trips::proxied;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -2,6 +2,9 @@
 //! What goes over the wire: one round trip for each call (ACQ-8), and what becomes of a line that
 //! is cut or stalls.
 
+mod plans;
+mod writes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
