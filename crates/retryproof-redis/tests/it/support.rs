@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Servers shared and private, short words for calls, and the check that nothing shows a key.
 
+pub(crate) mod server;
+
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use retryproof_core::{
 };
 use retryproof_redis::{RedisConfig, RedisStore};
 
-use crate::server::Server;
+use crate::support::server::Server;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use retryproof_core::ErrorKind;
 use retryproof_redis::{RedisConfig, RedisStore};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{CANARY, assert_masked, execute, id, own_prefix, replay};
 
 /// A directory that goes with its test.

@@ -2,13 +2,17 @@
 //! Bad input and servers in trouble: a typed error that says what to do, nothing run, nothing
 //! harmed, recovery without a restart.
 
+mod far;
+mod lines;
+mod refused;
+
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, DAY, LONG, ask, assert_masked, body, completion, config, connected, execute, grant, id,
     is, key_of, own_prefix, refused, replay, request, service, stranger,

@@ -8,7 +8,7 @@ use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, ask, assert_masked, completion, execute, grant, id, key_of, own_prefix, replay, request,
 };

@@ -9,7 +9,7 @@ use retryproof_core::{IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{DAY, completion, config, execute, grant, id, own_prefix, replay, request};
 
 async fn proxy(server: &Server) -> WireProxy {

@@ -2,6 +2,8 @@
 //! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is
 //! counted.
 
+mod answers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
 use tokio::time::Instant;
 
-use crate::server::{Group, Server};
+use crate::support::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
 /// Longer than a fail-over takes. A sentinel that was held up for 2 s by a loaded machine does

@@ -12,7 +12,7 @@ use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
 use tokio::time::Instant;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, LONG, assert_masked, completion, execute, grant, id, own_prefix, replay, request,
 };

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{LONG, ask, config, grant, id};
 
 const PATIENCE: Duration = Duration::from_secs(20);

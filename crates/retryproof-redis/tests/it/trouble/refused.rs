@@ -7,7 +7,7 @@ use retryproof_core::store::{FencedWrite, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
-use crate::server::Server;
+use crate::support::server::Server;
 use crate::support::{
     CANARY, LONG, ask, completion, config, connected, execute, grant, id, is, own_prefix, refused,
     replay, request, service,
@@ -114,7 +114,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
 
     // As the crate's page lists them.
-    let page = include_str!("../../README.md");
+    let page = include_str!("../../../README.md");
     let rights = page
         .split("At a sentinel: `")
         .nth(1)
@@ -136,7 +136,7 @@ async fn sto_5_a_missing_right_is_named() {
     let login =
         |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
     // As the crate's page lists them.
-    let page = include_str!("../../README.md");
+    let page = include_str!("../../../README.md");
     let listed = page
         .split("ACL SETUSER app ")
         .nth(1)

@@ -67,7 +67,7 @@ struct Other {
 impl Other {
     fn start(url: &str, prefix: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("a path"))
-            .args(["processes::the_other_process", "--exact", "--nocapture"])
+            .args(["waiting::the_other_process", "--exact", "--nocapture"])
             .env(SERVER, url)
             .env(PREFIX, prefix)
             .stdin(Stdio::piped())
