@@ -2,6 +2,8 @@
 //! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that knows the
 //! statements.
 
+mod writes;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Only `migrate()` creates tables, and a schema that does not fit is an error that names it (STO-3).
 
+mod identity;
+
 use retryproof_core::store::Peeked;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_postgres::{PostgresStore, schema_sql};

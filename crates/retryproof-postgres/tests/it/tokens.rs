@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Purge};
 use retryproof_core::{CodecId, IdempotencyStore, OwnerId, Payload};
-use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
+use retryproof_postgres::{Pooler, PostgresStore};
 
 use crate::support::{DAY, LONG, Table, completion, execute, grant, id, request};
 
@@ -241,35 +241,4 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
         store.complete(&id, owner, &completion("tombstone")).await.expect("completed"),
         FencedWrite::Applied
     );
-}
-
-/// Lets the process's clock go on by `time`.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
-
-#[tokio::test]
-async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
-    let table = Table::new().await;
-    let url = format!("{}?application_name={}", table.url, table.name);
-    // Without connections for notifications.
-    let config = PostgresConfig::from_url(&url).expect("a valid URL");
-    let config = config.with_table_name(&table.name).with_pooler(Pooler::Transaction);
-    let store = PostgresStore::connect(config).await.expect("connected");
-    let mut stranger = table.stranger().await;
-    let newest = format!(
-        "SELECT max(extract(epoch FROM backend_start)*1000000)::bigint FROM pg_stat_activity \
-         WHERE application_name='{}'",
-        table.name
-    );
-    store.peek(&id("k")).await.expect("read");
-    let first = stranger.number(&newest).await;
-    pass(Duration::from_secs(299)).await;
-    store.peek(&id("k")).await.expect("read");
-    assert_eq!(stranger.number(&newest).await, first);
-    pass(Duration::from_secs(301)).await;
-    store.peek(&id("k")).await.expect("read");
-    assert!(stranger.number(&newest).await > first, "the old connection was used");
 }

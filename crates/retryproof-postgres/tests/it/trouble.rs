@@ -6,6 +6,7 @@
 //! trouble.
 
 mod far;
+mod lines;
 mod locked_rows;
 
 use std::time::Duration;
@@ -399,141 +400,11 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
 }
 
 #[tokio::test]
-async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
-    for url in [postgres(), pgbouncer()] {
-        let table = Table::new().await;
-        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
-        let id = id("held");
-        let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
-        let Ok(Acquired::Granted(first)) = store.acquire(&id, &brief).await else {
-            panic!("not granted")
-        };
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let mut joined = table.stranger().await;
-        joined.run(format!("BEGIN; SELECT * FROM \"{}\" FOR UPDATE", table.name)).await;
-        let started = tokio::time::Instant::now();
-        match store.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
-            Acquired::Busy { remaining, token } => {
-                assert_eq!((remaining, token), (Duration::ZERO, first.token))
-            }
-            other => panic!("{other:?}"),
-        }
-        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-        // It leaves nothing behind: the row is free again as soon as it is let go.
-        joined.run("ROLLBACK").await;
-        assert!(grant(&store, &id, OwnerId::new()).await.took_over);
-    }
-}
-
-#[tokio::test]
-async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
-    let table = Table::new().await;
-    let store =
-        PostgresStore::connect(table.config().with_max_connections(2)).await.expect("connected");
-    let (locked, free, owner) = (id("locked"), id("free"), OwnerId::new());
-    grant(&store, &locked, owner).await;
-    grant(&store, &free, owner).await;
-    let mut joined = table.stranger().await;
-    joined
-        .run(format!(
-            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
-            table.name,
-            hex("locked")
-        ))
-        .await;
-    let started = tokio::time::Instant::now();
-    let (one, other, through) = tokio::join!(
-        store.extend(&locked, owner, LONG),
-        store.release(&locked, owner),
-        store.extend(&free, owner, LONG)
-    );
-    for error in [one.expect_err("locked"), other.expect_err("locked")] {
-        assert!(error.is_retryable() && error.to_string().contains("transactions"), "{error}");
-    }
-    assert_eq!(through.expect("a beat gets through"), FencedWrite::Applied);
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-    joined.run("ROLLBACK").await;
-    assert_eq!(store.extend(&locked, owner, LONG).await.expect("extended"), FencedWrite::Applied);
-}
-
-#[tokio::test]
 async fn cfg_1_encryption_that_is_not_to_be_had_is_refused() {
     let table = Table::new().await;
     let error = refused(on(&format!("{}?sslmode=require", table.url), &table)).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("sslmode"), "{error}");
-}
-
-#[tokio::test]
-async fn run_2_beats_have_connections_of_their_own() {
-    let table = Table::new().await;
-    let store = std::sync::Arc::new(
-        PostgresStore::connect(table.config().with_max_connections(4)).await.expect("connected"),
-    );
-    let (held, owner) = (id("held"), OwnerId::new());
-    grant(&store, &held, owner).await;
-    let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
-    assert!(matches!(store.acquire(&id("locked"), &brief).await, Ok(Acquired::Granted(_))));
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let mut joined = table.stranger().await;
-    joined
-        .run(format!(
-            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
-            table.name,
-            hex("locked")
-        ))
-        .await;
-    // Each of these holds a connection for a quarter of a second, and there are two for them.
-    let acquires: Vec<_> = (0..40)
-        .map(|_| {
-            let store = std::sync::Arc::clone(&store);
-            tokio::spawn(async move {
-                store.acquire(&id("locked"), &request(OwnerId::new())).await.map(drop)
-            })
-        })
-        .collect();
-    let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let started = tokio::time::Instant::now();
-        assert_eq!(
-            store.extend(&held, owner, LONG).await.expect("a beat gets through"),
-            FencedWrite::Applied
-        );
-        slowest = slowest.max(started.elapsed());
-    }
-    assert_eq!(
-        store.complete(&held, owner, &completion("done")).await.expect("completed"),
-        FencedWrite::Applied
-    );
-    assert!(slowest < Duration::from_secs(1), "a beat took {slowest:?}");
-    let mut starved = 0;
-    for acquire in acquires {
-        if let Err(error) = acquire.await.expect("no panic") {
-            assert!(error.is_retryable(), "{error}");
-            starved += 1;
-        }
-    }
-    println!("slowest beat {slowest:?}; {starved} of 40 acquires were not answered in time");
-    joined.run("ROLLBACK").await;
-}
-
-#[tokio::test]
-async fn id_2_nothing_in_a_key_ends_a_literal() {
-    for url in [postgres(), pgbouncer()] {
-        let table = Table::new().await;
-        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
-        let drop_table = format!("'; DROP TABLE \"{}\"; --", table.name);
-        for key in
-            [&*drop_table, "$1", "\\x00", "\\'; SELECT 1; --", "%s{}", "decode('','hex')", "E'\\''"]
-        {
-            execute(&store, &id(key), key).await;
-            assert_eq!(replay(&store, &id(key)).await, key);
-            assert!(matches!(store.peek(&id(&format!("{key} "))).await, Ok(Peeked::Absent)));
-        }
-        let rows = format!("SELECT count(*) FROM \"{}\"", table.name);
-        assert_eq!(table.stranger().await.number(rows).await, 7);
-    }
 }
 
 #[tokio::test]

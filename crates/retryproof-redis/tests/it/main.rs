@@ -9,5 +9,6 @@ mod sentinel;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod tokens;
 mod trouble;
 mod waiting;

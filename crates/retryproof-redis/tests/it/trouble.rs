@@ -321,62 +321,6 @@ async fn id_2_nothing_in_scope_or_key_is_taken_for_syntax() {
 }
 
 #[tokio::test]
-async fn cmp_2_a_late_completion_by_the_recorded_owner_counts() {
-    let store = RedisStore::connect(config(&service("RETRYPROOF_TEST_REDIS", "redis")))
-        .await
-        .expect("it connects");
-    let (id, owner) = (id("k"), OwnerId::new());
-    let brief = AcquireRequest::new(owner, Duration::from_millis(10), DAY);
-    assert!(matches!(store.acquire(&id, &brief).await, Ok(Acquired::Granted(_))));
-    while !matches!(store.peek(&id).await, Ok(Peeked::Absent)) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    assert_eq!(
-        store.complete(&id, owner, &completion("late")).await.expect("completed"),
-        FencedWrite::Applied
-    );
-    match store.peek(&id).await {
-        Ok(Peeked::Complete(stored)) => assert_eq!(body(&stored), "late"),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
-    let server = Server::start("").await;
-    let prefix = own_prefix();
-    let store =
-        RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
-    let (id, owner) = (id("k"), OwnerId::new());
-    grant(&store, &id, owner).await;
-    // As if it had been granted by a clock that is an hour ahead.
-    let ahead = 9_000_000_000_000_000_u64;
-    let mut conn = server.stranger().await;
-    let key = key_of(&prefix, &id);
-    let _: i64 = redis::cmd("SETRANGE")
-        .arg(&key)
-        .arg(20)
-        .arg(ahead.to_string())
-        .query_async(&mut conn)
-        .await
-        .expect("written");
-    assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
-    assert!(
-        matches!(store.peek(&id).await, Ok(Peeked::Absent)),
-        "what is left of it is absent for everybody"
-    );
-    assert!(store.get(&id).await.expect("inspected").is_none());
-    assert_eq!(store.stats().await.expect("counted").records, 0);
-    assert_eq!(
-        store.complete(&id, owner, &completion("x")).await.expect("answered"),
-        FencedWrite::NotOwner
-    );
-    assert_eq!(store.release(&id, owner).await.expect("answered"), FencedWrite::AlreadyApplied);
-    let next = grant(&store, &id, OwnerId::new()).await;
-    assert!(next.token.get() == ahead + 1 && !next.took_over, "{next:?}");
-}
-
-#[tokio::test]
 async fn cmp_9_a_value_over_the_limit_is_too_large() {
     let server = Server::start("proto-max-bulk-len 2mb").await;
     let store = connected(&server).await;

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite};
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{DAY, Stranger, Table, grant, hex, id, pgbouncer, postgres, request};
+use super::on;
+use crate::support::{
+    DAY, LONG, Stranger, Table, completion, grant, hex, id, pgbouncer, postgres, request,
+};
 
 const CALLERS: usize = 50;
 
@@ -150,4 +153,116 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
             lock.run("ROLLBACK").await;
         }
     }
+}
+
+#[tokio::test]
+async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
+    for url in [postgres(), pgbouncer()] {
+        let table = Table::new().await;
+        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+        let id = id("held");
+        let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+        let Ok(Acquired::Granted(first)) = store.acquire(&id, &brief).await else {
+            panic!("not granted")
+        };
+        sleep(Duration::from_millis(20)).await;
+        let mut joined = table.stranger().await;
+        joined.run(format!("BEGIN; SELECT * FROM \"{}\" FOR UPDATE", table.name)).await;
+        let started = Instant::now();
+        match store.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
+            Acquired::Busy { remaining, token } => {
+                assert_eq!((remaining, token), (Duration::ZERO, first.token))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        // It leaves nothing behind: the row is free again as soon as it is let go.
+        joined.run("ROLLBACK").await;
+        assert!(grant(&store, &id, OwnerId::new()).await.took_over);
+    }
+}
+
+#[tokio::test]
+async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
+    let table = Table::new().await;
+    let store =
+        PostgresStore::connect(table.config().with_max_connections(2)).await.expect("connected");
+    let (locked, free, owner) = (id("locked"), id("free"), OwnerId::new());
+    grant(&store, &locked, owner).await;
+    grant(&store, &free, owner).await;
+    let mut joined = table.stranger().await;
+    joined
+        .run(format!(
+            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
+            table.name,
+            hex("locked")
+        ))
+        .await;
+    let started = Instant::now();
+    let (one, other, through) = tokio::join!(
+        store.extend(&locked, owner, LONG),
+        store.release(&locked, owner),
+        store.extend(&free, owner, LONG)
+    );
+    for error in [one.expect_err("locked"), other.expect_err("locked")] {
+        assert!(error.is_retryable() && error.to_string().contains("transactions"), "{error}");
+    }
+    assert_eq!(through.expect("a beat gets through"), FencedWrite::Applied);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    joined.run("ROLLBACK").await;
+    assert_eq!(store.extend(&locked, owner, LONG).await.expect("extended"), FencedWrite::Applied);
+}
+
+#[tokio::test]
+async fn run_2_beats_have_connections_of_their_own() {
+    let table = Table::new().await;
+    let store = Arc::new(
+        PostgresStore::connect(table.config().with_max_connections(4)).await.expect("connected"),
+    );
+    let (held, owner) = (id("held"), OwnerId::new());
+    grant(&store, &held, owner).await;
+    let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+    assert!(matches!(store.acquire(&id("locked"), &brief).await, Ok(Acquired::Granted(_))));
+    sleep(Duration::from_millis(20)).await;
+    let mut joined = table.stranger().await;
+    joined
+        .run(format!(
+            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
+            table.name,
+            hex("locked")
+        ))
+        .await;
+    // Each of these holds a connection for a quarter of a second, and there are two for them.
+    let acquires: Vec<_> = (0..40)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                store.acquire(&id("locked"), &request(OwnerId::new())).await.map(drop)
+            })
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        sleep(Duration::from_millis(20)).await;
+        let started = Instant::now();
+        assert_eq!(
+            store.extend(&held, owner, LONG).await.expect("a beat gets through"),
+            FencedWrite::Applied
+        );
+        slowest = slowest.max(started.elapsed());
+    }
+    assert_eq!(
+        store.complete(&held, owner, &completion("done")).await.expect("completed"),
+        FencedWrite::Applied
+    );
+    assert!(slowest < Duration::from_secs(1), "a beat took {slowest:?}");
+    let mut starved = 0;
+    for acquire in acquires {
+        if let Err(error) = acquire.await.expect("no panic") {
+            assert!(error.is_retryable(), "{error}");
+            starved += 1;
+        }
+    }
+    println!("slowest beat {slowest:?}; {starved} of 40 acquires were not answered in time");
+    joined.run("ROLLBACK").await;
 }
