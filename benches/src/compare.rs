@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contenders in turn: ratios that survive a machine which is shared.
+//! Runs contenders in turn, so that their ratios are stable on a shared machine.
 
 use std::time::Instant;
 
-/// One way of doing the work. Each call of `batch` does some of it and says what one operation
-/// cost, in whatever unit the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
+/// One way to do the work. Each call of `batch` does some of it and returns the cost of one
+/// operation, in the unit that the suite compares: nanoseconds, microseconds of a server's CPU,
+/// bytes.
 pub struct Contender<'a> {
     name: &'static str,
     batch: Box<dyn FnMut() -> f64 + 'a>,
@@ -23,7 +24,7 @@ impl std::fmt::Debug for Contender<'_> {
     }
 }
 
-/// How a contender did.
+/// The result of a contender.
 #[derive(Debug, Clone)]
 pub struct Median {
     /// Its name.
@@ -43,10 +44,10 @@ impl Median {
     }
 }
 
-/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; each
-/// round begins with another one, so that a drift of the machine's speed hits all alike. They
-/// follow each other in the same order always: nobody runs twice in a row, on what it has warmed
-/// for itself. The first one is the floor.
+/// Runs `rounds` rounds after one that warms up. In each round, every contender runs one batch.
+/// Each round begins with another contender, so that a drift of the machine's speed affects all
+/// alike. The order is always the same, so no contender runs twice in a row with the caches that it
+/// has warmed. The first contender is the floor.
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
     let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {
@@ -74,7 +75,7 @@ pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Medi
         .collect()
 }
 
-/// Nanoseconds per operation of `operations` calls of `work`, which is told their numbers.
+/// Nanoseconds per operation of `operations` calls of `work`, which gets the number of each call.
 pub fn nanos(operations: u64, mut work: impl FnMut(u64)) -> f64 {
     let start = now();
     for n in 0..operations {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `mariadb`: the MySQL store on MariaDB beside bare prepared statements by the same driver.
 //!
-//! The floor writes and reads a table of the same schema on the same server, each statement a
-//! transaction of its own, as durable as ours, under the same isolation level.
+//! The floor writes and reads a table of the same schema on the same server. Each statement is a
+//! separate transaction, as durable as ours and with the same isolation level.
 //!
 //! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
 //! on them belong together.
@@ -29,14 +29,14 @@ use crate::servers::{
 };
 
 const SUITE: &str = "mariadb";
-/// Records to replay that are too many to be known to the store's process.
+/// Records to replay: too many for the store's process to remember.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 
 const WRITES: &str = "two bare durable writes";
 const SELECT: &str = "bare SELECT by key";
 
-/// The server, and a family of tables that goes with the run.
+/// The server, and a family of tables that is dropped with the run.
 pub(crate) struct Place {
     url: String,
     name: String,
@@ -44,7 +44,7 @@ pub(crate) struct Place {
     tables: std::sync::Mutex<Vec<String>>,
 }
 
-/// A table of ours, bare: one connection for each task.
+/// The floor on a table of the same schema, with one connection for each task.
 struct Bare {
     connections: Vec<Mutex<MySqlConnection>>,
     insert: Arc<str>,
@@ -52,7 +52,7 @@ struct Bare {
     select: Arc<str>,
 }
 
-/// With the settings of the store's own connections.
+/// A connection with the settings of the store's connections.
 async fn connect(url: &str) -> Result<MySqlConnection, String> {
     let options = MySqlConnectOptions::from_str(url).map_err(text)?;
     let options = options
@@ -134,7 +134,7 @@ impl Place {
         row.try_get::<i64, _>(0).map(i64::unsigned_abs).map_err(text)
     }
 
-    /// Completed records of the numbers below `records`.
+    /// Fills in complete records with the numbers below `records`.
     async fn fill(&self, part: &str, records: u64) -> Result<(), String> {
         self.migrated(part).await?;
         let table = self.table(part);
@@ -340,7 +340,7 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
 }
 
 /// 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A deadlock is
-/// a lost race, and nobody's error.
+/// a lost race and no error for a caller.
 fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     const ROUNDS: u64 = 300;
     runtime.block_on(async {
@@ -402,7 +402,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })
 }
 
-/// With 10 k and with many records.
+/// The same operations with 10,000 and with many records.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `postgres`: the PostgreSQL store beside bare prepared statements by the same driver.
 //!
-//! The floor writes and reads a table of the same schema on the same server, each statement a
-//! transaction of its own, as durable as ours: what the store adds is what it says in SQL, its own
-//! connections, and the checks of the answer.
+//! The floor writes and reads a table of the same schema on the same server. Each statement is a
+//! separate transaction, as durable as ours. What the store adds is its SQL, its connections, and
+//! the checks of the answer.
 //!
 //! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
 //! on them belong together.
@@ -34,20 +34,20 @@ use crate::servers::{
 };
 
 const SUITE: &str = "postgres";
-/// Records to replay that are too many to be known to the store's process.
+/// Records to replay: too many for the store's process to remember.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
 /// Rows of the purge.
 const OVER: u64 = 200_000;
 
-/// The server, and a family of tables that goes with the run.
+/// The server, and a family of tables that is dropped with the run.
 pub(crate) struct Place {
     url: String,
     name: String,
     control: Mutex<PgConnection>,
 }
 
-/// A table of ours, bare: one connection for each task.
+/// The floor on a table of the same schema, with one connection for each task.
 struct Bare {
     connections: Vec<Mutex<PgConnection>>,
     insert: Arc<str>,
@@ -61,7 +61,7 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 }
 
 fn config(url: &str, table: &str) -> Result<PostgresConfig, String> {
-    // What it finds out about a pooler by itself costs a few statements more.
+    // Detecting a pooler would cost a few more statements.
     Ok(PostgresConfig::from_url(url)
         .map_err(text)?
         .with_table_name(table)
@@ -128,7 +128,7 @@ impl Place {
         row.try_get(0).map_err(text)
     }
 
-    /// Completed records of the numbers below `records`, kept for `rest` from now.
+    /// Fills in complete records with the numbers below `records`, which expire after `rest`.
     async fn fill(&self, part: &str, records: u64, rest: &str) -> Result<(), String> {
         self.migrated(part).await?;
         let sql = format!(
@@ -396,7 +396,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
 }
 
-/// Transactions of the database so far. A process tells of its own when it ends, or has been idle
+/// Transactions of the database so far. A process reports its own when it ends, or has been idle
 /// for a while.
 async fn transactions(place: &Place) -> Result<u64, String> {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -406,14 +406,14 @@ async fn transactions(place: &Place) -> Result<u64, String> {
     place.number(sql.into()).await.map(i64::unsigned_abs)
 }
 
-/// What replays and executions leave behind: log bytes, index writes.
+/// What replays and executions write: log bytes and index entries.
 fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     runtime.block_on(async {
         let store = place.store("strange", 4).await?;
         let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
         let mut least = i64::MAX;
-        // The log is the whole server's: somebody else's writes are in one of the takes, not in
-        // all. A replay that wrote would be.
+        // The log belongs to the whole server. Other writes are in some of the takes; the writes of
+        // a replay would be in all of them.
         for take in 0..8 {
             place.settle().await?;
             replay(&*store, take * 1_000).await?;
@@ -459,7 +459,7 @@ fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<()
     })
 }
 
-/// How fast expired records go, and what a caller notices of it.
+/// How fast a purge deletes expired records, and how much it delays a caller.
 fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     runtime.block_on(async {
         place.fill("over", OVER, "-2 days").await?;
@@ -503,7 +503,7 @@ fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), St
     })
 }
 
-/// With 10 k and with many records.
+/// The same operations with 10,000 and with many records.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `redis`: the Redis store beside bare commands by the same driver.
 //!
-//! The floor sends the two writes and the one read that nobody can save, over one shared connection
-//! as ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
+//! The floor sends the two writes and the one read that no store can avoid, over one shared
+//! connection as ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use crate::servers::{
 };
 
 const SUITE: &str = "redis";
-/// Records to replay that are too many to be known to the store's process.
+/// Records to replay: too many for the store's process to remember.
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 const MANY: usize = 512;
 
-/// How long an answer may take: a timer for each call, as in the store.
+/// How long an answer may take. Each call has a timer, as in the store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const WRITES: &str = "two raw writes";
 const GET: &str = "GET";
 
-/// The databases of one server that this suite uses, beside 0, where the tests are.
+/// The databases of the server that this suite uses. The tests use database 0.
 const FEW: u32 = 13;
 const FULL: u32 = 14;
 
-/// A complete record, up to the value; the crate's page says what it means.
+/// The header of a complete record; the crate's page describes it.
 const HEAD: &str = "rp1C0123456789abcdef0000000000000001000000000000000";
 
-/// The server, and the prefix of the keys that go with the run.
+/// The server, and the prefix of the run's keys.
 pub(crate) struct Place {
     url: String,
     prefix: String,
@@ -76,7 +76,7 @@ impl Place {
         Ok(Arc::new(Bare { connection, prefix: self.prefix.clone() }))
     }
 
-    /// Complete records of the numbers below `records`.
+    /// Fills in complete records with the numbers below `records`.
     async fn fill(&self, db: u32, records: u64) -> Result<(), String> {
         let mut connection = connection(&self.at(db)).await?;
         let value: Vec<u8> = [HEAD.as_bytes(), &VALUE].concat();
@@ -96,10 +96,10 @@ impl Place {
         Ok(())
     }
 
-    /// Until the server has written its log anew, which a fill makes it do, and has moved the
-    /// records to the larger tables that so many take. Meanwhile a look-up goes to two tables. It
-    /// moves them for a millisecond each time that it looks after itself: so it does that more
-    /// often for as long.
+    /// Waits until the server has rewritten its log, which a fill triggers, and has moved the
+    /// records to a larger hash table. Until then each look-up reads two tables. The server moves
+    /// records for a millisecond in each of its cycles, so this raises the frequency of the cycles
+    /// meanwhile.
     async fn settle(&self, records: u64) -> Result<(), String> {
         let ask = |words: &'static [&str]| {
             let mut cmd = Cmd::new();
@@ -133,7 +133,7 @@ impl Place {
         Err("the server has been writing its log anew for five minutes".into())
     }
 
-    /// Calls of all commands so far.
+    /// How many commands the server has run so far.
     async fn calls(&self) -> Result<u64, String> {
         let mut cmd = Cmd::new();
         cmd.arg("INFO").arg("stats");
@@ -143,7 +143,7 @@ impl Place {
             .ok_or_else(|| "INFO without a count".into())
     }
 
-    /// Removes the keys of the run, and nobody else's.
+    /// Removes the keys of the run only.
     pub(crate) async fn clear(&self) -> Result<(), String> {
         for db in [0, FEW, FULL] {
             let mut connection = connection(&self.at(db)).await?;
@@ -179,7 +179,7 @@ async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
     client.get_multiplexed_async_connection_with_config(&patience).await.map_err(text)
 }
 
-/// The key of a record, as the crate's page says.
+/// The key of a record, as the crate's page describes it.
 fn record(prefix: &str, number: u64) -> String {
     format!("{prefix}:{{{}:{SCOPE}:{}}}", SCOPE.len(), key(number))
 }
@@ -359,7 +359,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })
 }
 
-/// With 10 k and with many records, in a database each.
+/// The same operations with 10,000 and with many records, each in a separate database.
 pub(crate) fn grown(
     report: &mut Report,
     runtime: &Runtime,

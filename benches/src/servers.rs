@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the suites of the server stores share: where the servers are, keys, tasks that ask at once,
-//! and the cost per operation as the table grows.
+//! What the suites of the server stores share: the servers' addresses, keys, concurrent tasks, and
+//! the cost per operation as the table grows.
 //!
-//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor
-//! that is as cheap as it can be. The cores are kept awake meanwhile ([`awake`]).
+//! One thread runs the client's tasks, so that neither side pays for waking another thread. That
+//! makes the floor as cheap as possible. Meanwhile [`awake`] keeps the cores awake.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -27,10 +27,11 @@ pub(crate) mod long;
 pub(crate) const SCOPE: &str = "payments.created";
 pub(crate) const TTL: Duration = Duration::from_secs(86_400);
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-/// What a call returned, as it is stored.
+/// The value that a call returns, as it is stored.
 pub(crate) const VALUE: [u8; 200] = [7; 200];
 
-/// Where a service is: its variable, else what `cargo xtask services up` wrote.
+/// The URL of a service: its variable in the environment, or else in the file that `cargo xtask
+/// services up` wrote.
 pub(crate) fn url(service: &str) -> Result<String, String> {
     let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
     let file = crate::root().join("target/services/env");
@@ -82,15 +83,14 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The keys of the numbers below `records` in their order: an index filled in order is filled
-/// quickly.
+/// The keys of the numbers below `records`, sorted, because an index is filled faster in order.
 pub(crate) fn sorted_keys(records: u64) -> Vec<String> {
     let mut keys: Vec<String> = (0..records).map(key).collect();
     keys.sort_unstable();
     keys
 }
 
-/// A number for a new key; those that tables are filled with are below.
+/// A number for a new key, above those that tables are filled with.
 fn fresh(count: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
     NEXT.fetch_add(count, Ordering::Relaxed)
@@ -104,7 +104,7 @@ pub(crate) fn request() -> AcquireRequest {
     AcquireRequest::new(OwnerId::new(), LEASE, TTL)
 }
 
-/// Acquire and complete, as an execution does.
+/// Acquires and completes, as an execution does.
 pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Result<(), String> {
     let (id, request) = (identity(number)?, request());
     let acquired = store.acquire(&id, &request).await.map_err(text)?;
@@ -124,7 +124,7 @@ pub(crate) async fn replay(store: &impl IdempotencyStore, number: u64) -> Result
     }
 }
 
-/// Which operation it is: the task that asks, and a number of its own.
+/// Which operation it is: its task, and a number of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) task: usize,
@@ -133,7 +133,7 @@ pub(crate) struct Turn {
 
 type Asked = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// One way of doing an operation; the floor is one too, and pays for the same box.
+/// One way to run an operation. The floor is one too, and pays for the same boxed future.
 pub(crate) struct Way {
     name: &'static str,
     work: Arc<dyn Fn(Turn) -> Asked + Send + Sync>,
@@ -171,7 +171,7 @@ impl Way {
     }
 }
 
-/// How much is measured: rounds, tasks that ask at once, operations of each in a round.
+/// How much is measured: rounds, concurrent tasks, and operations of each task in a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) rounds: usize,
@@ -179,14 +179,14 @@ pub(crate) struct Shape {
     pub(crate) each: u64,
 }
 
-/// Microseconds of an operation in each way, the first one being the floor: the time of a round
-/// over its operations.
+/// Microseconds for an operation in each way: the time of a round divided by its operations. The
+/// first way is the floor.
 pub(crate) fn measure(
     runtime: &Runtime,
     shape: Shape,
     ways: Vec<Way>,
 ) -> Result<Vec<Median>, String> {
-    // Many tasks leave no core the time to sleep.
+    // With many tasks no core has time to sleep.
     let _awake = (shape.tasks == 1).then(awake::Awake::start);
     measured(runtime, shape, ways)
 }
@@ -230,7 +230,7 @@ async fn all(
     Ok(())
 }
 
-/// Operations a second, and beside the floor's.
+/// Operations per second, and their ratio to the floor's.
 pub(crate) fn rate(what: String, median: &Median, floor: &Median) -> Row {
     Row::new(what, 1e6 / median.cost, "/s").beside(floor.name, 1.0 / median.times(floor))
 }
@@ -249,8 +249,8 @@ pub(crate) struct Filled {
 /// As many keys are replayed again and again.
 pub(crate) const HOT: u64 = 500;
 
-/// The cost of an operation with many records beside that with few, measured in turn; and the bare
-/// driver's, which tells what of it is the server's own.
+/// The cost of an operation with many records beside that with few, measured in turn, and that of
+/// the bare driver, which shows the server's share.
 pub(crate) fn growth(
     report: &mut Report,
     runtime: &Runtime,

@@ -2,9 +2,8 @@
 //! Suite `sqlite`: durable executions beside two bare durable writes by the same driver, replays
 //! beside a bare SELECT.
 //!
-//! The floor has the same table, the same index and the same durability (WAL,
-//! `synchronous = FULL`): one prepared INSERT and one prepared UPDATE of 200 bytes, each a commit
-//! of its own.
+//! The floor has the same table, the same index and the same durability (WAL, `synchronous =
+//! FULL`): one prepared INSERT and one prepared UPDATE of 200 bytes, each in a separate commit.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,8 +29,7 @@ const ROUNDS: usize = 41;
 /// Executions before the first one counts.
 const WARM_UP: u64 = 400;
 
-/// A folder of the suite's own on the disk that the build is on: the system's temporary one may be
-/// memory.
+/// A folder on the disk of the build, because the system's temporary folder may be in memory.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -57,7 +55,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the store is measured against.
+/// The floor: the same writes without the store.
 struct Floor(Connection);
 
 impl Floor {
@@ -118,7 +116,7 @@ fn identity(number: u64) -> Identity {
     Identity::of(SCOPE, key(number)).expect("a valid identity")
 }
 
-/// Acquire and complete, as an execution does.
+/// Acquires and completes, as an execution does.
 async fn execution(store: &SqliteStore, number: u64) -> Result<(), String> {
     let id = identity(number);
     let request = AcquireRequest::new(OwnerId::new(), LEASE, TTL);
@@ -170,7 +168,7 @@ fn executions(
         *counter += 1;
         *counter
     };
-    // A commit costs about twice as much while the log file still grows: past that first.
+    // A commit costs about twice as much while the log file still grows, so this grows it first.
     for number in 0..WARM_UP {
         let far = WARM_UP * 1_000 + number;
         floor.two_writes(far, &value).map_err(|error| error.to_string())?;
@@ -294,7 +292,7 @@ fn replays(
     let ids: Vec<_> = (1..=500).map(identity).collect();
     let request = AcquireRequest::new(OwnerId::new(), LEASE, TTL);
     let medians = runtime.block_on(async {
-        // In place on this thread: none of these waits.
+        // These calls run on this thread, and none of them waits.
         interleave(
             ROUNDS,
             vec![
@@ -335,7 +333,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number % 500).unwrap_or(0)
 }
 
-/// A call that does not wait; `None` when it would.
+/// The result of a call that is ready at its first poll; `None` otherwise.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -344,7 +342,7 @@ fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Microseconds of one of a batch.
+/// Microseconds for each operation of a batch.
 fn micros(work: impl FnMut(u64)) -> f64 {
     nanos(BATCH, work) / 1_000.0
 }

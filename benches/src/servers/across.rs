@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiters in other processes: how soon they hold a result, and what a thousand of them ask of the
-//! store.
+//! Waiters in other processes: how soon they have a result, and how many statements a thousand of
+//! them send.
 //!
-//! The children are this program again. They are told what to do by lines and stamp their answers
-//! with the host's monotonic clock, which all processes read alike.
+//! The children run this program again. They read commands as lines, and stamp their answers with
+//! the host's monotonic clock, which is the same for all processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -21,13 +21,13 @@ use crate::report::{Report, Row};
 
 /// How long a waiter waits at most.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Keys that are waited for at a time, and how often.
+/// How many keys are waited for at a time, and how often.
 const KEYS: usize = 8;
 const GROUPS: usize = 40;
 /// Waiters on one key, and the processes that they are in.
 pub(crate) const WAITERS: u64 = 1_000;
 pub(crate) const PROCESSES: u64 = 4;
-/// How long the one who runs makes the others wait.
+/// How long the running call makes the others wait.
 pub(crate) const HOLD: Duration = Duration::from_secs(3);
 
 fn nanos() -> i64 {
@@ -40,7 +40,7 @@ fn context(key: &str) -> Result<IdempotencyContext, String> {
     builder.lease(LEASE).wait_timeout(PATIENCE).build().map_err(text)
 }
 
-/// What a child does: answers lines until there are no more.
+/// Runs a child: it answers lines until its input ends.
 pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String> {
     let engine = runtime.block_on(async { IdempotencyEngine::new(store) });
     println!("@ready");
@@ -69,7 +69,7 @@ pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String>
     Ok(())
 }
 
-/// When the result was in hand.
+/// When the waiter had the result.
 async fn wait(engine: &IdempotencyEngine, key: &str) -> Result<i64, String> {
     let ran = || async { Err::<String, _>(std::io::Error::other("it ran here")) };
     match engine.execute(context(key)?, ran).await {
@@ -101,7 +101,7 @@ async fn crowd(engine: &IdempotencyEngine, key: &str, count: u64) -> Result<(u64
     Ok((runs, results))
 }
 
-/// A child, and its ears and mouth.
+/// A child process with its input and output.
 pub(crate) struct Other {
     process: Child,
     to: Arc<Mutex<ChildStdin>>,
@@ -109,8 +109,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts a child of the suite and waits until it has connected. `name` is what its tables or
-    /// keys are called.
+    /// Starts a child of the suite and waits until it has connected. `name` names its tables or
+    /// keys.
     pub(crate) fn start(suite: &str, name: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
         let mut process = Command::new(program)
@@ -154,8 +154,8 @@ impl Drop for Other {
     }
 }
 
-/// From the moment before this process sends the completion to the result in the hands of a waiter
-/// in another one: median and 99th percentile.
+/// The time from before this process sends the completion until a waiter in another process has the
+/// result: median and 99th percentile.
 pub(crate) fn wake_up(
     report: &mut Report,
     runtime: &Runtime,
@@ -172,7 +172,7 @@ pub(crate) fn wake_up(
             .map(|at| {
                 let (engine, to) = (engine.clone(), Arc::clone(&other.to));
                 let key = format!("wake-{group}-{at}");
-                // Out of step with the polls, and late enough for them to be at their slowest.
+                // Not in step with the polls, and late enough for the longest poll interval.
                 let pause = 120 + (group * 37 + at * 61) % 97;
                 runtime.spawn(async move {
                     let since = AtomicI64::new(0);
@@ -211,9 +211,9 @@ pub(crate) fn wake_up(
     Ok(())
 }
 
-/// A thousand callers of one key in four processes: runs, and what they ask of the store. `calls`
-/// reads how many statements the server has seen; `beside` is how many of them a process sends to
-/// connect, and `polls` how many one waiter sends in [`HOLD`].
+/// A thousand callers of one key in four processes: how often the action runs, and how many
+/// statements they send. `calls` reads how many statements the server has run; `beside` is how many
+/// of them a process sends to connect, and `polls` how many one waiter sends in [`HOLD`].
 pub(crate) fn crowds(
     report: &mut Report,
     suite: &str,
@@ -237,7 +237,7 @@ pub(crate) fn crowds(
         results += got.parse::<u64>().map_err(|_| answer.clone())?;
     }
     let took = begin.elapsed();
-    // Servers that count in their processes tell when these end.
+    // Servers that count in each process report the counts when it ends.
     drop(others);
     let sent = calls()?.saturating_sub(before) as f64;
     if results != WAITERS {

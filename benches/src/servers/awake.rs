@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Awake`]: keeps the cores from falling asleep while client and server hand each other the word.
+//! [`Awake`]: keeps the cores awake while client and server take turns.
 //!
-//! One task that asks leaves both cores idle half of the time. A core of a virtual machine that
-//! idles too long is taken off its host's core: it comes back late and finds its caches cold, so
-//! that the next gap is longer still. Two states are stable, one half as fast as the other, and a
-//! floor and a store that differ by 3 us a call can end up in one each: measured 1.1 to 2.0 x from
-//! one process to the next for the same two ways of reading, 1.0 to 1.1 x on cores that stay awake.
-//! What is to be compared is the work, not the sleep.
+//! With one calling task, both cores are idle half of the time. The host takes a virtual core that
+//! idles too long off its physical core. It comes back late and with cold caches, so the next gap
+//! is longer still. There are two stable states, one half as fast as the other, and a floor and a
+//! store that differ by 3 us per call can end up in different ones: the same two ways of reading
+//! differed by 1.1 to 2.0 x from one process to the next, and by 1.0 to 1.1 x on cores that stay
+//! awake. The suites compare the work, not the sleep.
 //!
-//! So one process for each core spins in the scheduler's idle class, which gives way at once to
-//! whatever else wants to run. That is `chrt` and `taskset` of util-linux, since Rust without
-//! `unsafe` has no call for it.
+//! So one process for each core spins in the scheduler's idle class, which yields at once to every
+//! other process. It is started by `chrt` and `taskset` of util-linux, because Rust without
+//! `unsafe` has no call for that.
 
 use std::process::{Child, Command, Stdio};
 
-/// What the child's first argument says instead of a suite.
+/// The child's first argument, in place of a suite.
 pub(crate) const CHILD: &str = "awake";
 
-/// While it lives, no core sleeps.
+/// Keeps all cores awake until it is dropped.
 pub(crate) struct Awake(Vec<Child>);
 
 impl Awake {
@@ -40,7 +40,7 @@ impl Drop for Awake {
             if let Ok(Some(status)) = spinner.try_wait() {
                 warn(&format!("a spinner ended early: {status}"));
             }
-            // One that has ended is what is wanted.
+            // A child that has already ended needs no kill.
             let _ = spinner.kill();
             let _ = spinner.wait();
         }
@@ -64,7 +64,7 @@ fn spinner(core: usize) -> Result<Child, String> {
         .map_err(|error| format!("chrt (Debian: util-linux): {error}"))
 }
 
-/// The child: spins until it is killed, or its parent is gone.
+/// The child: spins until it is killed, or its parent has ended.
 pub(crate) fn spin(args: &[String]) -> Result<(), String> {
     let [parent] = args else { return Err("awake: the child takes the id of its parent".into()) };
     let parent: u32 = parent.parse().map_err(|error| format!("the parent's id: {error}"))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `growth`: the cost of an operation with five million records beside that with ten
-//! thousand. To fill the tables takes minutes, so it runs only when it is named.
+//! thousand. Filling the tables takes minutes, so the suite runs only when it is named.
 
 use crate::heap::HeapCounter;
 use crate::report::Report;
@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// What the machine has reserved, in words.
+/// The huge pages that the machine has reserved, as text.
 fn huge_pages(meminfo: &str) -> &'static str {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     match line.and_then(|count| count.trim().parse::<u64>().ok()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2) on the real server: with rows returned by the acquire, and on the path for
-//! servers that cannot.
+//! The kit (STO-2) on the real server: with rows that the acquire returns, and on the path for
+//! servers that return none.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 
 use crate::support::{Table, sql, stranger, url};
 
-/// Rows of the application, in the database of the store.
+/// The application's rows, in the store's database.
 struct Rows(Arc<Table>);
 
 impl Rows {
@@ -28,7 +28,7 @@ impl Ledger<MysqlTx> for Rows {
     }
 
     async fn lose(&self, tx: &mut MysqlTx) {
-        // What is left after a deadlock.
+        // What a deadlock leaves.
         tx.execute(raw_sql("ROLLBACK")).await.expect("the transaction is gone");
     }
 
@@ -72,7 +72,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
             }
         }
     };
-    // Moves with every row that is not as it was.
+    // Changes when any row changes.
     let writes = move || {
         let text = format!("CHECKSUM TABLE `{}`", table.name);
         async move {

@@ -63,7 +63,7 @@ impl World {
         stranger().await.fetch_one(count).await.unwrap().get(0)
     }
 
-    /// Completed, failed, lost; each lease ended once.
+    /// How many leases were completed, failed and lost; each lease ends once.
     pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
@@ -160,8 +160,8 @@ async fn cmp_7_cmp_2_mysql_a_refused_completion_fails_the_call_and_its_writes_ar
     world.end().await;
 }
 
-/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the
-/// record's row is locked.
+/// RUN-1, RUN-3: the heartbeat keeps the lease during a long transaction, and ends before the
+/// transaction locks the record's row.
 #[tokio::test]
 async fn cmp_7_run_3_mysql_a_long_transaction_keeps_its_lease() {
     let world = world().await;
@@ -192,7 +192,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
     write(&mut tx, &world.ledger(), "k").await;
     let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
     let pending = held.complete_in(&mut tx, joined).await.unwrap();
-    // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
+    // The lease runs out while the row is locked: no caller gets the key, and no caller hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
     let busy =
@@ -211,7 +211,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
     let (outcome, heard) = waiter.await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("joined".to_owned()));
     assert!(heard - committed < 5_000 * MS, "{:?}", heard - committed);
-    assert_eq!(world.rows().await, 1, "whoever has the result sees the writes");
+    assert_eq!(world.rows().await, 1, "a caller that has the result sees the writes");
     Arc::try_unwrap(world).ok().expect("the last").end().await;
 }
 
@@ -219,7 +219,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
 async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     let world = world().await;
     let ledger = world.ledger();
-    // Rolled back by a drop, and found out in the background.
+    // A drop rolls the transaction back, and the lease is released in the background.
     let held = world.held("1").await;
     let mut tx = world.pool.begin().await.unwrap();
     write(&mut tx, &ledger, "1").await;
@@ -227,7 +227,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     drop((tx, pending));
     assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
     assert_eq!(world.counters.read().taken_over, 0);
-    // COMMIT's answer lost, either way.
+    // The answer of the COMMIT is lost, whether or not the commit happened.
     for commits in [false, true] {
         let held = world.held("2").await;
         let mut tx = world.pool.begin().await.unwrap();
@@ -240,7 +240,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
         assert_eq!(pending.in_doubt().await.unwrap(), commits);
     }
     assert_eq!(world.replay("2").await, "two");
-    // On a connection that is gone the record cannot be written.
+    // On a lost connection the record cannot be written.
     let held = world.held("3").await;
     let mut tx = world.pool.begin().await.unwrap();
     let row = tx.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
@@ -253,13 +253,13 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     world.end().await;
 }
 
-/// MariaDB from 11.6.2 on: what a transaction at REPEATABLE READ has not read as it now is, it may
-/// not update. The beats change the record's row all the time.
+/// From 11.6.2 on, MariaDB does not let a transaction at REPEATABLE READ update a row that has
+/// changed since its snapshot. The heartbeats change the record's row all the time.
 #[tokio::test]
 async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapshot_isolation() {
     let known = raw_sql("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
     if stranger().await.fetch_optional(known).await.unwrap().is_none() {
-        eprintln!("SKIPPED: this server knows no innodb_snapshot_isolation");
+        eprintln!("SKIPPED: this server has no innodb_snapshot_isolation");
         return;
     }
     let world = world().await;
@@ -268,7 +268,7 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
         IdempotencyContext::builder("mysql.tests", key).lease(300 * MS).build().unwrap()
     };
     let strict = "SET SESSION innodb_snapshot_isolation=ON, SESSION tx_isolation='REPEATABLE-READ'";
-    // It reads, goes on for several beats, and writes.
+    // The transaction reads, lasts for several heartbeats, and then writes.
     let act = async |tx: &mut MySqlConnection| {
         tx.execute(AssertSqlSafe(format!("SELECT count(*) FROM {ledger}"))).await.unwrap();
         tokio::time::sleep(1_000 * MS).await;
@@ -286,8 +286,7 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     let outcome = outcome.await;
     assert!(matches!(outcome, Ok(Outcome::Executed(_))), "{outcome:?}");
 
-    // In a transaction that the program began, too; of which the other statements keep their
-    // snapshot.
+    // The same in a transaction that the program began. Its other statements keep their snapshot.
     let Ok(Acquisition::Granted(held)) = world.engine.try_acquire(&short("held")).await else {
         panic!("not granted")
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that knows the
-//! statements.
+//! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that has
+//! prepared the statements.
 
 mod writes;
 
@@ -20,14 +20,14 @@ use crate::support::{DAY, LONG, Table, completion, execute, grant, id, replay, r
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Where the server listens.
+/// The address of the server.
 pub(crate) fn server() -> SocketAddr {
     let url = url();
     let (_, place) = url.split_once('@').expect("a user in the URL");
     place.split_once('/').expect("a database in the URL").0.parse().expect("a numeric address")
 }
 
-/// The URL by way of the proxy.
+/// The server's URL, through the proxy.
 pub(crate) fn through(proxy: &WireProxy) -> String {
     url().replace(&server().to_string(), &proxy.addr().to_string())
 }
@@ -49,7 +49,7 @@ impl Counted {
         counted
     }
 
-    /// Has the one connection learn every statement.
+    /// Prepares every statement on the one connection.
     async fn warm(&self, store: &MysqlStore) {
         let (done, gone) = (id("warm"), id("warm and gone"));
         execute(store, &done, "warm").await;
@@ -71,7 +71,7 @@ impl Counted {
         assert_eq!(store.release(&gone, owner).await.expect("released"), FencedWrite::Applied);
     }
 
-    /// The trips that `call` takes.
+    /// The round trips of `call`.
     async fn trips<T>(&self, call: impl Future<Output = T>) -> (u64, T) {
         let before = self.proxy.flights();
         let answer = call.await;
@@ -83,7 +83,7 @@ impl Counted {
         (trips, answer.expect("answered"))
     }
 
-    /// A record whose lease is over; whether the store was told before that it is busy.
+    /// Creates a record whose lease has ended. If `met` is set, the store has seen it busy before.
     async fn dead(&self, key: &str, met: bool) -> Identity {
         let id = id(key);
         let owner = OwnerId::new();
@@ -150,7 +150,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
     );
     assert_eq!(trips, 2, "an acquire whose answer was lost, repeated by its owner");
 
-    // Another process replays what this one has completed: first contact.
+    // Another process replays what this one has completed, at first contact.
     let config = counted.table.config_at(&through(&counted.proxy));
     let other = MysqlStore::connect(config).await.expect("the store connects");
     let fresh = id("only here");
@@ -158,7 +158,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
     let (trips, replayed) = counted.trips(other.acquire(&id("k0"), &request(OwnerId::new()))).await;
     assert!(matches!(replayed, Ok(Acquired::Complete(_))));
     assert_eq!(trips, 1, "replay at first contact");
-    // And finds what this one has released.
+    // It finds the key that this process has released.
     let mut trips = Vec::new();
     for round in 0..2 {
         let released = id(&format!("released elsewhere{round}"));
@@ -169,11 +169,11 @@ async fn acq_8_every_operation_is_one_round_trip() {
         assert!(matches!(granted, Ok(Acquired::Granted(grant)) if !grant.took_over));
         trips.push(took);
     }
-    // The first one has the connection learn the statement.
+    // The first call prepares the statement on the connection.
     assert_eq!(trips[1], 2, "acquire after a release in another process");
 }
 
-/// What the docs say that it costs where an INSERT returns no rows.
+/// The cost that the docs state for servers whose INSERT returns no rows.
 #[tokio::test]
 async fn acq_8_without_returning_a_duplicate_costs_two() {
     let counted = Counted::new(false).await;
@@ -195,8 +195,8 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     assert_eq!(trips, 1, "takeover");
 }
 
-/// CMP-7: beside the action's own statements there are three, and a fourth where the program began
-/// the transaction.
+/// CMP-7: three round trips in addition to the action's statements, and a fourth if the program
+/// began the transaction.
 #[tokio::test]
 async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
     let counted = Counted::new(true).await;
@@ -215,13 +215,13 @@ async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
         assert_eq!(rows.expect("written"), 1);
         let (committed, answer) = counted.trips(tx.commit_tx()).await;
         answer.expect("committed");
-        // The first one has the connection learn the statement. The ping of the pool may leave with
-        // the commit.
+        // The first transaction prepares the statement on the connection. The pool's ping may be
+        // sent together with the commit.
         if round > 0 {
             assert_eq!((begun, written), (1, 1));
             assert!((1..=2).contains(&committed), "{committed}");
         }
-        // The pool pings a connection that comes back. Nothing else is counted before that.
+        // The pool pings a connection that is returned. Counting starts only after that.
         let returned = async {
             while pool.num_idle() == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

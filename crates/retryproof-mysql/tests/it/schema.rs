@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
+//! Only `migrate()` creates tables, and a schema that does not fit is an error that names it
+//! (STO-3).
 
 mod identity;
 
@@ -44,7 +45,7 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     execute(&store, &id("kept"), "result").await;
     table.config().migrate().await.expect("again, beside a store at work");
     assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
-    // The records, and the version.
+    // The table of records and that of the version.
     assert_eq!(tables_like(&table.name).await, 2);
 }
 
@@ -125,7 +126,7 @@ async fn sto_3_two_tables_in_one_database_do_not_meet() {
     );
 }
 
-/// Names that only quoting tells from words of SQL, and names that are refused before anything is
+/// Names that would be SQL keywords without quotes, and names that are refused before anything is
 /// sent.
 #[tokio::test]
 async fn sto_3_a_table_name_cannot_inject() {
@@ -163,7 +164,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         assert!(error.to_string().contains("retryproof::migrate(url)"), "{error}");
         assert_masked(&error);
     }
-    // Back again, without a restart.
+    // The table is back, and the store works without a restart.
     table.config().migrate().await.expect("migrated");
     execute(&store, &id, "result").await;
 }

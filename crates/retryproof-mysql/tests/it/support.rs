@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table for each test on the real server, short words for calls, and the check that nothing
+//! A table for each test on the real server, short functions for calls, and the check that nothing
 //! shows a key.
 
 pub(crate) mod server;
@@ -19,10 +19,11 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The value of a line that `cargo xtask services` wrote, or of the variable.
+/// The variable of this name in the environment, or else in the file that `cargo xtask services`
+/// wrote.
 pub(crate) fn service(name: &str) -> Option<String> {
     if let Ok(value) = std::env::var(name) {
         return Some(value);
@@ -64,7 +65,7 @@ pub(crate) async fn sql(conn: &mut MySqlConnection, text: &str) -> u64 {
         .rows_affected()
 }
 
-/// A migrated table that goes with its test.
+/// A migrated table that is dropped with its test.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) name: String,
@@ -92,7 +93,7 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// On a thread and a runtime of its own, since it may run inside one.
+    /// On a separate thread and runtime, because the drop may happen inside a runtime.
     fn drop(&mut self) {
         let (url, name) = (self.url.clone(), self.name.clone());
         let gone = std::thread::spawn(move || {
@@ -140,7 +141,7 @@ pub(crate) async fn grant(store: &MysqlStore, id: &Identity, owner: OwnerId) -> 
     }
 }
 
-/// Acquires and completes.
+/// Acquires the key and completes it.
 pub(crate) async fn execute(store: &MysqlStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
@@ -150,7 +151,7 @@ pub(crate) async fn execute(store: &MysqlStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate gets.
+/// The result that a duplicate call gets.
 pub(crate) async fn replay(store: &MysqlStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -158,7 +159,7 @@ pub(crate) async fn replay(store: &MysqlStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor what it came from shows a key, a value or a password.
+/// ID-4: neither the error nor its sources show a key, a value or a password.
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

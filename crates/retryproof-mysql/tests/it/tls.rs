@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Encrypted connections, with the feature `tls`: a server whose certificate is signed by an
-//! authority of the test's own.
+//! Encrypted connections, with the feature `tls`: a server whose certificate is signed by the
+//! test's own authority.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use retryproof_mysql::{MysqlConfig, MysqlStore};
 use crate::support::server::Server;
 use crate::support::{execute, id, replay, sql, unique};
 
-/// Goes with its test.
+/// Removed with its test.
 struct Certificate(PathBuf);
 
 impl Certificate {
@@ -65,7 +65,8 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
         execute(&store, &key, "result").await;
         assert_eq!(replay(&store, &key).await, "result");
     }
-    // The server wants it; the URL does not. And an authority that is nobody's.
+    // The server requires encryption and the URL disables it; then an authority that the host does
+    // not trust.
     for query in ["ssl-mode=disabled", "ssl-mode=verify_ca"] {
         let error = MysqlStore::connect(config(query)).await.expect_err(query);
         assert_eq!(error.kind(), ErrorKind::Config, "{query}: {error:?}");

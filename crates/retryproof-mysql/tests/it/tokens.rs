@@ -20,8 +20,7 @@ async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
     grant.token
 }
 
-/// As if the server's clock had been ahead, and has stepped back since: over a release, a takeover
-/// and an expired result.
+/// As if the server's clock had stepped back, after a release, a takeover and an expired result.
 #[tokio::test]
 async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     let table = Table::new().await;
@@ -56,8 +55,8 @@ async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     }
 }
 
-/// A grant that waited for the row's lock has read its clock before others were granted and
-/// released: the token is drawn under the lock.
+/// A grant that waits for the row's lock read the clock before other grants and releases happened.
+/// Its token is chosen under the lock, so it is still the largest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     let table = Table::new().await;
@@ -83,8 +82,8 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     }
 }
 
-/// What a release leaves looks deleted through every call, and a purge takes it only when no
-/// statement can be under way that is older.
+/// Every call treats a released record as deleted, and a purge removes it only when no older
+/// statement can still be running.
 #[tokio::test]
 async fn run_4_what_a_release_leaves_looks_deleted() {
     let table = Table::new().await;
@@ -113,7 +112,7 @@ async fn run_4_what_a_release_leaves_looks_deleted() {
     assert!(!grant(&store, &key, OwnerId::new()).await.took_over);
 }
 
-/// More than one batch, and what is live stays.
+/// The purge needs several batches, and keeps live records.
 #[tokio::test]
 async fn sto_4_purge_goes_on_over_batches() {
     let table = Table::new().await;
@@ -132,7 +131,7 @@ async fn sto_4_purge_goes_on_over_batches() {
     assert_eq!(replay(&store, &id("live")).await, "result");
 }
 
-/// On a disk that is slow at it: a batch takes longer than a call may.
+/// The trigger makes a batch take longer than a call may.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;

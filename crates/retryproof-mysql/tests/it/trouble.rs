@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that cannot be reached, entered, read or written: a typed error that says what to do,
-//! nothing half-written, no key or password shown (ID-4), and recovery without a restart.
+//! Servers that cannot be reached, or that refuse logins, reads or writes: a typed error that names
+//! the remedy, nothing half-written, no key or password shown (ID-4), and recovery without a
+//! restart.
 
 mod far;
 mod lines;
@@ -19,7 +20,7 @@ use crate::support::{
     stranger, unique, url, url_as,
 };
 
-/// The error of a connect and of a migrate, which must agree.
+/// The error of `connect`, which must have the kind of that of `migrate`.
 async fn refused(url: &str) -> Error {
     let config = MysqlConfig::from_url(url)
         .expect("a valid URL")
@@ -42,7 +43,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 
 #[tokio::test]
 async fn sto_5_nobody_listens() {
-    // A port that was free a moment ago.
+    // The port was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("bound")
         .local_addr()
@@ -63,7 +64,7 @@ async fn sto_5_somebody_else_listens() {
         loop {
             let (line, _) = listener.accept().await?;
             line.writable().await?;
-            // The first says something that is no greeting, the others nothing at all.
+            // The first connection sends bytes that are no greeting; the others send nothing.
             if lines.is_empty() {
                 line.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
             }
@@ -90,13 +91,13 @@ async fn sto_5_a_wrong_user_password_or_database_is_a_matter_of_configuration() 
     says(&error, ErrorKind::Config, &["database", "does not exist"]);
 }
 
-/// An account that goes with its test.
+/// An account that is dropped with its test.
 struct Account(String);
 
 impl Account {
     async fn new(grants: &[String]) -> Self {
         let mut conn = stranger().await;
-        // A user is shown as little as a key.
+        // An error shows neither a user nor a key.
         let name = unique(CANARY);
         sql(&mut conn, &format!("CREATE USER '{name}'@'%' IDENTIFIED BY '{CANARY}'")).await;
         for grant in grants {
@@ -119,7 +120,7 @@ async fn sto_5_a_missing_privilege_is_named() {
     let table = Table::new().await;
     let on = |what: &str, suffix: &str| format!("GRANT {what} ON `{}{suffix}`", table.name);
 
-    // None at all on the database.
+    // No privilege on the database.
     let stranger_to_it = Account::new(&[]).await;
     says(
         &refused(&stranger_to_it.url()).await,
@@ -128,7 +129,7 @@ async fn sto_5_a_missing_privilege_is_named() {
     );
     stranger_to_it.gone().await;
 
-    // It may look, and replay, but not write.
+    // The user may read and replay, but not write.
     let owner = OwnerId::new();
     let (held, done) = (id("held"), id("done"));
     let full = table.store().await;
@@ -148,10 +149,10 @@ async fn sto_5_a_missing_privilege_is_named() {
         assert_masked(&error);
     }
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
-    // Migrating what is there asks for nothing.
+    // A migration with nothing to do needs no privilege.
     config.migrate().await.expect("nothing to do");
 
-    // Granted meanwhile: it goes on, without a restart.
+    // After the privilege is granted, the store works without a restart.
     let mut conn = stranger().await;
     sql(&mut conn, &format!("{} TO '{}'@'%'", on("INSERT, UPDATE, DELETE", ""), reader.0)).await;
     execute(&store, &key, "result").await;
@@ -182,7 +183,7 @@ async fn sto_5_a_read_only_server_still_replays() {
         says(&error, ErrorKind::Unavailable, &["read-only", "primary"]);
         assert_masked(&error);
     }
-    // Whether this process knew the key or not.
+    // Whether or not this process has seen the key complete.
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&other, &id("done")).await, "result");
     sql(&mut server.root().await, "SET GLOBAL read_only = 0").await;
@@ -211,7 +212,7 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
             match store.complete(&key, owner, &big).await {
                 Ok(done) => assert_eq!(done, FencedWrite::Applied),
                 Err(error) => {
-                    // The record stands as it was; a smaller result, or a tombstone, may still fit.
+                    // The record is unchanged. A smaller result, or a tombstone, may still fit.
                     assert!(matches!(store.peek(&key).await, Ok(Peeked::Busy { .. })));
                     break 'full error;
                 }
@@ -237,7 +238,7 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     let error = store.complete(&key, owner, &of(most + 1)).await.expect_err("too large");
     says(&error, ErrorKind::TooLarge, &["max_allowed_packet"]);
     assert_masked(&error);
-    // The largest fits, with a long key, there and back.
+    // The largest value fits beside a long key, in both directions.
     assert_eq!(
         store.complete(&key, owner, &of(most)).await.expect("completed"),
         FencedWrite::Applied
@@ -247,8 +248,8 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         other => panic!("{other:?}"),
     }
 
-    // Lowered behind the store's back: sessions from now on know it, and the store learns it from
-    // the first that it opens.
+    // The limit is lowered while the store runs. It applies to new sessions, so the store reads it
+    // when it opens its next connection.
     let (key, owner) = (id("lowered"), OwnerId::new());
     grant(&store, &key, owner).await;
     sql(&mut server.root().await, "SET GLOBAL max_allowed_packet = 1048576").await;
@@ -260,7 +261,7 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     .await
     .expect("listed");
     for (session,) in sessions {
-        // It may be gone by now.
+        // The connection may be gone by now.
         let _ = sqlx::query(AssertSqlSafe(format!("KILL {session}"))).execute(&mut root).await;
     }
     let error = store.complete(&key, owner, &of(most)).await.expect_err("too large");
@@ -282,7 +283,7 @@ async fn sto_5_a_server_without_free_connections() {
     let error = MysqlStore::connect(server.config()).await.expect_err("no connection is free");
     says(&error, ErrorKind::Unavailable, &["max-connections"]);
     drop(others);
-    // The server takes its time to notice.
+    // The server takes a moment to notice.
     let mut last = None;
     for _ in 0..200 {
         match MysqlStore::connect(server.config()).await {
@@ -323,7 +324,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             .await
             .expect("spoilt");
         assert_eq!(spoilt.rows_affected(), 1);
-        // A handle that knows the key, and one that does not.
+        // A store that has seen the key complete, and one that has not.
         for store in [&store, &table.store().await] {
             let error = match store.acquire(&key, &request(OwnerId::new())).await {
                 Err(error) => error,
@@ -342,7 +343,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
     }
 }
 
-/// What is not ours is not purged either (CMP-8).
+/// The purge leaves rows alone that the store did not write (CMP-8).
 #[tokio::test]
 async fn cmp_8_purge_leaves_unknown_states_alone() {
     use retryproof_core::store::Purge as _;

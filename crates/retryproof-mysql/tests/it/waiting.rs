@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many at once on few rows, rows that another connection has locked, and how soon a waiter in another
-//! process knows.
+//! Waiting: for hot keys, for rows that another connection has locked, and for a result of another
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::support::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// 16 tasks on 4 keys that are granted, completed, released, taken over and purged over and over:
-/// no deadlock and no lock time-out ever surfaces, and nobody holds a key twice.
+/// 16 tasks grant, complete, release, take over and purge 4 keys again and again. No deadlock and
+/// no lock time-out reaches a caller, and no key has two holders at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_2_hot_keys_surface_no_deadlock() {
     use retryproof_core::store::Purge as _;
@@ -71,8 +71,8 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
     }
 }
 
-/// A joined completion that is not committed yet (CMP-7): nobody waits for it longer than a second,
-/// nobody else is held up, and the waiter ends by its own deadline.
+/// While a joined completion is not committed (CMP-7), a call waits for it for at most a second,
+/// calls for other keys are not delayed, and the waiter ends by its own deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_deadline() {
     let table = Table::new().await;
@@ -97,7 +97,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
         tokio::time::sleep(5 * MS).await;
     }
 
-    // A takeover that is held back: busy, with nothing left of the lease, and the holder's token.
+    // The takeover cannot happen yet: the answer is busy, with nothing left of the lease, and the
+    // holder's token.
     let started = Instant::now();
     match store.acquire(&locked, &request(OwnerId::new())).await {
         Ok(Acquired::Busy { remaining, token }) => {
@@ -106,11 +107,11 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
         other => panic!("{other:?}"),
     }
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-    // Others are not held up.
+    // Other keys are not delayed.
     execute(&store, &id("another"), "result").await;
 
-    // The holder itself cannot complete beside the transaction: unavailable, to be repeated, and
-    // the key is not shown.
+    // The holder itself cannot complete while the transaction is open. The error is `Unavailable`,
+    // can be retried, and does not show the key.
     let error = store.complete(&locked, owner, &completion(CANARY)).await.expect_err("locked");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("locked"), "{error}");
@@ -126,7 +127,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     let answer = engine.execute(ctx, || async { Ok::<_, std::io::Error>(1_u32) }).await;
     let took = started.elapsed();
     assert!(format!("{answer:?}").contains("InFlight"), "{answer:?}");
-    // The wait, and one call of the store, which waits a second for a lock.
+    // The caller's wait, and one call of the store, which waits for a lock for a second.
     assert!(took >= wait && took < wait + Duration::from_millis(1_600), "{took:?}");
 
     sql(&mut theirs, "ROLLBACK").await;
@@ -136,7 +137,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     }
 }
 
-/// A record that another connection has inserted and not committed: it is waited for, not run twice.
+/// Another connection has inserted a record and not committed it: the acquire waits, and the work
+/// does not run twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_1_an_uncommitted_record_is_waited_for() {
     let table = Table::new().await;
@@ -163,8 +165,8 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     }
 }
 
-/// The time from a completion to the result in the hands of a waiter that only another store, as
-/// another process has it, can wake (ACQ-4).
+/// How long after a completion a waiter of another store, as in another process, has the result
+/// (ACQ-4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
     let table = Table::new().await;
@@ -184,7 +186,7 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
                 }
             })
         };
-        // Anywhere in the waiter's pace of up to 40 ms.
+        // At any point between two polls of the waiter, which are up to 40 ms apart.
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
         assert_eq!(
             here.complete(&key, owner, &completion("result")).await.expect("completed"),
@@ -199,7 +201,7 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
     assert!(p50 <= Duration::from_millis(30), "p50 {p50:?} of {late:?}");
 }
 
-/// In one process nobody waits for the poll.
+/// Within a process, no waiter depends on polling.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_in_the_same_process_is_woken() {
     let table = Table::new().await;
@@ -228,7 +230,7 @@ async fn acq_4_a_waiter_in_the_same_process_is_woken() {
     assert!(late[late.len() / 2] <= 10 * MS, "{late:?}");
 }
 
-/// Waiting callers hold no connection: far more of them than there are connections hold nobody up
+/// Waiting callers hold no connection: many more waiters than connections do not delay other calls
 /// (ACQ-5).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_5_waiters_hold_no_connection() {

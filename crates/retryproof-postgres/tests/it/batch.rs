@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions of many callers at the same time, which share statements: each caller gets the result
-//! of its own.
+//! Completions of many callers at the same time, which share statements. Each caller gets the
+//! result of its own completion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(
     }
 }
 
-/// A store that waits for long: on a busy machine an answer that comes late is none of what is
-/// shown here.
+/// A store with long time limits: these tests are not about answers that come late on a busy
+/// machine.
 async fn patient(table: &Table) -> Arc<PostgresStore> {
     let config = table
         .config()
@@ -69,8 +69,8 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
     let config =
         config.with_table_name(&table.name).with_pooler(Pooler::Session).with_max_connections(20);
     let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
-    // Four alone, and the others in statements of up to 32. At first they are prepared, and a slow
-    // disk may leave some without patience.
+    // Four completions go alone, and the others in statements of up to 32. At first the statements
+    // are prepared, and with a slow disk some completions may stop waiting for a batch.
     let mut trips = Vec::new();
     while trips.last().is_none_or(|trips| *trips > 12) {
         assert!(
@@ -84,7 +84,7 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
         assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &all, |_| true).await;
     }
-    // Each of which is refused costs one more, to say why.
+    // Each refused completion costs one more round trip, to find the reason.
     let strangers: Vec<_> =
         granted(&store, "k").await.into_iter().map(|(id, _)| (id, OwnerId::new())).collect();
     let mut fewest = u64::MAX;
@@ -104,7 +104,7 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
     let mut all = granted(&store, "k").await;
     for (at, (id, owner)) in all.iter_mut().enumerate() {
         match at % 3 {
-            // Whom another has replaced, and who has done it before.
+            // One owner was replaced by a takeover, and one has completed before.
             1 => *owner = OwnerId::new(),
             2 => {
                 let done = completion(&format!("result {at}"));
@@ -124,7 +124,7 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
         );
     }
     is_replayed(&table, &all, |at| at % 3 != 1).await;
-    // The same completion twice among many: one is reported as applied before.
+    // The same completion twice among many: one of the two is reported as already applied.
     let twice = granted(&store, "twice").await;
     let both: Vec<_> = twice.iter().chain(&twice).cloned().collect();
     let mut done = [0; MANY];
@@ -138,7 +138,7 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
 #[tokio::test]
 async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
     let table = Table::new().await;
-    // First in a statement with others; then so many alone that they have every place.
+    // First in a statement with others; then so many that go alone that they take every slot.
     for (round, rows) in [vec![50], vec![0, 1, 2, 3, 4, 5, 6, 7]].into_iter().enumerate() {
         let store = patient(&table).await;
         let all = granted(&store, &format!("round {round}")).await;
@@ -214,7 +214,7 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
             assert_ne!(again, FencedWrite::NotOwner);
         }
     }
-    // No place is lost: with none left, everybody would go alone in the end.
+    // No slot is lost: without any slot, every completion would go alone in the end.
     for round in 10.. {
         assert!(round < 50, "nothing goes together any more");
         let all = granted(&store, &format!("round {round}")).await;
@@ -240,11 +240,11 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
             let all = granted(&store, &format!("round {round}")).await;
             let told = timeout(Duration::from_secs(60), complete(&store, &all).join_all())
                 .await
-                .expect("nobody hangs");
+                .expect("no call hangs");
             assert!(told.iter().all(|(_, fenced)| *fenced != FencedWrite::NotOwner), "{told:?}");
             is_replayed(&table, &all, |_| true).await;
         }
-        // No slot is lost either: otherwise a single completion would wait in the queue in vain.
+        // No slot is lost either: otherwise a single completion would wait in the queue forever.
         let all = granted(&store, "alone").await;
         let began = Instant::now();
         for (id, owner) in &all[..20] {

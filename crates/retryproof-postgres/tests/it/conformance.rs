@@ -11,7 +11,7 @@ use sqlx_postgres::PgPoolOptions;
 
 use crate::support::{Table, hex, pgbouncer, postgres};
 
-/// Rows of the application, in the database of the store.
+/// The application's rows, in the store's database.
 struct Rows(Arc<Table>);
 
 impl Rows {
@@ -38,7 +38,7 @@ impl Ledger<PostgresTx> for Rows {
 }
 
 async fn subject(url: String, pooler: Pooler) -> Subject {
-    // Its tables are made, spoilt and dropped on the server itself.
+    // The test creates, damages and drops its tables without the pooler.
     let table = Arc::new(Table::on(postgres()).await);
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config
@@ -71,8 +71,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             }
         }
     };
-    // The versions and the locks of all rows: any write moves it, and so does a row that was only
-    // locked.
+    // The versions and locks of all rows: every write changes this, and so does a lock on a row.
     let writes = {
         let table = Arc::clone(&table);
         move || {

@@ -69,7 +69,7 @@ impl World {
         self.table.stranger().await.number(format!("SELECT count(*) FROM {}", self.ledger())).await
     }
 
-    /// Completed, failed, lost; each lease ended once.
+    /// How many leases were completed, failed and lost; each lease ends once.
     pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
@@ -169,8 +169,8 @@ async fn cmp_7_cmp_2_postgres_a_refused_completion_fails_the_call_and_its_writes
     world.end().await;
 }
 
-/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the
-/// record's row is locked.
+/// RUN-1, RUN-3: the heartbeat keeps the lease during a long transaction, and ends before the
+/// transaction locks the record's row.
 #[tokio::test]
 async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
     let world = world().await;
@@ -220,7 +220,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     let (outcome, heard) = waiter.await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("joined".to_owned()));
     assert!(heard - committed < 5_000 * MS, "{:?}", heard - committed);
-    assert_eq!(world.rows().await, 1, "whoever has the result sees the writes");
+    assert_eq!(world.rows().await, 1, "a caller that has the result sees the writes");
     Arc::try_unwrap(world).ok().expect("the last").end().await;
 }
 
@@ -228,7 +228,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
 async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     let world = world().await;
     let ledger = world.ledger();
-    // Rolled back by a drop, and found out in the background.
+    // A drop rolls the transaction back, and the lease is released in the background.
     let held = world.held("1").await;
     let mut tx = world.pool.begin().await.unwrap();
     write(&mut tx, &ledger, "1").await;
@@ -236,7 +236,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     drop((tx, pending));
     assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
     assert_eq!(world.counters.read().taken_over, 0);
-    // COMMIT's answer lost, either way.
+    // The answer of the COMMIT is lost, whether or not the commit happened.
     for commits in [false, true] {
         let held = world.held("2").await;
         let mut tx = world.pool.begin().await.unwrap();
@@ -249,7 +249,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
         assert_eq!(pending.in_doubt().await.unwrap(), commits);
     }
     assert_eq!(world.replay("2").await, "two");
-    // In a transaction that failed before, the record cannot be written.
+    // In a transaction that has already failed, the record cannot be written.
     let held = world.held("3").await;
     let mut tx = world.pool.begin().await.unwrap();
     tx.execute(raw_sql("SELECT 1/0")).await.unwrap_err();
@@ -263,8 +263,8 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
 /// The server ends the connection between the record's statement and the COMMIT.
 #[tokio::test]
 async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is
-    /// lost.
+    /// The server ends the connection just before the COMMIT, or just after it, so that only the
+    /// answer is lost.
     struct Cut(PgPool, String, bool);
     struct CutTx(Tx, String, bool);
 
@@ -324,11 +324,11 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
     world.end().await;
 }
 
-/// Names the table and the server for the other process.
+/// The variable that gives the other process its table and server.
 const OTHER: &str = "RETRYPROOF_POSTGRES_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing
-/// to do.
+/// The other process: writes, joins, and waits to be killed. Without the variable this test does
+/// nothing.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };
@@ -358,13 +358,13 @@ async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out()
     assert!(lines.any(|line| line.unwrap() == "@written"));
     other.kill().unwrap();
     other.wait().unwrap();
-    // The first caller waits for the lease to run out, and takes over.
+    // The first caller waits until the lease has run out, and takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
     world.end().await;
 }
 
-/// Another driver: the port is no part of sqlx.
+/// Another driver: the store's port does not depend on sqlx.
 #[cfg(feature = "tokio-postgres")]
 #[tokio::test]
 async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
@@ -389,7 +389,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
     assert_eq!(world.replay("1").await, "by tokio-postgres");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // A lost lease, and a statement that fails.
+    // One call whose lease is lost, and one whose statement fails.
     let held = world.held("3").await;
     world
         .table

@@ -27,16 +27,16 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
     let table = Table::new().await;
     let config =
         PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
-    // As when it hands out connections in turn, so that the question at the start gets no clear
-    // answer.
+    // As with a pooler that hands out its connections in turn, so that the check at connect finds
+    // nothing.
     let connect = || async {
         PostgresStore::connect(config.clone().with_pooler(Pooler::Session))
             .await
             .expect("connected")
     };
     let stores = [Arc::new(connect().await), Arc::new(connect().await)];
-    // Between two rounds it takes the connection that the pooler would give out next, and keeps it
-    // for one.
+    // Between two rounds the stranger takes the connection that the pooler would hand out next, and
+    // keeps it for a round.
     let mut stranger = Stranger::to(&pgbouncer()).await;
     let mut round = 0;
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
@@ -49,13 +49,13 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
                 let owner = OwnerId::new();
                 tokio::spawn(async move {
                     drop(store.acquire(&id, &request(owner)).await?);
-                    // Those of many go together.
+                    // Completions of several callers share a statement.
                     store.complete(&id, owner, &completion("result")).await
                 })
             })
             .collect();
         for call in calls {
-            // Whatever came of it.
+            // Some of these calls fail.
             let _ = call.await.expect("no panic");
         }
         round += 1;

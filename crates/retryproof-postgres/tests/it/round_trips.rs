@@ -17,7 +17,7 @@ use crate::support::{
     request,
 };
 
-/// A proxy before the server of a URL, and the URL through it.
+/// A proxy in front of the server of a URL, and the URL through the proxy.
 pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
     let (head, rest) = url.split_once('@').expect("a user");
     let (addr, database) = rest.split_once('/').expect("a database");
@@ -28,7 +28,8 @@ pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
 
 pub(crate) async fn store(url: &str, table: &Table, pooler: Pooler) -> PostgresStore {
     let config = PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name);
-    // One connection for calls and one for beats, so that all is prepared after one round of each.
+    // One connection for calls and one for heartbeats, so that every statement is prepared after
+    // one round of each.
     PostgresStore::connect(config.with_max_connections(2).with_pooler(pooler))
         .await
         .expect("connected")
@@ -42,7 +43,7 @@ async fn acq_8_one_round_trip_for_each_call() {
         let store = store(&through, &table, pooler).await;
         let brief = |owner| AcquireRequest::new(owner, Duration::from_millis(10), DAY);
         for round in 0..2 {
-            // The first round opens the lines and prepares the statements.
+            // The first round opens the connections and prepares the statements.
             let counts = round > 0;
             let (id, other) = (id(&format!("k{round}")), id(&format!("other {round}")));
             let (owner, stranger) = (OwnerId::new(), OwnerId::new());
@@ -94,7 +95,7 @@ async fn acq_8_one_round_trip_for_each_call() {
             trips("complete, again", 2);
             replay(&store, &id).await;
             trips("replay, known", 1);
-            // As by another process, that has not seen it complete.
+            // As in another process, which has not seen the record complete.
             let fresh = self::store(&url, &table, pooler).await;
             execute(&fresh, &self::id(&format!("foreign {round}")), "x").await;
             replay(&store, &self::id(&format!("foreign {round}"))).await;
@@ -123,7 +124,7 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         let table = Table::new().await;
         let (proxy, through) = proxied(&url).await;
         let store = store(&through, &table, pooler).await;
-        // Opens the lines and prepares the statements, all on the connection of the calls.
+        // Opens the connections, and prepares all statements on that of the calls.
         execute(&store, &id("first"), "x").await;
         replay(&store, &id("first")).await;
         assert!(matches!(
@@ -137,7 +138,7 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         let before = proxy.flights();
         grant(&store, &known, OwnerId::new()).await;
         assert_eq!(proxy.flights() - before, 2, "known, but gone ({pooler:?})");
-        // Whatever happens to it, no caller sees it as complete.
+        // From now on no caller sees the record as complete.
         for stranger in [OwnerId::new(), OwnerId::new()] {
             let before = proxy.flights();
             assert!(matches!(

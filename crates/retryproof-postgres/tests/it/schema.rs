@@ -128,7 +128,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         assert!(error.to_string().contains("`retryproof::migrate(url)`"), "{error}");
         assert_masked(&error);
     }
-    // And comes back without a restart.
+    // The store works again without a restart.
     table.stranger().await.run(format!("DROP TABLE \"{}_meta\"", table.name)).await;
     table.config().migrate().await.expect("made again");
     execute(&store, &id, "result").await;

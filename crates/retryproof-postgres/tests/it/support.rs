@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The servers of the tests, a table for each test, short words for calls, and the check that
+//! The servers of the tests, a table for each test, short functions for calls, and the check that
 //! nothing shows a key.
 
 pub(crate) mod server;
@@ -22,10 +22,11 @@ use sqlx_postgres::{PgConnection, PgRow};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// What `cargo xtask services` wrote under this name, or the environment says.
+/// The variable of this name in the environment, or else in the file that `cargo xtask services`
+/// wrote.
 pub(crate) fn service(name: &str, up: &str) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
     let written = || {
@@ -46,12 +47,12 @@ pub(crate) fn pgbouncer() -> String {
     service("RETRYPROOF_TEST_PGBOUNCER", "pgbouncer")
 }
 
-/// A connection that is not the store's, with helpers for tests.
+/// A connection that does not belong to the store, with helpers for tests.
 pub(crate) struct Stranger(PgConnection);
 
 impl Stranger {
     pub(crate) async fn to(url: &str) -> Self {
-        Self(PgConnection::connect(url).await.expect("the server lets a stranger in"))
+        Self(PgConnection::connect(url).await.expect("the server accepts a stranger"))
     }
 
     pub(crate) async fn run(&mut self, sql: impl Into<String>) -> u64 {
@@ -71,14 +72,14 @@ impl Stranger {
     }
 }
 
-/// A table that goes with its test.
+/// A table that is dropped with its test.
 pub(crate) struct Table {
     pub(crate) url: String,
     pub(crate) name: String,
 }
 
 impl Table {
-    /// On the server itself.
+    /// A migrated table on the server, without the pooler.
     pub(crate) async fn new() -> Self {
         Self::on(postgres()).await
     }
@@ -89,7 +90,7 @@ impl Table {
         table
     }
 
-    /// Only the name of one.
+    /// Only a name; the table does not exist.
     pub(crate) fn absent(url: String) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +136,7 @@ impl Drop for Table {
     }
 }
 
-/// Bytes as SQL.
+/// The bytes of `text` as SQL.
 pub(crate) fn hex(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("decode('{digits}','hex')")
@@ -168,7 +169,7 @@ pub(crate) async fn grant(store: &PostgresStore, id: &Identity, owner: OwnerId) 
     }
 }
 
-/// Acquires and completes.
+/// Acquires the key and completes it.
 pub(crate) async fn execute(store: &PostgresStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
@@ -178,7 +179,7 @@ pub(crate) async fn execute(store: &PostgresStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate gets.
+/// The result that a duplicate call gets.
 pub(crate) async fn replay(store: &PostgresStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -186,14 +187,14 @@ pub(crate) async fn replay(store: &PostgresStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor what it came from shows a key or a value.
+/// ID-4: neither the error nor its sources show a key or a value.
 pub(crate) fn assert_masked(error: &Error) {
     let text = whole(error);
     let as_hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
     assert!(!text.contains(CANARY) && !text.contains(&as_hex), "{text}");
 }
 
-/// All that an error shows, with what it came from.
+/// All texts of an error and of its sources.
 pub(crate) fn whole(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tokens, the clock, purging, and how the rows are kept.
+//! Fencing tokens, the clock, the purge, and how the rows are stored.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn acq_10_tokens_grow_over_releases_while_the_clock_stands_still() {
         last = token;
         assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
         if round % 5 == 0 {
-            // As after a clock that was an hour ahead when it granted.
+            // As if the clock had been an hour ahead when it granted.
             last += 3_600_000_000;
             assert_eq!(
                 stranger.run(format!("UPDATE \"{}\" SET token={last}", table.name)).await,
@@ -59,7 +59,7 @@ async fn acq_7_time_is_the_servers() {
         i64::try_from(grant(&store, &id("k"), OwnerId::new()).await.token.get()).expect("a token");
     let after = stranger.number(now).await;
     assert!((before..=after).contains(&token), "{before} {token} {after}");
-    // Lease and retention end by it.
+    // The lease and the ttl end by the server's clock.
     let ends =
         format!("SELECT (extract(epoch FROM expires_at)*1000000)::bigint FROM \"{}\"", table.name);
     let lease = i64::try_from(LONG.as_micros()).expect("a minute");
@@ -100,7 +100,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     let store = table.store().await;
     store.purge(10).await.expect("purged");
     drop(store);
-    // The counters arrive when the connection that did it has ended.
+    // The server publishes the counters when the connection that caused them has ended.
     let scans = format!(
         "SELECT coalesce(idx_scan,0)::bigint FROM pg_stat_user_indexes WHERE indexrelname='{name}_purge'"
     );
@@ -113,7 +113,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     panic!("the purge scans the table");
 }
 
-/// On a disk that is slow at it: a batch takes longer than a call may.
+/// The trigger makes a batch take longer than a call may.
 #[tokio::test]
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;
@@ -136,18 +136,19 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
         .await;
 }
 
-/// Index entries of deleted rows stay as long as some transaction might see the rows. A purge that
-/// reads them again for each batch reads 5 million here; one that goes on where it has stopped,
-/// those of a bucket.
+/// Index entries of deleted rows stay while a transaction might see the rows. A purge that read
+/// them again for each batch would read 5 million here. One that continues where it stopped reads
+/// those of one bucket.
 #[tokio::test]
 async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_deleted() {
     const ROWS: usize = 100_000;
-    // Without a pooler, and as it sends its statements to a connection behind one.
+    // Prepared statements, and the literals that are sent through a pooler.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // Like 100 seconds of 1,000 grants each, a day ago. The server has no statistics of them.
+        // As after 100 seconds with 1,000 grants each, a day ago. The server has no statistics
+        // about them.
         stranger
             .run(format!(
                 "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); INSERT INTO \"{name}\" \
@@ -171,7 +172,7 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         assert_eq!(gone + store.purge(1_000).await.expect("purged"), ROWS);
         drop(store);
         old.run("ROLLBACK").await;
-        // The counters arrive when the connection that did it has ended.
+        // The server publishes the counters when the connection that caused them has ended.
         let of_index = format!("FROM pg_stat_user_indexes WHERE indexrelname='{name}_purge'");
         let mut entries = 0;
         for _ in 0..200 {

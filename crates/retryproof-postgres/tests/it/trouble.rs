@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that refuse: a typed error that says what to do, nothing half-written, no key shown, and
-//! recovery without a restart.
+//! Servers that refuse: a typed error that names the remedy, nothing half-written, no key shown,
+//! and recovery without a restart.
 //!
-//! Over 400 lines because every trouble is one test, and all of them share the ways to make
-//! trouble.
+//! Over 400 lines because each kind of trouble is one test, and the tests share the functions that
+//! cause it.
 
 mod far;
 mod lines;
@@ -54,7 +54,7 @@ async fn refused(config: PostgresConfig) -> Error {
     error
 }
 
-/// Every insert or update fails with this code.
+/// Makes every insert or update fail with this code.
 async fn spoil(table: &Table, code: &str, unless: &str) {
     let name = &table.name;
     let sql = format!(
@@ -87,8 +87,8 @@ async fn cfg_1_a_wrong_password_is_named_and_not_shown() {
     assert!(error.to_string().contains("password"), "{error}");
 }
 
-/// A role that does not exist, one whose password is wrong, one that has too many connections: none
-/// is named.
+/// A role that does not exist, a wrong password, and a role with too many connections: no error
+/// names the role.
 #[tokio::test]
 async fn id_4_no_refusal_shows_the_user() {
     let table = Table::new().await;
@@ -119,7 +119,7 @@ async fn cfg_1_a_missing_database_is_named() {
 #[tokio::test]
 async fn sto_5_a_refused_connection_is_unavailable() {
     let config = PostgresConfig::from_url("postgres://u:canary-4711@127.0.0.1:1/d").expect("a URL");
-    for error in [config.migrate().await.expect_err("nobody is there"), refused(config).await] {
+    for error in [config.migrate().await.expect_err("no server"), refused(config).await] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("host and port"), "{error}");
     }
@@ -129,7 +129,8 @@ async fn sto_5_a_refused_connection_is_unavailable() {
 async fn sto_5_missing_privileges_are_named() {
     let table = Table::new().await;
     let (name, url) = role(&table, "").await;
-    // The version row may not be read, so it cannot tell whether there is anything to do.
+    // The user may not read the version row, so the migration cannot find out whether it has
+    // anything to do.
     assert!(on(&url, &table).migrate().await.is_err());
     let refuse = refused(on(&url, &table)).await;
     assert_eq!(refuse.kind(), ErrorKind::Unexpected, "{refuse}");
@@ -150,7 +151,8 @@ async fn sto_5_missing_privileges_are_named() {
     on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
-    // Taken away while it runs: nothing new, and what is done is still replayed.
+    // The privilege is revoked while the store runs: it grants nothing new, and still replays
+    // completed keys.
     table
         .stranger()
         .await
@@ -174,7 +176,7 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     execute(&table.store().await, &id("done"), "result").await;
     let (name, url) = role(&table, "SUPERUSER").await;
     let mut admin = table.stranger().await;
-    // A schema of the user's name comes first in its path.
+    // A schema with the user's name comes first in its search path.
     admin.run(format!("CREATE SCHEMA {name}")).await;
     for function in ["grant", "complete"] {
         admin.run(format!("DROP FUNCTION \"{}_{function}\"", table.name)).await;
@@ -238,7 +240,7 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
         assert_masked(&error);
     }
     assert_eq!(replay(&store, &done).await, "result");
-    // The primary is back: no restart is needed.
+    // The primary is back, and the store works without a restart.
     table
         .stranger()
         .await
@@ -263,7 +265,7 @@ async fn sto_1_a_full_disk_is_full_and_replays() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("disk"), "{error}");
     assert_masked(&error);
-    // By a store that has not seen the record complete.
+    // A store that has not seen the record complete replays it too.
     assert_eq!(replay(&table.store().await, &id("done")).await, "result");
     mend(&table).await;
     execute(&store, &id(CANARY), "result").await;
@@ -383,7 +385,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
                 assert_masked(&error);
             }
         }
-        // Not even when it is over.
+        // Not even after it has expired.
         let over = format!(
             "UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7",
             table.name

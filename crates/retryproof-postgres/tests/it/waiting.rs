@@ -14,8 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::{Table, body, completion, execute, grant, id, pgbouncer, request};
 
-/// How long after the completion was answered a waiter on another store has the result, in order of
-/// size.
+/// How long after the answer to the completion a waiter on another store has the result, sorted.
 async fn wake_ups(
     holder: &Arc<PostgresStore>,
     waiter: &Arc<PostgresStore>,
@@ -37,7 +36,7 @@ async fn wake_ups(
                 Instant::now()
             })
         };
-        // Any time within the wait; the net under it is a quarter of a second away.
+        // Any time within the wait. The fallback poll comes after a quarter of a second.
         tokio::time::sleep(Duration::from_millis(20 + round as u64 % 7)).await;
         assert_eq!(
             holder.complete(&id, owner, &completion("result")).await.expect("completed"),
@@ -57,7 +56,7 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
     let took = wake_ups(&holder, &waiter, "k", 60).await;
     println!("pushed: p50 {:?}, p90 {:?}, most {:?}", took[30], took[54], took[59]);
-    // 5 ms is the aim on a quiet machine; polling would take 125 ms.
+    // On a quiet machine the aim is 5 ms. Polling would take 125 ms.
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
@@ -72,7 +71,8 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
         format!("FROM pg_stat_activity WHERE query LIKE 'NOTIFY \"{}_wake\"%'", table.name);
     let mut took = Vec::new();
     for round in 0..5 {
-        // The waiter announces itself, the holder answers; the second time by lines that stand.
+        // The waiter announces itself and the holder notifies it. The second time, all connections
+        // are open.
         wake_ups(&holder, &waiter, &format!("before {round} "), 2).await;
         let ended = stranger
             .number(format!("SELECT count(pg_terminate_backend(pid,10000)) {tellers}"))
@@ -83,20 +83,20 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     }
     took.sort();
     println!("pushed over a new connection: {took:?}");
-    // The net is more than 150 ms away. Opening a connection takes a few of them, more on a busy
-    // machine.
+    // The fallback poll comes after more than 150 ms. Opening a connection takes a few
+    // milliseconds, and more on a busy machine.
     assert!(took[2] < Duration::from_millis(150), "{took:?}");
 }
 
 /// A completion or release whose answer was lost is repeated, and finds that it took effect. Here
-/// another process did it, which does not listen and notifies no waiter.
+/// another process applied it, which neither listens nor notifies waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
     let deaf = table.config().with_pooler(Pooler::Transaction);
     let deaf = PostgresStore::connect(deaf).await.expect("connected");
-    // So that the lines are open.
+    // This opens the connections.
     wake_ups(&holder, &waiter, "before ", 2).await;
     for release in [false, true] {
         let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -133,7 +133,7 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
         println!(
             "woken by a repetition (release: {release}): {own:?}, in another process {others:?}"
         );
-        // The net is more than 150 ms away.
+        // The fallback poll comes after more than 150 ms.
         for median in [own[3], others[3]] {
             assert!(median < Duration::from_millis(150), "release: {release}, {own:?} {others:?}");
         }
@@ -170,7 +170,7 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
     while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_millis(200), all.recv()).await {
         heard.push(message.payload().to_owned());
     }
-    // One announcement and one answer; neither shows a key.
+    // One announcement and one notification. Neither shows a key.
     assert_eq!(heard.len(), 2, "{heard:?}");
     assert!(
         heard.iter().all(

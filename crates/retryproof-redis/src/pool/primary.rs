@@ -197,7 +197,7 @@ mod tests {
         let first = locator.reached(&at(1), reports);
         // Another shared connection asked before, and got the old or the new answer.
         assert_eq!(locator.reached(&at(1), reports), first);
-        assert_eq!(locator.reached(&at(2), reports), None, "it asks again");
+        assert_eq!(locator.reached(&at(2), reports), None, "the sentinels are asked again");
         assert_eq!(first, Some(locator.epoch()));
 
         // It asks; then all announce the move; then it reaches the old primary.

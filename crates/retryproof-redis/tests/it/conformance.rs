@@ -32,7 +32,7 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
     Subject::of(store).with_inspect().with_another(another).with_corrupt(corrupt).build()
 }
 
-/// Where somebody else would connect.
+/// The URL of the primary, for a connection that is not the store's.
 async fn primary_url(variable: &str, name: &str) -> String {
     let url = service(variable, name);
     let Some(rest) = url.strip_prefix("redis+sentinel://") else { return url };

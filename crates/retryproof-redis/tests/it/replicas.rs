@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiting for replicas: grants and completions are theirs too, or the caller is told.
+//! Waiting for replicas: a grant or completion has reached them, or the caller gets an error.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::support::{
     CANARY, ask, assert_masked, completion, execute, grant, id, key_of, own_prefix, replay, request,
 };
 
-/// How long replicas are waited for, where one is stopped; long beside what a loaded machine takes
-/// for one that runs.
+/// How long a call waits for replicas if one is stopped: much longer than a running replica takes
+/// on a loaded machine.
 const SHORT: Duration = Duration::from_secs(1);
 
 async fn pair() -> (Server, Server) {
@@ -59,7 +59,7 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         assert!(copied.starts_with(b"rp1C"), "the result is there");
         assert_eq!(replay(&store, &id).await, "x");
     }
-    // Scripts that the server forgets are loaded on that connection too.
+    // Scripts that the server has forgotten are loaded again on that connection too.
     primary.tell("SCRIPT FLUSH").await;
     execute(&store, &id("after"), "x").await;
 }
@@ -77,16 +77,16 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
 
     replica.signal("-STOP");
     let error =
-        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("nobody confirms");
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no replica confirms");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     assert_masked(&error);
     for _ in 0..2 {
         let error =
-            store.complete(&held, owner, &completion(CANARY)).await.expect_err("nobody confirms");
+            store.complete(&held, owner, &completion(CANARY)).await.expect_err("no replica confirms");
         assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     }
-    // Replays and beats do not stand in that queue.
+    // Replays and heartbeats do not wait behind those calls.
     let started = Instant::now();
     for _ in 0..20 {
         assert_eq!(replay(&store, &id("done")).await, "x");
@@ -98,7 +98,7 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
 
     replica.signal("-CONT");
-    // The same owner asks again, as an engine does.
+    // The same owner calls again, as the engine does.
     let again = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             match store.complete(&held, owner, &completion(CANARY)).await {

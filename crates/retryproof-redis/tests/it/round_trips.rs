@@ -16,13 +16,13 @@ async fn proxy(server: &Server) -> WireProxy {
     WireProxy::to(SocketAddr::from(([127, 0, 0, 1], server.port))).await.expect("a proxy")
 }
 
-/// A store whose every byte goes through the proxy.
+/// A store that connects through the proxy.
 async fn through(proxy: &WireProxy, prefix: &str) -> RedisStore {
     let config = RedisConfig::new("127.0.0.1", proxy.addr().port()).with_prefix(prefix);
     RedisStore::connect(config).await.expect("it connects")
 }
 
-/// Waits until a lease of `id` is over.
+/// Waits until the lease of `id` has ended.
 async fn expired(store: &RedisStore, id: &Identity) {
     while !matches!(store.peek(id).await, Ok(Peeked::Absent)) {
         tokio::time::sleep(Duration::from_millis(2)).await;

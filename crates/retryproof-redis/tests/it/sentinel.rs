@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is
-//! counted.
+//! Fail-overs of a private Sentinel group: the store follows them without a restart, and the test
+//! counts what they lose.
 
 mod answers;
 
@@ -16,11 +16,10 @@ use tokio::time::Instant;
 use crate::support::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a fail-over takes. A sentinel that was held up for 2 s by a loaded machine does
-/// nothing for 30 s.
+/// Longer than a fail-over takes. A sentinel that a loaded machine delays for 2 s pauses for 30 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Acquires a fresh key as soon as somebody grants it.
+/// Acquires a new key as soon as a server grants it.
 async fn until_granted(store: &RedisStore, key: &str) {
     let (id, owner) = (id(key), OwnerId::new());
     let began = Instant::now();
@@ -28,7 +27,7 @@ async fn until_granted(store: &RedisStore, key: &str) {
         let asked = tokio::time::timeout(PATIENCE, store.acquire(&id, &request(owner))).await;
         match asked.expect("a call ends") {
             Ok(Acquired::Granted(_)) => return,
-            Ok(other) => panic!("nobody else asks: {other:?}"),
+            Ok(other) => panic!("no other caller has the key: {other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 assert!(began.elapsed() < PATIENCE, "no recovery without a restart: {error:?}");
@@ -38,7 +37,7 @@ async fn until_granted(store: &RedisStore, key: &str) {
     }
 }
 
-/// Until the replicas have what the primary has.
+/// Waits until the replicas have the primary's data.
 async fn replicated(server: &Server) {
     let () = ask(&mut server.stranger().await, "SET filler x").await;
     let mut conn = server.stranger().await;
@@ -56,7 +55,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     execute(&*store, &id("done"), "result").await;
     replicated(&group.servers[0]).await;
 
-    // A waiter that is there before the fail-over.
+    // A waiter that waits since before the fail-over.
     let waiter = tokio::spawn({
         let (store, held) = (Arc::clone(&store), held.clone());
         async move {
@@ -71,7 +70,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
             }
         }
     });
-    // Work that goes on all the time; what was acknowledged is noted.
+    // Calls that run all the time. The test notes what was acknowledged.
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn({
@@ -121,7 +120,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         acknowledged.len()
     );
 
-    // The old primary comes back as a replica, and nobody is sent to it.
+    // The old primary comes back as a replica, and no call goes to it.
     group.servers[0].run().await;
     for at in 0..20 {
         until_granted(&store, &format!("with the old one back {at}")).await;
@@ -147,12 +146,12 @@ async fn sto_1_an_announced_switch_is_followed_at_once() {
     let mut failed = 0_u32;
     let mut at = 0_u32;
     let mut moved = None;
-    // Without a pause, across the switch and for some time after it.
+    // The calls continue without a pause during the switch and for some time after it.
     while moved.is_none_or(|moved: Instant| moved.elapsed() < Duration::from_secs(1)) {
         let (id, owner) = (id(&format!("across {at}")), OwnerId::new());
         match store.acquire(&id, &request(owner)).await {
             Ok(Acquired::Granted(_)) => {}
-            Ok(other) => panic!("nobody else asks: {other:?}"),
+            Ok(other) => panic!("no other caller has the key: {other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 failed += 1;
@@ -184,8 +183,8 @@ async fn sto_1_a_sentinel_less_is_enough() {
     execute(&store, &id("k"), "x").await;
     group.servers[0].kill();
     until_granted(&store, "after").await;
-    // When they are done with it: a sentinel that dies in the middle of a fail-over leaves a group
-    // that no client can mend.
+    // Only after the fail-over has ended: if a sentinel dies in the middle of one, no client can
+    // repair the group.
     let settled = async |sentinel: &Server| {
         let told: Vec<String> = ask(&mut sentinel.stranger().await, "SENTINEL master main").await;
         let told = |name: &str| {
@@ -205,17 +204,17 @@ async fn sto_1_a_sentinel_less_is_enough() {
     };
     tokio::time::timeout(PATIENCE, agreed).await.expect("the sentinels agree");
     until_granted(&store, "settled").await;
-    // All of them: what is connected stays so, a new store is told.
+    // All sentinels are gone: open connections still work, and a new store gets an error.
     group.sentinels[1].kill();
     group.sentinels[2].kill();
     until_granted(&store, "without sentinels").await;
-    let error = RedisStore::connect(config(&group.url())).await.expect_err("nobody to ask");
+    let error = RedisStore::connect(config(&group.url())).await.expect_err("no sentinel");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("sentinel"), "{error}");
 }
 
-/// A primary that hangs keeps its lines open and says nothing: the announcement alone gets a call
-/// away from it.
+/// A primary that hangs keeps its connections open and does not answer. Only the sentinels'
+/// announcement moves a running call to the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     let group = Group::start().await;
@@ -239,7 +238,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     );
     assert_eq!(replay(&store, &id("done")).await, "result");
 
-    // The old one goes on where it was, believing itself the primary; nobody is there to hear it.
+    // The old server continues and still takes itself for the primary, but no call reaches it.
     group.servers[0].signal("-CONT");
     for at in 0..20 {
         until_granted(&store, &format!("with the old one back {at}")).await;

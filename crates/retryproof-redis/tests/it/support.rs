@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers shared and private, short words for calls, and the check that nothing shows a key.
+//! Shared and private servers, short functions for calls, and the check that nothing shows a key.
 
 pub(crate) mod server;
 
@@ -17,7 +17,7 @@ use crate::support::server::Server;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
 /// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
@@ -62,7 +62,7 @@ pub(crate) async fn ask<T: redis::FromRedisValue>(
     cmd.query_async(conn).await.unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The key of a record, as the crate's page says.
+/// The key of a record, as the crate's page describes it.
 pub(crate) fn key_of(config_prefix: &str, id: &Identity) -> String {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     format!("{config_prefix}:{{{}:{scope}:{key}}}", scope.len())
@@ -95,7 +95,7 @@ pub(crate) async fn grant(store: &impl IdempotencyStore, id: &Identity, owner: O
     }
 }
 
-/// Acquires and completes.
+/// Acquires the key and completes it.
 pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
@@ -105,7 +105,7 @@ pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: 
     );
 }
 
-/// The result that a duplicate gets.
+/// The result that a duplicate call gets.
 pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -113,12 +113,12 @@ pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> Stri
     }
 }
 
-/// A configuration by URL, under a prefix of its own.
+/// The configuration of a URL, with a prefix of its own.
 pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::from_url(url).expect("a good URL").with_prefix(own_prefix())
 }
 
-/// ID-4: neither the error nor what it came from shows a key or a value.
+/// ID-4: neither the error nor its sources show a key or a value.
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `rediss://`: a server with a certificate of the test's own, known or not.
+//! `rediss://`: a server with the test's own certificate, whose authority is trusted or not.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use retryproof_redis::{RedisConfig, RedisStore};
 use crate::support::server::Server;
 use crate::support::{CANARY, assert_masked, execute, id, own_prefix, replay};
 
-/// A directory that goes with its test.
+/// A directory that is removed with its test.
 struct Dir(PathBuf);
 
 impl Drop for Dir {
@@ -30,7 +30,7 @@ fn openssl(dir: &Path, line: &str) {
     assert!(status.success(), "openssl {line}");
 }
 
-/// Makes an authority, and a certificate by it for 127.0.0.1.
+/// Creates an authority, and a certificate for 127.0.0.1 that it signs.
 fn certificates() -> Dir {
     let dir = Dir(std::env::temp_dir().join(format!("retryproof-tls-{}", own_prefix())));
     std::fs::create_dir_all(&dir.0).expect("a directory");
@@ -58,7 +58,7 @@ fn certificates() -> Dir {
 async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     let dir = certificates();
     let file = |name: &str| dir.0.join(name).display().to_string();
-    // Tells a port that is surely not used otherwise: that of a server that has just ended.
+    // The port of a server that has just ended, so no other process uses it.
     let port = Server::start("").await.port;
     let server = Server::start(&format!(
         "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file \

@@ -19,7 +19,7 @@ async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
         RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
     let (id, owner) = (id("k"), OwnerId::new());
     grant(&store, &id, owner).await;
-    // As if it had been granted by a clock that is an hour ahead.
+    // As if a clock that is an hour ahead had granted it.
     let ahead = 9_000_000_000_000_000_u64;
     let mut conn = server.stranger().await;
     let key = key_of(&prefix, &id);
@@ -33,7 +33,7 @@ async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
     assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
     assert!(
         matches!(store.peek(&id).await, Ok(Peeked::Absent)),
-        "what is left of it is absent for everybody"
+        "a released record looks absent"
     );
     assert!(store.get(&id).await.expect("inspected").is_none());
     assert_eq!(store.stats().await.expect("counted").records, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bad input and servers in trouble: a typed error that says what to do, nothing run, nothing
-//! harmed, recovery without a restart.
+//! Bad input and servers in trouble: a typed error that names the remedy, nothing run, nothing
+//! damaged, recovery without a restart.
 
 mod far;
 mod lines;
@@ -30,7 +30,7 @@ async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
     let replica = Server::start(&format!("replicaof 127.0.0.1 {}", primary.port)).await;
     is(&refused(config(&replica.url())).await, ErrorKind::Unavailable, "replica");
 
-    // A primary without replicas to sync from keeps its data while it cannot reach the other one.
+    // The demoted server keeps its data while it cannot reach its new primary.
     server.tell("REPLICAOF 127.0.0.1 1").await;
     for error in [
         store
@@ -78,7 +78,7 @@ async fn sto_1_full_memory_refuses_new_keys_alone() {
         fresh.acquire(&id("a"), &request(OwnerId::new())).await,
         Ok(Acquired::Busy { .. })
     ));
-    // What was begun is finished.
+    // Calls that began before can still complete.
     assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&id("a"), owner, &completion("done")).await.expect("completed"),
@@ -183,10 +183,11 @@ async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
     assert!(loading > 0, "it was never seen loading");
 }
 
-/// Every call on a key, with what it must answer.
+/// Every call on a key, with its expected result.
 async fn all_corrupt(store: &RedisStore, id: &Identity, what: &str) {
     let owner = OwnerId::new();
-    // A header that is whole but for a number is another owner's, as far as these see.
+    // These calls compare only the owner, so a header with a damaged number looks like another
+    // owner's.
     for fenced in [
         store.extend(id, owner, LONG).await,
         store.complete(id, owner, &completion(CANARY)).await,
@@ -324,7 +325,7 @@ async fn id_2_nothing_in_scope_or_key_is_taken_for_syntax() {
 async fn cmp_9_a_value_over_the_limit_is_too_large() {
     let server = Server::start("proto-max-bulk-len 2mb").await;
     let store = connected(&server).await;
-    assert_eq!(store.profile().max_value, (2 << 20) - 4_096, "what the server says");
+    assert_eq!(store.profile().max_value, (2 << 20) - 4_096, "the limit of the server");
     let (id, owner) = (id(CANARY), OwnerId::new());
     grant(&store, &id, owner).await;
     let error = store

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two processes on one server: this binary starts itself again and drives the other by lines on
-//! its standard input.
+//! Two processes on one server: waiting and takeovers. This binary starts itself again, and sends
+//! commands to the other process's standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,7 +15,7 @@ use crate::support::{
     DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger,
 };
 
-/// Names the server and the prefix for the other process.
+/// The variable that gives the other process its server and prefix.
 const SERVER: &str = "RETRYPROOF_REDIS_TEST_SERVER";
 const PREFIX: &str = "RETRYPROOF_REDIS_TEST_PREFIX";
 
@@ -25,8 +25,8 @@ async fn connect(url: &str, prefix: &str) -> RedisStore {
         .expect("it connects")
 }
 
-/// The other process: holds one owner and does what its lines say. Without the variable it is not
-/// one, and there is nothing to do.
+/// The other process: holds one owner, and runs a command for each line of its input. Without the
+/// variable this test does nothing.
 #[test]
 fn the_other_process() {
     let (Ok(url), Ok(prefix)) = (std::env::var(SERVER), std::env::var(PREFIX)) else { return };
@@ -121,7 +121,8 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
         let woken = tokio::time::timeout(Duration::from_millis(5), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
-        // Counted from before the other one is told, so with the way to it and its own round trip.
+        // The time includes sending the command to the other process, and that process's round
+        // trip.
         let since = Instant::now();
         let answer =
             tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
@@ -176,7 +177,7 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
             Acquired::Busy { remaining, token } => {
                 store.wait_for_change(&id, token, remaining).await.expect("waited")
             }
-            Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
+            Acquired::Complete(stored) => panic!("it was not completed: {stored:?}"),
         }
     };
     assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
@@ -212,7 +213,7 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
         }
         assert_eq!(subscribers(&mut conn, &key).await, 1);
     }
-    // Half of them are dropped, which wakes nobody and ends no subscription.
+    // Half of the waiters are dropped, which wakes no other waiter and ends no subscription.
     for waiter in waiters.iter().step_by(2) {
         waiter.abort();
     }

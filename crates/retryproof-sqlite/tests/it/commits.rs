@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The writer: group commit, what a drop leaves, how the store ends, purge beside live traffic.
+//! The queue of writes: commits that calls share, calls dropped in the queue, the store's end, and
+//! a purge beside live traffic.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -19,17 +20,17 @@ use retryproof_sqlite::SqliteStore;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
 
-/// Polls a call once: it is queued then, and goes no further while the file is locked.
+/// Polls a call once, which puts it into the queue. While the file is locked it stays there.
 fn start<F: Future + ?Sized>(call: Pin<&mut F>) {
     assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the file is locked");
 }
 
-/// Bytes of the write-ahead log: it grows by a frame for each page that a commit touched.
+/// The size of the write-ahead log, which grows by a frame for each page that a commit changes.
 fn log_size(dir: &Dir) -> u64 {
     std::fs::metadata(dir.path().join("records.db-wal")).expect("a log").len()
 }
 
-/// Takes the write lock, as another process would.
+/// Takes the write lock, as another process might.
 fn lock(dir: &Dir) -> rusqlite::Connection {
     let stranger = dir.stranger();
     stranger.execute_batch("BEGIN IMMEDIATE").expect("locked");
@@ -101,7 +102,7 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     let stranger = lock(&dir);
     start(pin!(grant(&store, &dropped, OwnerId::new())));
     stranger.execute_batch("ROLLBACK").expect("unlocked");
-    // Queued behind it, so that it has been dealt with.
+    // This call is queued behind the dropped one, so the dropped one has been handled.
     execute(&store, &after, "result").await;
     assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));
 }
@@ -143,7 +144,7 @@ async fn sto_5_dropping_the_store_beside_a_locked_file_ends() {
     grant(&store, &id, owner).await;
     let stranger = lock(&dir);
     start(pin!(store.release(&id, owner)));
-    // Returns although the lock stays, after a bounded number of attempts.
+    // The drop returns after a bounded number of attempts, although the file stays locked.
     drop(store);
     drop(stranger);
     match dir.store().acquire(&id, &request(OwnerId::new())).await {
@@ -209,7 +210,7 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
 }
 
-/// The thread that reads or writes also reads the wall clock, so the clock shows which thread it is.
+/// The thread that reads or writes also reads the wall clock, so the clock can report the thread.
 #[test]
 fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
     let threads = Arc::new(Mutex::new(Vec::new()));

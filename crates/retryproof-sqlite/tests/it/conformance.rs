@@ -9,7 +9,7 @@ use retryproof_testkit::{Ledger, Subject, SubjectBuilder};
 
 use crate::support::{Dir, Wall};
 
-/// Rows of the application, in the file of the store.
+/// The application's rows, in the store's file.
 struct Rows(Arc<Dir>);
 
 impl Ledger<SqliteTx> for Rows {
@@ -57,7 +57,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
             async move { assert_eq!(spoilt, 1) }
         }
     };
-    // Changes with every commit of another connection.
+    // This number changes with every commit of another connection.
     let watch = Mutex::new(dir.stranger());
     let writes = move || {
         let version: i64 =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same file (CMP-7).
 //!
-//! Over 400 lines because every end that a joined call can have is here.
+//! Over 400 lines because every way that a joined call can end is tested here.
 
 mod bounded;
 
@@ -59,7 +59,7 @@ impl World {
         rows(&self.dir.file())
     }
 
-    /// Completed, failed, lost; each lease ended once.
+    /// How many leases were completed, failed and lost; each lease ends once.
     fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
@@ -120,7 +120,7 @@ async fn cmp_7_sqlite_commits_record_and_writes_together() {
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
-    // STO-4: the purge's index was moved with the record.
+    // STO-4: the entry in the purge's index has moved with the record.
     assert_eq!(world.engine.purge().await.unwrap(), Some(0));
 }
 
@@ -161,8 +161,8 @@ async fn cmp_7_sqlite_a_dropped_call_leaves_nothing() {
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
 }
 
-/// A takeover between the grant and the transaction; once it is open, the file's lock keeps takers
-/// off.
+/// A takeover between the grant and the transaction. Once the transaction is open, the file's lock
+/// prevents takeovers.
 #[tokio::test]
 async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
     let (dir, wall) = (Dir::new(), Wall::new());
@@ -229,12 +229,11 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     assert!(holder.await.unwrap().is_executed());
     let (outcome, after, rows) = waiter.await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("held".to_owned()));
-    assert_eq!(rows, ["k"], "whoever has the result sees the writes");
+    assert_eq!(rows, ["k"], "a caller that has the result sees the writes");
     assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
-/// The driver's own transaction, and a connection that goes away in the middle: what a crash
-/// leaves.
+/// The driver's own transaction, and a connection that is lost in the middle of one, as in a crash.
 #[tokio::test]
 async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let world = world();
@@ -256,7 +255,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     tx.rollback().unwrap();
     pending.rolled_back().await.unwrap();
     assert!(matches!(world.standing("2").await, Peeked::Absent));
-    // COMMIT's answer lost, either way.
+    // The answer of the COMMIT is lost, whether or not the commit happened.
     for commits in [true, false] {
         let held = world.held("3").await;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -276,19 +275,20 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
 #[tokio::test]
 async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     let world = world();
-    // In autocommit the record would stand alone.
+    // In autocommit the record would be committed alone.
     let mut conn = ledger(&world.dir);
     let refused = world.held("1").await.complete_in(&mut conn, value("x")).await;
     let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.kind(), ErrorKind::Unexpected);
-    // Begun by hand is as good as any.
+    // A transaction that `BEGIN` opened is accepted too.
     let held = world.held("2").await;
     conn.execute_batch("BEGIN IMMEDIATE").unwrap();
     let pending = held.complete_in(&mut conn, value("by hand")).await.unwrap();
     conn.execute_batch("COMMIT").unwrap();
     pending.committed();
     assert_eq!(world.replay("2").await, "by hand");
-    // Another file, with its own tables: the call fails with an error that names the reason.
+    // Another file that has tables of the same names: the call fails with an error that names the
+    // reason.
     let elsewhere = Dir::new();
     let source = SqliteTxSource::open_with(&elsewhere.config()).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world
@@ -299,7 +299,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
         .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert!(failure.to_string().contains("another database"), "{failure}");
-    // Another file without them.
+    // Another file without such tables.
     let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
     let source = SqliteTxSource::over(conn).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world
@@ -313,7 +313,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     assert!(matches!(world.standing("3").await, Peeked::Absent), "the key is free");
     let memory = Connection::open_in_memory().unwrap();
     assert_eq!(SqliteTxSource::over(memory).unwrap_err().kind(), ErrorKind::Config);
-    // A transaction that its own action ended.
+    // A transaction that the action ended itself.
     let ended: Result<Outcome<u8>, ExecuteError<()>> = world
         .joined
         .execute(ctx("4"), async |tx: &mut SqliteTx| {
@@ -331,14 +331,14 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(other.ask("pay k 1000"), "written");
     assert!(matches!(world.standing("k").await, Peeked::Busy { .. }));
     other.signal("-KILL");
-    // The first caller waits for the lease to run out, and takes over.
+    // The first caller waits until the lease has run out, and takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.counters.read().taken_over, 1, "a crash leaves the key to its lease");
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
 }
 
-/// A commit that SQLite refuses: the deferred constraint is judged there, after the record was
-/// written.
+/// A commit that SQLite refuses: it checks the deferred constraint at the COMMIT, after the record
+/// was written.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let world = world();
@@ -363,12 +363,12 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
-    // The connection is none the worse.
+    // The connection still works.
     assert_eq!(run(1).await.unwrap(), Outcome::Executed(1));
     assert_eq!(world.ends(), (1, 1, 0));
 }
 
-/// The answer of the COMMIT is lost after it happened.
+/// The COMMIT happens, and its answer is lost.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
     struct Deaf(SqliteTxSource);
@@ -411,7 +411,7 @@ async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
 }
 
-/// The store's writer and the transactions stand in one line: neither starves.
+/// The store's writer and the transactions share one queue, so neither starves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     let world = Arc::new(world());
@@ -433,8 +433,8 @@ async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Two who write in turn, each for longer than the writer sleeps in one go: it keeps its place in
-/// the line meanwhile.
+/// Two connections write in turn, each for longer than the writer sleeps between two attempts. The
+/// writer keeps its place in the queue meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer() {
     let dir = Dir::new();
@@ -464,7 +464,7 @@ async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer
     }
 }
 
-/// STO-5: an open transaction of this process holds the store's calls up, and they end in time.
+/// STO-5: an open transaction of this process delays the store's calls, and they end in time.
 #[tokio::test]
 async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
     let dir = Dir::new();
@@ -475,7 +475,7 @@ async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
     let failed = world.engine.try_acquire(&ctx("k")).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Unavailable);
     assert!(begun.elapsed() < 3_000 * MS, "{:?}", begun.elapsed());
-    // Replays go on, and the store closes with the transaction open.
+    // Replays still work, and the store can be closed while the transaction is open.
     drop(world);
     drop(tx);
 }

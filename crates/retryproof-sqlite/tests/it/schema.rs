@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
+//! Only `migrate()` creates tables, and a schema that does not fit is an error that names it
+//! (STO-3).
 
 use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
@@ -18,7 +19,7 @@ async fn sto_3_open_makes_neither_file_nor_table() {
     let dir = Dir::new();
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
     assert!(!dir.file().exists());
-    dir.stranger().execute_batch("CREATE TABLE theirs (x)").expect("somebody's table");
+    dir.stranger().execute_batch("CREATE TABLE theirs (x)").expect("another table");
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
     let tables: i64 = dir
         .stranger()
@@ -27,7 +28,7 @@ async fn sto_3_open_makes_neither_file_nor_table() {
     assert_eq!(tables, 1);
 }
 
-/// The URL form goes to `from_url`; taken for a path it would make a file of that name.
+/// URLs belong to `from_url`. As a path, the URL would create a file of that name.
 #[test]
 fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
     let dir = Dir::new();

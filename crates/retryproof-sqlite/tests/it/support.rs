@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A directory for each test, short words for calls, and the check that nothing shows a key.
+//! A directory for each test, short functions for calls, and the check that nothing shows a key.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use retryproof_sqlite::{SqliteConfig, SqliteStore};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+/// Part of every key and value in the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// A directory that goes with its test.
+/// A directory that is removed with its test.
 #[derive(Debug)]
 pub(crate) struct Dir(PathBuf);
 
@@ -121,7 +121,7 @@ pub(crate) async fn grant(store: &SqliteStore, id: &Identity, owner: OwnerId) ->
     }
 }
 
-/// Acquires and completes.
+/// Acquires the key and completes it.
 pub(crate) async fn execute(store: &SqliteStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
@@ -131,7 +131,7 @@ pub(crate) async fn execute(store: &SqliteStore, id: &Identity, body: &str) {
     );
 }
 
-/// The result that a duplicate gets.
+/// The result that a duplicate call gets.
 pub(crate) async fn replay(store: &SqliteStore, id: &Identity) -> String {
     match store.acquire(id, &request(OwnerId::new())).await {
         Ok(Acquired::Complete(stored)) => body(&stored),
@@ -139,7 +139,7 @@ pub(crate) async fn replay(store: &SqliteStore, id: &Identity) -> String {
     }
 }
 
-/// ID-4: neither the error nor what it came from shows a key or a value.
+/// ID-4: neither the error nor its sources show a key or a value.
 pub(crate) fn assert_masked(error: &Error) {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

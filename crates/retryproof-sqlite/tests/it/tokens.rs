@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens over restarts, purges and a clock that steps back (ACQ-10); what reopening keeps.
+//! Fencing tokens after restarts, purges and a clock that steps back (ACQ-10), and what a reopened
+//! file keeps.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that cannot be opened, read or written: a typed error that says what to do, nothing
+//! Files that cannot be opened, read or written: a typed error that names the remedy, nothing
 //! half-written, no key shown (ID-4).
 
 use std::path::Path;
@@ -58,8 +58,8 @@ async fn cmp_8_a_damaged_file_fails_closed() {
     }
     drop(store);
     let mut bytes = std::fs::read(dir.file()).expect("read");
-    // All pages but the first, which holds the table of contents, and those of the version row are
-    // found through it.
+    // The first page lists the tables. It and the pages of the version row stay intact, and the
+    // pages after them are damaged.
     let page = 4_096;
     assert!(bytes.len() > 12 * page);
     bytes[6 * page..].fill(0x5a);
@@ -123,7 +123,8 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             );
             assert_masked(&error);
         }
-        // Neither changes it; a spoilt value alone does not show to them.
+        // Neither call changes the row. They do not read the value, so they do not notice damage to
+        // the value alone.
         for fenced in
             [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await]
         {
@@ -193,7 +194,7 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
         assert!(error.is_retryable() && error.to_string().contains("locked"), "{error}");
         assert_masked(&error);
     }
-    // Completed keys are replayed and holders are seen meanwhile.
+    // Meanwhile completed keys are replayed, and duplicates of running calls are reported as busy.
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
 
@@ -214,8 +215,7 @@ async fn sto_5_a_call_goes_on_when_the_lock_is_given_back_in_time() {
         stranger.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         let id = id("k");
         let mut call = Box::pin(grant(&store, &id, OwnerId::new()));
-        // Long enough for some attempts; it cannot end while the file is locked, however long that
-        // is.
+        // Long enough for some attempts. The call cannot end while the file is locked.
         let ended = tokio::time::timeout(Duration::from_millis(20), &mut call).await;
         assert!(ended.is_err());
         stranger.execute_batch("COMMIT").expect("unlocked");
@@ -244,7 +244,7 @@ fn id_4_debug_shows_no_key() {
     assert!(format!("{:?}", dir.store()).contains("records.db"));
 }
 
-/// Permissions do not bind root, so the test runs itself again as the user `nobody`.
+/// File permissions do not restrict root, so the test runs itself again as the user `nobody`.
 #[cfg(unix)]
 mod permissions {
     use std::fs::{Permissions, set_permissions};
@@ -260,7 +260,7 @@ mod permissions {
         set_permissions(path, Permissions::from_mode(mode)).expect("permissions are set");
     }
 
-    /// Whether permissions bind this process.
+    /// Whether file permissions restrict this process.
     fn bound() -> bool {
         let dir = Dir::new();
         let file = dir.path().join("locked");
@@ -274,9 +274,9 @@ mod permissions {
         if bound() {
             return check();
         }
-        assert!(std::env::var_os(AGAIN).is_none(), "nobody is bound by permissions");
+        assert!(std::env::var_os(AGAIN).is_none(), "permissions restrict no user");
         let name = "trouble::permissions::sto_5_missing_permissions_are_named";
-        // A copy, since the directory of the original may be closed to others.
+        // A copy, because other users may have no access to the directory of the original.
         let dir = Dir::new();
         mode(dir.path(), 0o755);
         let copy = dir.path().join("it");
@@ -302,7 +302,7 @@ mod permissions {
     fn check() {
         let dir = Dir::new();
         drop(dir.store());
-        // As the last connection closed, there is no log: the file stands alone.
+        // The last connection is closed, so there is no write-ahead log beside the file.
         let unchanged = std::fs::read(dir.file()).expect("read");
 
         mode(&dir.file(), 0o444);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several processes on one file: this binary starts itself again and drives the other by lines on
-//! its standard input.
+//! Several processes on one file: waiting, takeovers and crashes. This binary starts itself again,
+//! and sends commands to the other process's standard input.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -18,11 +18,11 @@ use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
 use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, request};
 
-/// Names the file for the other process.
+/// The variable that gives the other process its file.
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 
-/// The other process: holds one owner and does what its lines say. Without the variable it is not
-/// one, and there is nothing to do.
+/// The other process: holds one owner, and runs a command for each line of its input. Without the
+/// variable this test does nothing.
 #[test]
 fn the_other_process() {
     let Some(file) = std::env::var_os(FILE) else { return };
@@ -69,8 +69,8 @@ fn the_other_process() {
     }
 }
 
-/// CMP-7: a write and its record in one transaction, which is never committed, so that the process
-/// can be killed there.
+/// CMP-7: a write and its record in one transaction that is never committed, so that the process
+/// can be killed in it.
 async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
     let ctx = IdempotencyContext::builder(id(key).scope().clone(), key)
@@ -90,7 +90,8 @@ async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     format!("{pending:?}")
 }
 
-/// Executes every key of that name that no other process has; returns these keys with their tokens.
+/// Executes every key of that name that no other process executes. Returns these keys with their
+/// tokens.
 async fn race(store: &SqliteStore, name: &str, keys: usize) -> String {
     let mut won = Vec::new();
     for key in 0..keys {
@@ -172,7 +173,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Acquires as soon as the holder's lease is over, however it ends, by the engine's loop: acquire,
+/// Acquires as soon as the holder's lease has ended in any way, with the engine's loop: acquire,
 /// wait, acquire.
 async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant {
     loop {
@@ -181,7 +182,7 @@ async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant 
             Acquired::Busy { remaining, token } => {
                 store.wait_for_change(id, token, remaining).await.expect("waited")
             }
-            Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
+            Acquired::Complete(stored) => panic!("it was not completed: {stored:?}"),
         }
     }
 }
@@ -196,7 +197,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
-        // It waits while the other one works, and past the first polls.
+        // It waits while the other process works, for longer than the first polls.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
         assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Applied");
@@ -260,7 +261,7 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     let (id, owner) = (id("k"), OwnerId::new());
     let grant = take_over(&store, &id, owner).await;
     assert!(grant.took_over && grant.token > token);
-    // Said while it is stopped: the first thing that it does when it goes on.
+    // Sent while the process is stopped, so it is the first command that it runs when it continues.
     other.say("complete k zombie");
     other.signal("-CONT");
     assert_eq!(other.hear(), "NotOwner", "while the taker is at work");
@@ -321,7 +322,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         let mut other = Other::start(&dir.file());
         other.say(&format!("race {name} 1000000"));
         let mut own = 0;
-        // Both write, until it has finished some.
+        // Both processes write until the other one has finished some keys.
         while own == 0 || !matches!(store.peek(&of(20)).await, Ok(Peeked::Complete(_))) {
             execute(&store, &id(&format!("own {round} {own}")), "result").await;
             own += 1;
@@ -332,7 +333,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         for key in 0.. {
             match store.peek(&of(key)).await.expect("answered") {
                 Peeked::Complete(stored) => assert_eq!(body(&stored), "done"),
-                // It died between the two writes of this key.
+                // The process died between the two writes of this key.
                 Peeked::Busy { .. } => unfinished += 1,
                 Peeked::Absent if key > 20 => break,
                 Peeked::Absent => panic!("key {key} was executed, and is forgotten"),

@@ -15,8 +15,8 @@ use crate::support::{sql, stranger, url};
 /// The server ends the connection between the record's statement and the COMMIT.
 #[tokio::test]
 async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is
-    /// lost.
+    /// The server ends the connection just before the COMMIT, or just after it, so that only the
+    /// answer is lost.
     struct Cut(MySqlPool, bool);
     struct CutTx(Tx, bool);
 
@@ -76,11 +76,11 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
     world.end().await;
 }
 
-/// Names the table and the server for the other process.
+/// The variable that gives the other process its table and server.
 const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing
-/// to do.
+/// The other process: writes, joins, and waits to be killed. Without the variable this test does
+/// nothing.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };
@@ -115,7 +115,7 @@ async fn cmp_7_mysql_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert!(lines.any(|line| line.unwrap() == "@written"));
     other.kill().unwrap();
     other.wait().unwrap();
-    // The first caller waits for the lease to run out, and takes over.
+    // The first caller waits until the lease has run out, and takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
     world.end().await;

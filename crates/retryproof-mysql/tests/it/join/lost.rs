@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A joined transaction that is gone before its commit (CMP-7): whatever the action did after that,
-//! its writes and the record are one commit or none.
+//! A joined transaction that ends before its commit (CMP-7): whatever the action does after that,
+//! its writes and the record are committed together or not at all.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ struct World {
 async fn world() -> World {
     let table = Table::new().await;
     let engine = IdempotencyEngine::new(table.store().await);
-    // One connection: what a transaction leaves behind on it, the next one meets.
+    // One connection, so that the next transaction meets whatever the last one left on it.
     let pool = MySqlPoolOptions::new().max_connections(1).connect(&url()).await.expect("a pool");
     let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, pool, table };
     let accounts = world.accounts();
@@ -68,7 +68,7 @@ impl World {
 
     async fn assert_nothing_happened(&self, why: &str) {
         let free = async {
-            // A release in the background may be on its way.
+            // A release in the background may not have arrived yet.
             while let Peeked::Busy { .. } = self.standing().await {
                 tokio::time::sleep(5 * MS).await;
             }
@@ -80,7 +80,8 @@ impl World {
         assert_eq!(self.cents().await, (100, 100), "{why}");
     }
 
-    /// The pool's connection is as it was: a statement is a commit, and a transaction one too.
+    /// The pool's connection is in its original state: a single statement commits, and so does a
+    /// transaction.
     async fn assert_the_pool_is_as_it_was(&self) {
         let mut conn = self.pool.acquire().await.unwrap();
         let row = conn.fetch_one(raw_sql("SELECT CAST(@@autocommit AS SIGNED)")).await.unwrap();
@@ -115,10 +116,10 @@ async fn add(
     conn.execute(AssertSqlSafe(text)).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Has the server choose the transaction on `conn` as the victim of a deadlock; it has changed
-/// account 1.
+/// Makes the server choose the transaction on `conn`, which has changed account 1, as the victim of
+/// a deadlock.
 async fn deadlock(conn: &mut MySqlConnection, accounts: &str) {
-    // The other transaction weighs more, so that it is not the victim.
+    // The other transaction has changed more rows, so the server does not choose it as the victim.
     let mut other = stranger().await;
     let scratch = format!("{accounts}_weight");
     sql(&mut other, &format!("CREATE TABLE {scratch} (n INT) ENGINE=InnoDB")).await;
@@ -135,7 +136,7 @@ async fn deadlock(conn: &mut MySqlConnection, accounts: &str) {
             sql(&mut other, &format!("DROP TABLE {scratch}")).await;
         })
     };
-    // Whichever of the two meets the other's lock last, ours is rolled back.
+    // Whichever of the two waits last, the server rolls back ours.
     let met = add(conn, accounts, 2, 10).await;
     assert!(met.unwrap_err().contains("1213"));
     crossing.await.unwrap();
@@ -150,7 +151,7 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
         .execute(ctx(), async |tx: &mut Tx| {
             add(tx, &accounts, 1, -10).await?;
             deadlock(tx, &accounts).await;
-            // The statement alone, again.
+            // The action sends only this statement again.
             add(tx, &accounts, 2, 10).await?;
             Ok::<_, String>("paid".to_owned())
         })
@@ -163,7 +164,7 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
     world.end().await;
 }
 
-/// What ends a transaction, and a transaction of the action's own after it.
+/// Statements that end a transaction, and a transaction that the action then begins itself.
 #[tokio::test]
 async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for_the_one_that_was_opened()
  {
@@ -186,7 +187,7 @@ async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for
         world.assert_nothing_happened(&format!("{endings:?}")).await;
         world.assert_the_pool_is_as_it_was().await;
     }
-    // What the action itself has committed is committed; the rest is not.
+    // What the action committed itself stays; the rest is rolled back.
     let committed = world
         .joined
         .execute(ctx(), async |tx: &mut Tx| {
@@ -200,8 +201,8 @@ async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for
     world.end().await;
 }
 
-/// However a transaction ends, the pool's next user has autocommit, and nested transactions of sqlx
-/// are savepoints in ours.
+/// However a transaction ends, the next user of the pool's connection has autocommit, and sqlx's
+/// nested transactions are savepoints in ours.
 #[tokio::test]
 async fn cmp_7_mysql_the_pool_gets_its_connections_back_as_they_were() {
     let world = world().await;
@@ -226,7 +227,7 @@ async fn cmp_7_mysql_the_pool_gets_its_connections_back_as_they_were() {
     assert!(matches!(failed.await, Err(ExecuteError::Action(_))));
     world.assert_the_pool_is_as_it_was().await;
 
-    // Dropped in the middle of a statement.
+    // The call is dropped in the middle of a statement.
     let dropped = world.joined.execute(other(), async |tx: &mut Tx| {
         add(tx, &accounts, 1, -10).await?;
         tx.execute(raw_sql("SELECT SLEEP(1)")).await.unwrap();

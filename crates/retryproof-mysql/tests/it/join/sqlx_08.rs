@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the
-//! newer one.
+//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`); the store itself uses sqlx 0.9.
 
 use std::time::Duration;
 
@@ -82,7 +81,7 @@ async fn cmp_7_sqlx_08_mysql_a_call_dropped_in_its_transaction_leaves_neither_an
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // Within the lease of three seconds: it was freed, not taken over.
+    // This takes less than the lease of three seconds, so the key was freed and not taken over.
     let paid = tokio::time::timeout(Duration::from_secs(2), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (0, 1));
@@ -109,7 +108,7 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // A transaction that is gone is not joined, whoever ended it.
+    // A transaction that has ended is not joined, however it ended.
     let held = world.held("3").await;
     let mut tx = pool.begin().await.unwrap();
     tx.execute(raw_sql("ROLLBACK")).await.unwrap();
@@ -122,8 +121,8 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     world.end().await;
 }
 
-/// What follows the loss is in a transaction that nobody commits, and the pool has its connection
-/// back as it was.
+/// Statements after the loss are never committed, and the pool gets its connection back in its
+/// original state.
 #[tokio::test]
 async fn cmp_7_sqlx_08_mysql_a_transaction_that_is_gone_is_not_taken_for_the_one_that_was_opened() {
     let world = world().await;

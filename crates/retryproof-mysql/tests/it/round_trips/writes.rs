@@ -17,9 +17,10 @@ async fn log_end(conn: &mut MySqlConnection) -> u64 {
     row.get::<String, _>(1).parse().expect("a number")
 }
 
-/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, as many looks and busy answers add
-/// nothing to the log. The server is nobody else's, but writes by itself now and then (statistics,
-/// purge), so each kind has some attempts: what wrote would write in all of them.
+/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, and as many looks and busy answers
+/// add nothing to the log. No other test uses the server, but it writes by itself now and then
+/// (statistics, purge). So each kind has several attempts: a call that writes would do so in all of
+/// them.
 #[tokio::test]
 async fn acq_8_a_thousand_replays_write_no_log() {
     let server = Server::start(&[]).await;
@@ -34,7 +35,7 @@ async fn acq_8_a_thousand_replays_write_no_log() {
     for kind in ["known key", "first contact", "look", "busy"] {
         let mut written = Vec::new();
         for _ in 0..6 {
-            // One that knows no key yet.
+            // A store that has seen no key complete.
             let other = MysqlStore::connect(server.config()).await.expect("connected");
             let before = log_end(&mut root).await;
             for at in 0..1_000 {

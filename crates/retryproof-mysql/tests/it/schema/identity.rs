@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identities are bytes (ID-2), in a database whose own collation ignores case, accents and
-//! trailing spaces; and they are values, never SQL.
+//! Identities are compared as bytes (ID-2), in a database whose collation ignores case, accents and
+//! trailing spaces. They are values, never SQL.
 
 use retryproof_core::{IdempotencyStore, Identity, Key, OwnerId, Scope};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use crate::support::{Table, execute, replay, request, stranger};
 
-/// Told apart by nothing but their bytes.
+/// These differ only in their bytes.
 const ALIKE: [&str; 14] =
     ["a", "A", "a ", "a  ", " a", "á", "a\u{301}", "ä", "ae", "æ", "ss", "ß", "ı", "İ"];
 
-/// What would be more than text, were it ever pasted into a statement.
+/// Texts that would do harm if they were pasted into a statement.
 const HOSTILE: [&str; 14] = [
     "'",
     "''",
@@ -41,7 +41,7 @@ async fn id_2_identities_are_bytes_and_never_sql() {
         execute(&store, &identity(text, "k"), &format!("scope {at}")).await;
         execute(&store, &identity("s", text), &format!("key {at}")).await;
     }
-    // Known here, and read from another handle for the first time.
+    // This store has seen the key complete; the other one reads it for the first time.
     for store in [&store, &table.store().await] {
         for (at, text) in all.iter().enumerate() {
             assert_eq!(
@@ -71,7 +71,7 @@ async fn id_3_the_longest_identity_fits_and_stands_apart() {
     execute(&store, &identity(255, 511), "shorter").await;
     assert_eq!(replay(&store, &identity(255, 512)).await, "longest");
     assert_eq!(replay(&store, &identity(255, 511)).await, "shorter");
-    // The same bytes, cut elsewhere.
+    // The same bytes, split differently into scope and key.
     let (one, other) = (identity(254, 512), identity(255, 510));
     for id in [one, other] {
         assert!(matches!(store.peek(&id).await, Ok(retryproof_core::store::Peeked::Absent)));

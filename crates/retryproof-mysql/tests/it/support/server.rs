@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A MariaDB of a test's own, for what would disturb others: stops, restarts, limits of the whole
+//! A private MariaDB for tests that would disturb others: stops, restarts, limits of the whole
 //! server.
 
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use sqlx::mysql::MySqlConnection;
 
 use crate::support::{sql, unique};
 
-/// Ended, and its folder removed, when it is dropped.
+/// Dropping it ends the server and removes its folder.
 pub(crate) struct Server {
     dir: PathBuf,
     port: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     child: Option<Child>,
 }
 
-/// Debian keeps servers out of the path of users.
+/// Debian installs servers outside the path of users.
 fn program(name: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/bin", "/usr/libexec"];
     let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
@@ -30,8 +30,8 @@ fn program(name: &str) -> PathBuf {
 }
 
 impl Server {
-    /// A fresh one, with `options` beside the usual ones, and a user `app` without any privilege
-    /// over the server.
+    /// A new server with additional `options`, and a user `app` without privileges on the server
+    /// itself.
     pub(crate) async fn start(options: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(unique("retryproof-mariadb"));
         std::fs::create_dir_all(&dir).expect("a folder");
@@ -39,7 +39,7 @@ impl Server {
             .args(["--no-defaults", "--user=root", "--auth-root-authentication-method=normal"])
             .args(["--skip-test-db", "--skip-name-resolve"])
             .arg(format!("--datadir={}", dir.join("data").display()))
-            // A server that starts removes the temporary files of all others in the same folder.
+            // A server that starts removes the temporary files of other servers in the same folder.
             .arg(format!("--tmpdir={}", dir.display()))
             .args(options)
             .output()
@@ -98,7 +98,7 @@ impl Server {
         );
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the server, as in a crash.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = (child.kill(), child.wait());

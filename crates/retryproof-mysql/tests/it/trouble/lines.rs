@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines that break or stall, servers that restart, calls that are dropped: the store goes on, and
-//! no connection answers for another.
+//! Connections that break or stall, servers that restart, calls that are dropped: the store goes
+//! on, and each call gets its own answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,8 @@ async fn sto_5_a_restarted_server_is_found_again() {
     assert!(error.is_retryable(), "{error}");
 
     server.up().await;
-    // At the first call, whatever the idle connections were; and what was answered for before the
-    // crash is still there.
+    // The first call succeeds, although the idle connections are dead, and acknowledged results are
+    // still there.
     assert_eq!(replay(&store, &id("done")).await, "result");
     match store.peek(&held).await.expect("looked") {
         Peeked::Busy { token: kept, .. } => assert_eq!(kept, token),
@@ -56,7 +56,7 @@ async fn sto_5_a_restarted_server_is_found_again() {
     execute(&store, &id("fresh"), "result").await;
 }
 
-/// All idle connections die at once: the next calls, all at the same time, notice nothing.
+/// All idle connections die at once, and the next calls, all at the same time, succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
     let table = Table::new().await;
@@ -76,13 +76,13 @@ async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
             call.await.expect("no error reaches a caller");
         }
         proxy.cut();
-        // The cut lines are closed on this side too.
+        // The store has closed the cut connections too.
         tokio::time::sleep(20 * MS).await;
     }
 }
 
-/// Answers that never came: the same statement again, with the same owner, says what happened
-/// (ACQ-9, CMP-3).
+/// An answer is lost, and the same statement with the same owner finds out what happened (ACQ-9,
+/// CMP-3).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_9_lost_answers_are_settled_by_the_owner() {
     let table = Table::new().await;
@@ -122,8 +122,8 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
     }
 }
 
-/// A completion or release whose answer was lost is repeated, and finds itself done. Here another
-/// process has done it.
+/// A completion or release whose answer was lost is repeated and finds its own effect. Here another
+/// process has applied it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;
@@ -140,7 +140,8 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
                     Instant::now()
                 })
             };
-            // By then it looks every 40 ms, at another moment of them in each round.
+            // By then the waiter polls every 40 ms. Each round completes at another point between
+            // two polls.
             tokio::time::sleep((150 + 7 * round) * MS).await;
             for (store, said) in
                 [(&other, FencedWrite::Applied), (&*holder, FencedWrite::AlreadyApplied)]
@@ -160,8 +161,8 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     }
 }
 
-/// A call that is dropped in the middle of its statement takes its connection along; the next calls
-/// get answers of their own.
+/// A call that is dropped in the middle of its statement closes its connection, and the next calls
+/// get their own answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
     let table = Table::new().await;
@@ -182,13 +183,13 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
         grant(&store, &fresh, owner).await;
         assert_eq!(store.release(&fresh, owner).await.expect("released"), FencedWrite::Applied);
     }
-    // Nothing is ready at its first poll, and that is all that the shortest bound, 4 times 3 calls,
-    // leaves them.
+    // No call is ready at its first poll, and the shortest bound, which 4 times 3 calls have,
+    // allows no second one.
     assert!(dropped >= 12, "only {dropped} calls were dropped");
 }
 
-/// Drops the call after `bound`, to the microsecond: a timer's milliseconds are longer than most
-/// calls take.
+/// Drops the call after `bound`, with a precision of microseconds, because most calls take less
+/// than the millisecond of a timer.
 async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     let over = async {
         let end = Instant::now() + bound;
@@ -203,8 +204,8 @@ async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     }
 }
 
-/// A server that does not answer: the store's own bound ends the call when nobody else's does, and
-/// the place in the pool is free again.
+/// A server does not answer. The store's own limit ends the call, and its connection's permit is
+/// free again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let table = Table::new().await;
@@ -255,8 +256,8 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     }
 }
 
-/// All places for callers are taken by calls that wait for a lock: others are told so, and holders
-/// still beat and complete (RUN-2).
+/// Calls that wait for a lock occupy all connections for callers. Other callers get an error that
+/// names the reason, and holders still beat and complete (RUN-2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_2_holders_have_connections_of_their_own() {
     let table = Table::new().await;
@@ -304,12 +305,12 @@ async fn run_2_holders_have_connections_of_their_own() {
             }
         }
     }
-    assert!(turned_away > 0, "nobody was turned away from a full pool");
+    assert!(turned_away > 0, "no call was refused by a full pool");
     sql(&mut theirs, "ROLLBACK").await;
     execute(&store, &id("afterwards"), "result").await;
 }
 
-/// Lets the process's clock go on by `time`.
+/// Advances the process's clock by `time`.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

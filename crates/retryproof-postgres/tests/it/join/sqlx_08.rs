@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the
-//! newer one.
+//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`); the store itself uses sqlx 0.9.
 
 use std::time::Duration;
 
@@ -85,7 +84,7 @@ async fn cmp_7_sqlx_08_postgres_a_call_dropped_in_its_transaction_leaves_neither
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // Within the lease of three seconds: it was freed, not taken over.
+    // This takes less than the lease of three seconds, so the key was freed and not taken over.
     let paid = tokio::time::timeout(Duration::from_secs(2), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (0, 1));
@@ -112,8 +111,8 @@ async fn cmp_7_sqlx_08_postgres_complete_in_joins_a_transaction_that_the_program
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // In a transaction that failed before, the record cannot be written; the error has no text of
-    // the server's (ID-4).
+    // In a transaction that has already failed, the record cannot be written. The error contains no
+    // text of the server (ID-4).
     let held = world.held("3").await;
     let mut tx = pool.begin().await.unwrap();
     tx.execute("SELECT 1/0").await.unwrap_err();

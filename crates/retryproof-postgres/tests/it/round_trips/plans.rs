@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A statement that was planned while the table was nearly empty finds its record by the index when
-//! the table is full.
+//! A statement that was planned while the table was nearly empty uses the index when the table is
+//! full.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 
 use crate::support::{DAY, LONG, Stranger, Table, completion, grant, id, replay, request};
 
-/// Rows of the full table. A plan that reads the table reads as many for each call.
+/// Rows of the full table. A plan that scans the table reads as many for each call.
 const ROWS: i64 = 30_000;
 
-/// Every statement of the store once: grants, takeovers, looks, beats, completions alone, together
-/// and joined, releases, a purge.
+/// Runs every statement of the store once: grants, takeovers, looks, heartbeats, completions alone,
+/// shared and joined, releases, a purge.
 async fn every_statement(
     store: &std::sync::Arc<PostgresStore>,
     app: &mut PgConnection,
@@ -42,7 +42,7 @@ async fn every_statement(
     complete_in(store, app, &joined, first).await.expect("joined");
     assert_eq!(replay(store, &joined).await, "joined");
 
-    // More at once than go alone.
+    // More at the same time than go alone.
     let mut all = JoinSet::new();
     for at in 0..12 {
         let (store, id) = (std::sync::Arc::clone(store), id(&format!("{name} {at}")));
@@ -74,14 +74,14 @@ async fn complete_in(
     Ok(())
 }
 
-/// A completion that is over at once.
+/// A completion whose ttl ends at once.
 fn brief() -> Completion {
     Completion::new(completion("brief").value, Duration::from_millis(1), None)
 }
 
 #[tokio::test]
 async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
-    // Without a pooler, and as it sends its statements to a connection behind one.
+    // Prepared statements, and the literals that are sent through a pooler.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;
@@ -93,14 +93,14 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
             )
         };
         let mut stranger = table.stranger().await;
-        // It knows that it is small, and nothing tells it later that it is not.
+        // The server has statistics of the small table, and does not update them later.
         stranger.run(format!("ALTER TABLE \"{name}\" SET (autovacuum_enabled=off)")).await;
         stranger.run(fill("few", 20)).await;
         stranger.run(format!("VACUUM (ANALYZE) \"{name}\"")).await;
 
         let url = format!("{}?application_name=plans_{name}", table.url);
         let config = PostgresConfig::from_url(&url).expect("a URL").with_table_name(name);
-        // Few connections, so that each of them has planned everything.
+        // Few connections, so that each of them has planned every statement.
         let config = config.with_pooler(pooler).with_max_connections(2);
         let store = std::sync::Arc::new(PostgresStore::connect(config).await.expect("connected"));
         let mut app = PgConnection::connect(&url).await.expect("a connection of the application's");
@@ -120,7 +120,7 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
     }
 }
 
-/// The counters of a connection are there when it has ended.
+/// The server publishes the counters of a connection when it has ended.
 async fn gone(stranger: &mut Stranger, application: &str) {
     let left =
         format!("SELECT count(*) FROM pg_stat_activity WHERE application_name='{application}'");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A PostgreSQL server of a test's own: quiet enough to count bytes of its log, and free to be
-//! killed.
+//! A private PostgreSQL server: a test can count the bytes of its log, or kill it.
 
 use std::fs;
 use std::net::TcpListener;
@@ -20,7 +19,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// Where Debian puts what is not on the path.
+/// Where Debian installs what is not on the path.
 fn binaries() -> PathBuf {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = installed
@@ -45,7 +44,7 @@ fn unprivileged(command: &mut Command) -> &mut Command {
 }
 
 impl Server {
-    /// A new one, with its data in a directory that goes with it.
+    /// A new server, with its data in a directory that is removed with it.
     pub(crate) async fn start() -> Self {
         let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
         let root = (0..)
@@ -119,7 +118,7 @@ impl Server {
         let patience = Instant::now() + Duration::from_secs(60);
         while PgConnection::connect(&self.url()).await.is_err() {
             if let Ok(Some(_)) = self.child.try_wait() {
-                // What the last one left is still going down.
+                // Processes of the killed server may still be running.
                 self.child = launch(&self.bin, &self.root, self.port);
             }
             assert!(
@@ -131,11 +130,11 @@ impl Server {
         }
     }
 
-    /// As by a power cut, but for the disk.
+    /// Ends the server as a crash does. What it wrote to the disk stays.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
-        // Children of a killed postmaster take a moment to notice; SIGQUIT ends them with it,
-        // without a checkpoint.
+        // Children of a killed postmaster take a moment to notice. SIGQUIT ends them too, without a
+        // checkpoint.
         let sent = Command::new("kill").args(["-QUIT", &pid]).status().expect("`kill` runs");
         assert!(sent.success());
         self.child.wait().expect("it ends");
@@ -155,7 +154,7 @@ fn launch(bin: &Path, root: &Path, port: u16) -> Child {
         .arg("-k")
         .arg(root)
         .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
-        // Nothing writes on its own.
+        // No background process writes.
         .args(["-c", "autovacuum=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0"])
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that is far away: a dial takes longer than a beat may.
+//! A server that is far away: connecting takes longer than a heartbeat may.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ async fn store(table: &Table) -> (WireProxy, PostgresStore) {
     (proxy, PostgresStore::connect(config).await.expect("connected"))
 }
 
-/// A dial takes four round trips, and the first statement of a connection two: one of the calls
-/// finds the connection made.
+/// Connecting takes four round trips, and the first statement of a connection two. One of the calls
+/// finds the connection open.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;

@@ -77,7 +77,7 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_no_connection() {
             let at = usize::try_from(round).expect("small") % done.len();
             assert_eq!(replay(&store, &done[at]).await, format!("result {at}"));
         }
-        // One that hangs is given up, and the next call has a line.
+        // A call that hangs is dropped, and the next call gets a connection.
         proxy.stall(true);
         let hung = tokio::time::timeout(Duration::from_millis(50), store.peek(&done[0])).await;
         assert!(hung.is_err());
@@ -120,7 +120,8 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     proxy.stall(false);
-    // With so little time a call may fail on a busy machine; that it serves again is what counts.
+    // With so little time a call may fail on a busy machine. The test is only that the store works
+    // again.
     let (id, owner) = (id("after"), OwnerId::new());
     let served = async {
         while let Err(error) = store.acquire(&id, &request(owner)).await {
@@ -157,14 +158,14 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
         );
     }
     server.restart().await;
-    // The very next calls, and nothing that was acknowledged is lost.
+    // The next calls succeed, and no acknowledged result is lost.
     assert_eq!(replay(&store, &done).await, "result");
     match store.peek(&held).await.expect("looked") {
         Peeked::Busy { token, .. } => assert_eq!(token, lease.token),
         other => panic!("the lease is lost: {other:?}"),
     }
     execute(&store, &id("new"), "result").await;
-    // Notifications arrive again, without anybody's doing; from the first on.
+    // Notifications arrive again by themselves, from the first one on.
     let listening = async {
         while format!("{waiter:?}{store:?}").matches("listening: true").count() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -186,7 +187,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
         FencedWrite::Applied
     );
     waiting.await.expect("no panic").expect("woken");
-    // The net is more than 150 ms away.
+    // The fallback poll comes after more than 150 ms.
     assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
@@ -198,7 +199,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     }
 }
 
-/// Lets the process's clock go on by `time`.
+/// Advances the process's clock by `time`.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -209,7 +210,7 @@ async fn pass(time: Duration) {
 async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
     let table = Table::new().await;
     let url = format!("{}?application_name={}", table.url, table.name);
-    // Without connections for notifications.
+    // Behind a pooler the store opens no connections for notifications.
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config.with_table_name(&table.name).with_pooler(Pooler::Transaction);
     let store = PostgresStore::connect(config).await.expect("connected");

@@ -19,7 +19,7 @@ use crate::support::{
 
 const CALLERS: usize = 50;
 
-/// A record whose lease is over, and a transaction that has locked its row.
+/// Creates a record whose lease has ended. Returns a transaction that has locked its row.
 async fn locked(table: &Table, store: &PostgresStore, key: &str) -> Stranger {
     let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
     assert!(matches!(store.acquire(&id(key), &brief).await, Ok(Acquired::Granted(_))));
@@ -30,7 +30,7 @@ async fn locked(table: &Table, store: &PostgresStore, key: &str) -> Stranger {
     joined
 }
 
-/// Callers of the record, each again half a second after its answer. They take part while `on`.
+/// Callers of the record. Each calls again half a second after its answer, while `on` is set.
 fn callers(
     store: &Arc<PostgresStore>,
     key: &'static str,
@@ -60,7 +60,7 @@ fn callers(
     (tasks, answers)
 }
 
-/// How long acquires of fresh records took, one after the other.
+/// How long acquires of new records take, one after the other.
 async fn others(store: &PostgresStore, name: &str, count: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for at in 0..count {
@@ -86,8 +86,8 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     let on = Arc::new(AtomicBool::new(false));
     let (mut tasks, answers) = callers(&store, "hot", &on);
     let mut ratios = Vec::new();
-    // By turns, so that what else the machine does meets both alike; and again, where it met one of
-    // them alone.
+    // Measured in turns, so that other load on the machine slows both alike; repeated if it slowed
+    // only one of them.
     for attempt in 0..3 {
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for round in 0..8 {
@@ -99,7 +99,7 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
         }
         let (alone, beside) = (p99(&mut alone), p99(&mut beside));
         println!("p99 alone {alone:?}, beside callers of a locked record {beside:?}");
-        // Below some milliseconds both are noise.
+        // Below some milliseconds both times are noise.
         ratios.push(beside.as_secs_f64() / alone.max(Duration::from_millis(5)).as_secs_f64());
         if ratios.iter().any(|ratio| *ratio <= 2.0) {
             break;
@@ -110,12 +110,12 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     assert!(ratios.iter().any(|ratio| *ratio <= 2.0), "times as long beside them: {ratios:?}");
     assert!(tasks.try_join_next().is_none(), "a caller failed");
     tasks.shutdown().await;
-    // The row is free as soon as it is let go.
+    // The row is free as soon as the transaction ends.
     joined.run("ROLLBACK").await;
     assert!(grant(&store, &id("hot"), OwnerId::new()).await.took_over);
 }
 
-/// Counts the statements that wait for the lock at once, and where many records are locked.
+/// Counts the statements that wait for a lock at the same time, also if many records are locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_locked_records_have_a_part_of_the_connections() {
     for (url, pooler) in [(postgres(), Pooler::Session), (pgbouncer(), Pooler::Transaction)] {
@@ -130,7 +130,8 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
         }
         let on = Arc::new(AtomicBool::new(true));
         let mut tasks: Vec<_> = keys.into_iter().map(|key| callers(&store, key, &on).0).collect();
-        // The first of each record have found out, and are counted from then on.
+        // The first callers of each record have found the lock. From then on the store counts its
+        // callers.
         sleep(Duration::from_millis(500)).await;
         let waiting = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock' AND query LIKE '%{}_grant%'",
@@ -143,7 +144,7 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
             sleep(Duration::from_millis(10)).await;
         }
         println!("{most} statements wait for a lock at most ({pooler:?})");
-        // Of eight connections for calls a quarter, and one that is on its way.
+        // A quarter of the eight connections for calls, and one statement that has just been sent.
         assert!(most <= 3, "{most} connections wait for locks ({pooler:?})");
         for tasks in &mut tasks {
             assert!(tasks.try_join_next().is_none(), "a caller failed");
@@ -176,7 +177,7 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
             other => panic!("{other:?}"),
         }
         assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-        // It leaves nothing behind: the row is free again as soon as it is let go.
+        // The acquire leaves no lock behind: the row is free as soon as the transaction ends.
         joined.run("ROLLBACK").await;
         assert!(grant(&store, &id, OwnerId::new()).await.took_over);
     }
@@ -232,7 +233,7 @@ async fn run_2_beats_have_connections_of_their_own() {
             hex("locked")
         ))
         .await;
-    // Each of these holds a connection for a quarter of a second, and there are two for them.
+    // Each of these occupies a connection for a quarter of a second, and there are two for them.
     let acquires: Vec<_> = (0..40)
         .map(|_| {
             let store = Arc::clone(&store);

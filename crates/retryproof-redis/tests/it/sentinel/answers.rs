@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sentinels of our own making, which name what a test says, over two servers that both believe
-//! themselves the primary.
+//! Simulated sentinels, which name the server that a test sets, and two servers that both take
+//! themselves for the primary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Sentinel {
     port: u16,
     names: Arc<AtomicU16>,
-    /// How many watches have looked: with the subscription, on the same line.
+    /// How many watchers have asked for the address, on the connection of their subscription.
     looks: Arc<AtomicUsize>,
     hang_up: Arc<Notify>,
 }
@@ -56,7 +56,7 @@ impl Sentinel {
         self.names.store(server.port, Ordering::SeqCst);
     }
 
-    /// Until `count` watches have looked.
+    /// Waits until `count` watchers have asked.
     async fn looked(&self, count: usize) {
         let looked = async {
             while self.looks.load(Ordering::SeqCst) < count {
@@ -67,7 +67,7 @@ impl Sentinel {
     }
 }
 
-/// Answers one client, as much as the store asks.
+/// Answers the commands that the store sends.
 async fn serve(line: TcpStream, names: &AtomicU16, looks: &AtomicUsize) -> std::io::Result<()> {
     let mut line = BufReader::new(line);
     let mut listens = false;
@@ -116,7 +116,7 @@ async fn keys(server: &Server) -> u64 {
     ask(&mut server.stranger().await, "DBSIZE").await
 }
 
-/// The calls and the waiters of one store are never at two primaries.
+/// The calls and the waiters of a store never use two primaries at the same time.
 #[tokio::test]
 async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     let (old, new) = (Server::start("").await, Server::start("").await);
@@ -124,7 +124,8 @@ async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     let store = store(&[&sentinel]).await;
     let token = grant(&store, &id("before"), OwnerId::new()).await.token;
     sentinel.looked(1).await;
-    // The fail-over is decided and not announced; the first waiter opens the line for messages.
+    // The fail-over is decided and not announced. The first waiter opens the connection for
+    // messages.
     sentinel.name(&new);
     let _ = timeout(Duration::from_millis(500), store.wait_for_change(&id("before"), token, LONG))
         .await;
@@ -146,7 +147,7 @@ async fn sto_1_a_move_while_the_watch_was_lost_is_followed() {
     sentinel.name(&new);
     sentinel.hang_up.notify_waiters();
     sentinel.looked(2).await;
-    // The look is answered; the store reads that in its own time.
+    // The answer is sent; the store may take a moment to read it.
     let mut at = 0;
     while keys(&new).await == 0 {
         grant(&store, &id(&format!("after {at}")), OwnerId::new()).await;
@@ -156,7 +157,7 @@ async fn sto_1_a_move_while_the_watch_was_lost_is_followed() {
     }
 }
 
-/// One that is cut off from the others, and whose line breaks again and again.
+/// A sentinel that is cut off from the others, and whose connection breaks again and again.
 #[tokio::test]
 async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
     let (old, new) = (Server::start("").await, Server::start("").await);
@@ -180,7 +181,7 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
         "records at the old and at the new primary"
     );
 
-    // Nor a new store, which another sentinel has led to the new one.
+    // The same holds for a new store, which another sentinel has led to the new primary.
     let late = self::store(&[&first, &behind]).await;
     behind.looked(4).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -192,7 +193,7 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
     );
 }
 
-/// No call waits for a connection to a primary that is none any more.
+/// No call waits for a connection to a server that is no longer the primary.
 #[tokio::test]
 async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
     let (old, hung, new) =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Private servers: one alone, or a Sentinel group, for the tests that configure, kill and demote.
-//! They end with the test.
+//! Private servers, alone or as a Sentinel group, for tests that configure, kill and demote. They
+//! end with the test.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::support::ask;
 /// Longer than any server takes to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process on a loopback port, with a directory that goes with it.
+/// A process on a loopback port, with a directory that is removed with it.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) port: u16,
@@ -26,12 +26,12 @@ pub(crate) struct Server {
     process: Option<Child>,
 }
 
-/// A port that was free a moment ago, below the range that the system hands out by itself.
+/// A port that was free a moment ago, below the range from which the system assigns ports.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Processes that run at once begin apart: a port that one of them has given up is not the
-        // next of another.
+        // Processes that run at the same time start at different ports, so that one does not take a
+        // port that another has just released.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).expect("small");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -41,17 +41,17 @@ fn free_port() -> u16 {
 }
 
 impl Server {
-    /// Starts one with `settings`, lines of its configuration, and waits until it answers.
+    /// Starts a server with `settings`, lines of its configuration, and waits until it answers.
     pub(crate) async fn start(settings: &str) -> Self {
         let mut server = Self::new(settings, false);
         server.run().await;
         server
     }
 
-    /// As [`start`](Self::start), a sentinel.
+    /// As [`start`](Self::start), for a sentinel.
     pub(crate) async fn sentinel(settings: &str) -> Self {
         let mut sentinel = Self::new(settings, true);
-        // It knows none of the settings of a store's server.
+        // A sentinel accepts none of a server's settings.
         sentinel.settings =
             sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
         sentinel.run().await;
@@ -97,7 +97,7 @@ impl Server {
                 if let Ok(mut conn) = self.client().get_multiplexed_async_connection().await {
                     match redis::cmd("PING").query_async::<String>(&mut conn).await {
                         Ok(_) => return,
-                        // It wants a password, so it is there.
+                        // It requires a password, so it runs.
                         Err(error) if error.code() == Some("NOAUTH") => return,
                         Err(_) => {}
                     }
@@ -119,7 +119,7 @@ impl Server {
 
     /// A separate connection.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
-        // The driver's own patience is half a second: too short for a loaded machine.
+        // The driver's time limit of half a second is too short for a loaded machine.
         let patient = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -127,12 +127,12 @@ impl Server {
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection")
     }
 
-    /// Sends a line of words, and reads an answer that is not looked at.
+    /// Sends a command, and ignores its answer.
     pub(crate) async fn tell(&self, line: &str) {
         let _: redis::Value = ask(&mut self.stranger().await, line).await;
     }
 
-    /// As [`tell`](Self::tell), behind a password, and reads a line or a text.
+    /// As [`tell`](Self::tell), with a password. Returns the answer, a line or a text.
     pub(crate) async fn told_with(&self, password: &str, line: &str) -> String {
         let client = redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port))
             .expect("a URL");
@@ -149,12 +149,12 @@ impl Server {
             .unwrap_or_else(|| panic!("no {name} in INFO"))
     }
 
-    /// Takes its directory away: nothing can be saved any more.
+    /// Removes its directory, so that the server cannot save.
     pub(crate) fn lose_disk(&self) {
         std::fs::remove_dir_all(&self.dir).expect("removed");
     }
 
-    /// SIGKILL, and until it is gone.
+    /// Sends SIGKILL, and waits until the process has ended.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -162,7 +162,7 @@ impl Server {
         }
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.process.as_ref().expect("it runs");
         let status = Command::new("kill")
@@ -183,7 +183,7 @@ impl Drop for Server {
 /// A primary, two replicas and three sentinels.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The first of them was started as the primary.
+    /// The first server was started as the primary.
     pub(crate) servers: Vec<Server>,
     pub(crate) sentinels: Vec<Server>,
 }
@@ -207,8 +207,8 @@ impl Group {
         group
     }
 
-    /// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a
-    /// replica.
+    /// Waits until every sentinel sees the whole group: before that, a fail-over finds no quorum or
+    /// no replica.
     async fn settle(&self) {
         tokio::time::timeout(PATIENCE, async {
             for sentinel in &self.sentinels {

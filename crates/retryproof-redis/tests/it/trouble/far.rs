@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that is far away: a dial takes longer than a beat may.
+//! A server that is far away: connecting takes longer than a heartbeat may.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::{execute, id, own_prefix, service};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server for tests, at a distance that a test sets.
+/// The server for tests, with a delay that a test sets.
 async fn far() -> (WireProxy, RedisConfig) {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
     let at: SocketAddr = url.trim_start_matches("redis://").parse().expect("an address");
@@ -22,7 +22,7 @@ async fn far() -> (WireProxy, RedisConfig) {
     (proxy, config)
 }
 
-/// Calls that are given up before a connection can have been made: one of them finds it made.
+/// Calls are dropped before a connection can be open, until one of them finds it open.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     let round_trip = Duration::from_millis(100);
@@ -37,8 +37,9 @@ async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
 }
 
-/// A beat of this lease may take 480 ms: less than a dial of two round trips. With the call it fits
-/// into the half of the lease that is left, and leaves some 200 ms for a busy machine.
+/// A heartbeat of this lease may take 480 ms, which is less than connecting, with two round trips.
+/// Connecting and the call together fit into the half of the lease that is left, with some 200 ms
+/// to spare for a busy machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_lease_on_a_far_server_outlives_a_broken_connection() {
     let (proxy, config) = far().await;
@@ -57,7 +58,7 @@ async fn run_1_a_lease_on_a_far_server_outlives_a_broken_connection() {
     }
 }
 
-/// What a dial of another runtime leaves behind when that ends is no attempt to wait for.
+/// A connection attempt ends with its runtime, and a call in another runtime does not wait for it.
 #[test]
 fn sto_5_a_dial_that_ends_with_its_runtime_is_begun_again() {
     let main = tokio::runtime::Runtime::new().expect("a runtime");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines cut, stalled and refused in the middle of a call, and servers stopped: the call is sent
-//! again or fails in time, and the next one works.
+//! Connections that are cut, stalled or refused in the middle of a call, and stopped servers: the
+//! call is sent again or fails in time, and the next one works.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Line {
         RedisStore::connect(self.config.clone()).await.expect("it connects")
     }
 
-    /// Past the proxy.
+    /// A store that connects without the proxy.
     async fn direct(&self) -> RedisStore {
         let url = self.server.url();
         let config = RedisConfig::from_url(&url).expect("a URL").with_prefix(own_prefix());
@@ -50,12 +50,12 @@ impl Line {
 async fn acq_9_a_call_is_sent_again_over_a_new_line() {
     let line = Line::new().await;
     let store = Arc::new(line.store().await);
-    // Cut before the call: it does not notice.
+    // The connection is cut before the call, which succeeds.
     line.proxy.cut();
     execute(&*store, &id("before"), "x").await;
 
-    // Cut while each kind of call is under way: stalled on the wire, so that it has been sent and
-    // not been answered.
+    // The connection is cut while each kind of call runs. It is stalled before that, so the call
+    // has been sent and not answered.
     let owner = OwnerId::new();
     for round in 0..20 {
         let id = id(&format!("k{round}"));
@@ -160,8 +160,8 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     execute(&store, &id("after"), "x").await;
 }
 
-/// Callers that come while the server is away share one attempt to connect: none of them waits for
-/// the attempts of all the others.
+/// Callers share one attempt to connect while the server is away, so none of them waits for several
+/// attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     let line = Line::new().await;

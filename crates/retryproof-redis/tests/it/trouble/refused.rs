@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whom the store does not connect to, and what it says then; logins, rights, warnings.
+//! Servers that the store refuses, and the errors that name the reason; logins, rights, warnings.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn sto_5_nobody_at_the_address_is_unavailable() {
 async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    // It accepts, and says nothing.
+    // The listener accepts connections and sends nothing.
     let error = refused(
         RedisConfig::new("127.0.0.1", port).with_call_timeout(Duration::from_millis(100)),
     )
@@ -96,7 +96,7 @@ async fn sto_1_a_sentinel_is_no_store() {
         "redis+sentinel://",
     );
     is(
-        &refused(config(&format!("redis+sentinel://{first}/nobody"))).await,
+        &refused(config(&format!("redis+sentinel://{first}/unwatched"))).await,
         ErrorKind::Config,
         "no service",
     );
@@ -113,7 +113,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     let right = config(&format!("{at}?sentinel-password=right"));
     execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
 
-    // As the crate's page lists them.
+    // The rights that the crate's page lists.
     let page = include_str!("../../../README.md");
     let rights = page
         .split("At a sentinel: `")
@@ -124,7 +124,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     let enough = config(&format!("{at}?sentinel-user=watcher&sentinel-password=pw"));
     let store = RedisStore::connect(enough).await.expect("it connects");
     execute(&store, &id("k"), "x").await;
-    // It listens to that sentinel.
+    // The store subscribes at that sentinel.
     while !locked.told_with("right", "CLIENT LIST TYPE pubsub").await.contains("user=watcher") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -135,7 +135,7 @@ async fn sto_5_a_missing_right_is_named() {
     let server = Server::start("").await;
     let login =
         |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
-    // As the crate's page lists them.
+    // The rights that the crate's page lists.
     let page = include_str!("../../../README.md");
     let listed = page
         .split("ACL SETUSER app ")
@@ -177,13 +177,13 @@ async fn sto_5_a_missing_right_is_named() {
     is(&error, ErrorKind::Unavailable, "expected = 1");
 
     for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
-        // A user is shown as little as a key.
+        // An error shows neither a user nor a key.
         let less = format!("{CANARY}-user");
         made(&less, &needed.replace(without, "")).await;
         is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Config, "password");
         let error = match RedisStore::connect(login(&less)).await {
             Ok(store) => {
-                // One that nobody holds: for a duplicate, GET and PTTL are enough.
+                // A key without a holder: for a duplicate, GET and PTTL are enough.
                 let new = id(&format!("{CANARY} {without}"));
                 store.acquire(&new, &request(OwnerId::new())).await.map(drop).expect_err(without)
             }
@@ -191,7 +191,7 @@ async fn sto_5_a_missing_right_is_named() {
         };
         is(&error, ErrorKind::Unexpected, "access list");
     }
-    // Without the channel nothing is pushed, and all else works.
+    // Without the right to the channel nothing is pushed, and everything else works.
     made("silent", &needed.replace("&acl:*", "resetchannels")).await;
     let silent = RedisStore::connect(login("silent")).await.expect("it connects");
     let c = id("c");

@@ -59,7 +59,8 @@ fn ctx(key: &str, lease: Duration) -> IdempotencyContext {
         .unwrap()
 }
 
-/// RUN-1: the beats of a live holder go on, whatever a joined transaction of another key does.
+/// RUN-1: the heartbeats of a live holder continue, whatever a joined transaction of another key
+/// does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     let world = world();
@@ -79,7 +80,7 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     assert!(failed.to_string().contains("longer leases"), "{failed}");
     assert_eq!(world.rows(), [""; 0], "its writes are gone");
     assert!(world.is_free("long").await);
-    // A lease later the holder is still the holder.
+    // One lease later the holder still has its lease.
     sleep(2_000 * MS).await;
     assert!(live.lease().believed_held());
     let refused = world.engine.try_acquire(&ctx("live", 1_500 * MS)).await.unwrap();
@@ -87,7 +88,7 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     drop(live);
 }
 
-/// Leases of other processes are not known, and are stated.
+/// The store does not know the leases of other processes, so the application states them.
 #[tokio::test]
 async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     let world = world();
@@ -109,7 +110,7 @@ async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     assert_eq!(most(&source).await, 1_000 * MS, "what has run out counts no more");
 }
 
-/// An action that blocks cannot be dropped: it is refused at its end.
+/// An action that blocks cannot be dropped, so its result is refused at its end.
 #[test]
 fn cmp_7_a_blocking_action_that_took_too_long_leaves_neither() {
     let dir = Dir::new();
@@ -165,7 +166,7 @@ async fn cmp_7_sqlite_an_action_that_goes_on_after_its_transaction_is_gone_leave
         assert_eq!(world.rows(), ["taken"], "{goes_on:?}");
         assert!(world.is_free("k").await, "{goes_on:?}");
     }
-    // The connection is none the worse, and its own savepoints are the action's.
+    // The connection still works, and the action can use savepoints.
     let paid = world.joined.execute(ctx("k", 30_000 * MS), async |tx: &mut SqliteTx| {
         tx.execute_batch("SAVEPOINT a; INSERT INTO ledger VALUES ('x'); ROLLBACK TO a; RELEASE a")?;
         tx.execute("INSERT INTO ledger VALUES ('paid')", [])
