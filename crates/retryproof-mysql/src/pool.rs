@@ -234,8 +234,7 @@ impl IdleConnections {
     fn pop(&self) -> Option<IdleConnection> {
         let (epoch, now) = (self.epoch.load(Ordering::Acquire), Instant::now());
         let mut stack = self.stack.lock();
-        std::iter::from_fn(|| stack.pop())
-            .find(|idle| idle.epoch == epoch && !idle.is_stale(now))
+        std::iter::from_fn(|| stack.pop()).find(|idle| idle.epoch == epoch && !idle.is_stale(now))
     }
 
     /// Waits for a connection that comes back and that no other call takes.

@@ -42,9 +42,7 @@ impl Executor {
             statement = Statement::Grant;
         }
         let (deadline, mut retries) = (self.deadline(), 0);
-        let find = || {
-            self.read_record_until(deadline, CallPriority::Normal, Statement::Find, id)
-        };
+        let find = || self.read_record_until(deadline, CallPriority::Normal, Statement::Find, id);
         loop {
             let upserted = match self.upsert(deadline, statement, id, req).await {
                 Ok(upserted) => upserted,

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, FencedWrite, Inspect, Peeked, Purge};
+use retryproof_core::store::{FencedWrite, Inspect, Peeked, Purge};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::MysqlStore;
 
-use crate::support::{Table, completion, execute, grant, id, replay, request, sql, stranger};
+use crate::support::{Table, completion, execute, grant, id, replay, sql, stranger};
 
 /// Microseconds that the server's clock will not reach during a test.
 const AHEAD: u64 = 3_600_000_000;

@@ -11,8 +11,8 @@ use retryproof_postgres::{Pooler, PostgresStore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Table, completion, grant, id, replay};
 use crate::round_trips::proxied;
+use crate::support::{Table, completion, grant, id, replay};
 
 const MANY: usize = 96;
 

@@ -13,8 +13,7 @@ use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
 
 use crate::support::{
-    DAY, LONG, Table, completion, execute, grant, id, pgbouncer, postgres, replay,
-    request,
+    DAY, LONG, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
 };
 
 /// A proxy in front of the server of a URL, and the URL through the proxy.

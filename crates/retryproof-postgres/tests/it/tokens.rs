@@ -118,7 +118,8 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
 async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let table = Table::new().await;
     let name = &table.name;
-    let store = PostgresStore::connect(table.config().with_call_timeout(Duration::from_secs(1))).await;
+    let store =
+        PostgresStore::connect(table.config().with_call_timeout(Duration::from_secs(1))).await;
     let store = store.expect("connected");
     let sql = format!(
         "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, \

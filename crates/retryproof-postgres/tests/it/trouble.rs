@@ -9,15 +9,13 @@ mod far;
 mod lines;
 mod locked_rows;
 
-use std::time::Duration;
-
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
+use retryproof_core::store::FencedWrite;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
 
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer,
-    postgres, replay, request, service, whole,
+    CANARY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
+    replay, request, service, whole,
 };
 
 /// A role with its own password, and its URL. The role is dropped with the table of the test.

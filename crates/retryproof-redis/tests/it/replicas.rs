@@ -76,14 +76,18 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     grant(&store, &held, owner).await;
 
     replica.signal("-STOP");
-    let error =
-        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no replica confirms");
+    let error = store
+        .acquire(&id(CANARY), &request(OwnerId::new()))
+        .await
+        .expect_err("no replica confirms");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     assert_masked(&error);
     for _ in 0..2 {
-        let error =
-            store.complete(&held, owner, &completion(CANARY)).await.expect_err("no replica confirms");
+        let error = store
+            .complete(&held, owner, &completion(CANARY))
+            .await
+            .expect_err("no replica confirms");
         assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     }
     // Replays and heartbeats do not wait behind those calls.

@@ -90,6 +90,5 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     let error = RedisStore::connect(RedisConfig::from_url(&wrong).expect("a URL"))
         .await
         .expect_err("it speaks no TLS");
-    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert_masked(&error);
 }

@@ -31,10 +31,7 @@ async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
         .await
         .expect("written");
     assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
-    assert!(
-        matches!(store.peek(&id).await, Ok(Peeked::Absent)),
-        "a released record looks absent"
-    );
+    assert!(matches!(store.peek(&id).await, Ok(Peeked::Absent)), "a released record looks absent");
     assert!(store.get(&id).await.expect("inspected").is_none());
     assert_eq!(store.stats().await.expect("counted").records, 0);
     assert_eq!(

@@ -8,14 +8,14 @@ mod refused;
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Inspect, Peeked};
+use retryproof_core::store::{Acquired, FencedWrite, Inspect};
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
 use crate::support::server::Server;
 use crate::support::{
-    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, connected, execute, grant, id,
-    is, key_of, own_prefix, refused, replay, request, service, stranger,
+    CANARY, LONG, ask, assert_masked, completion, config, connected, execute, grant, id, is,
+    key_of, own_prefix, refused, replay, request, service, stranger,
 };
 
 #[tokio::test]

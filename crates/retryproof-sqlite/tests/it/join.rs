@@ -21,8 +21,8 @@ use retryproof_sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, Sqli
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::time::Instant;
 
-use crate::waiting::Other;
 use crate::support::{Dir, Wall, body, request};
+use crate::waiting::Other;
 
 const MS: Duration = Duration::from_millis(1);
 

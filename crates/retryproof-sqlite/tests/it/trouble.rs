@@ -42,7 +42,9 @@ fn cmp_8_a_file_that_is_no_database_is_refused_and_left_alone() {
     let dir = Dir::new();
     let text = "this is a letter, not a database. ".repeat(100);
     std::fs::write(dir.file(), &text).expect("written");
-    for error in [open(dir.file()), SqliteConfig::new(dir.file()).migrate().expect_err("no database")] {
+    for error in
+        [open(dir.file()), SqliteConfig::new(dir.file()).migrate().expect_err("no database")]
+    {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("not a SQLite database"), "{error}");
     }
@@ -323,7 +325,8 @@ mod permissions {
         let error = open(dir.file());
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
         assert!(error.to_string().contains("directory"), "{error}");
-        let error = SqliteConfig::new(dir.path().join("new.db")).migrate().expect_err("not writable");
+        let error =
+            SqliteConfig::new(dir.path().join("new.db")).migrate().expect_err("not writable");
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
 
         mode(dir.path(), 0o755);

@@ -186,7 +186,10 @@ mod tests {
         config.redis.prefix = Some("pay".to_owned());
         config.redis.wait_replicas = Some(2);
         for (url, all) in [
-            ("postgres://h/d", &["\"pay\"", "connections: 33", "Transaction", "call_timeout: 16s"][..]),
+            (
+                "postgres://h/d",
+                &["\"pay\"", "connections: 33", "Transaction", "call_timeout: 16s"][..],
+            ),
             (
                 "mysql://h/d",
                 &["\"pay\"", "connections: 33", "connect_timeout: 12s", "call_timeout: 16s"],

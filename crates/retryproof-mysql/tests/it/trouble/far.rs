@@ -8,8 +8,8 @@ use retryproof_mysql::MysqlStore;
 use retryproof_testkit::wire::WireProxy;
 use tokio::time::timeout;
 
-use crate::support::{Table, id};
 use crate::round_trips::{server, through};
+use crate::support::{Table, id};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -12,12 +12,12 @@ use retryproof_testkit::wire::WireProxy;
 use sqlx::{Executor as _, Row as _};
 use tokio::time::Instant;
 
+use crate::round_trips::{server, through};
 use crate::support::server::Server;
 use crate::support::{
     CANARY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql,
     stranger,
 };
-use crate::round_trips::{server, through};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -210,10 +210,8 @@ async fn is_dropped(bound: Duration, call: impl Future) -> bool {
 async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let table = Table::new().await;
     let proxy = WireProxy::to(server()).await.expect("a proxy");
-    let config = table
-        .config_at(&through(&proxy))
-        .with_max_connections(2)
-        .with_call_timeout(200 * MS);
+    let config =
+        table.config_at(&through(&proxy)).with_max_connections(2).with_call_timeout(200 * MS);
     let store = MysqlStore::connect(config).await.expect("connected");
     let (held, owner) = (id("held"), OwnerId::new());
     grant(&store, &held, owner).await;
@@ -261,7 +259,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_2_holders_have_connections_of_their_own() {
     let table = Table::new().await;
-    let config = table.config().with_max_connections(4).with_call_timeout(300 * MS);
+    let config = table.config().with_max_connections(4).with_call_timeout(1_500 * MS);
     let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
     let (held, locked, owner) = (id("held"), id("locked"), OwnerId::new());
     grant(&store, &held, owner).await;
@@ -300,7 +298,9 @@ async fn run_2_holders_have_connections_of_their_own() {
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                assert!(error.to_string().contains("max-connections"), "{error}");
+                // The time of a call ends while it waits for a connection, or for the lock.
+                let text = error.to_string();
+                assert!(text.contains("max-connections") || text.contains("in time"), "{text}");
                 turned_away += 1;
             }
         }
@@ -330,14 +330,14 @@ async fn sto_5_a_connection_that_idled_for_5_or_lived_for_30_minutes_is_not_used
     let first = newest().await;
     for _ in 0..7 {
         pass(240 * 1_000 * MS).await;
-        store.peek(&id("k")).await.expect("read");
+        drop(store.peek(&id("k")).await.expect("read"));
         assert_eq!(newest().await, first);
     }
     pass(240 * 1_000 * MS).await;
-    store.peek(&id("k")).await.expect("read");
+    drop(store.peek(&id("k")).await.expect("read"));
     let second = newest().await;
     assert!(second > first, "a connection of 32 minutes was used");
     pass(301 * 1_000 * MS).await;
-    store.peek(&id("k")).await.expect("read");
+    drop(store.peek(&id("k")).await.expect("read"));
     assert!(newest().await > second, "a connection that idled for 5 minutes was used");
 }

@@ -12,7 +12,8 @@ async fn id_2_nothing_in_a_key_ends_a_literal() {
     for url in [postgres(), pgbouncer()] {
         let table = Table::new().await;
         let config = PostgresConfig::from_url(&url).expect("a valid URL");
-        let store = PostgresStore::connect(config.with_table_name(&table.name)).await.expect("connected");
+        let store =
+            PostgresStore::connect(config.with_table_name(&table.name)).await.expect("connected");
         let drop_table = format!("'; DROP TABLE \"{}\"; --", table.name);
         for key in
             [&*drop_table, "$1", "\\x00", "\\'; SELECT 1; --", "%s{}", "decode('','hex')", "E'\\''"]

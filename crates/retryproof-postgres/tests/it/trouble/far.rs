@@ -8,8 +8,8 @@ use retryproof_postgres::{PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
 use tokio::time::timeout;
 
-use crate::support::{Table, id, postgres};
 use crate::round_trips::proxied;
+use crate::support::{Table, id, postgres};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -29,10 +29,9 @@ async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     // The listener accepts connections and sends nothing.
-    let error = refused(
-        RedisConfig::new("127.0.0.1", port).with_call_timeout(Duration::from_millis(100)),
-    )
-    .await;
+    let error =
+        refused(RedisConfig::new("127.0.0.1", port).with_call_timeout(Duration::from_millis(100)))
+            .await;
     is(&error, ErrorKind::Unavailable, "in time");
     let talking = tokio::spawn(async move {
         while let Ok((mut line, _)) = listener.accept().await {
