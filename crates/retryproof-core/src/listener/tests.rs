@@ -4,11 +4,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Barrier, Notify, mpsc};
 
 use super::*;
-use crate::outcome::{CompletionError, InFlight, settle};
+use crate::error::{Error, ErrorKind};
+use crate::identity::Identity;
+use crate::outcome::{
+    CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, settle,
+};
 use crate::payload::Tombstone;
 
 type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;

@@ -74,12 +74,22 @@ impl WorkerPool {
     /// # Cancel safety
     /// If the future is dropped, the work continues.
     pub async fn drain(&mut self, limit: Duration) -> usize {
-        let all = async { while self.running.join_next().await.is_some() {} };
-        let _ = timeout(limit, all).await;
-        let left = self.running.len();
-        self.running.shutdown().await;
-        left
+        drain(&mut self.running, limit).await
     }
+}
+
+/// Waits until all tasks have finished, up to `limit`. Drops those that still run then, and returns
+/// how many these were. For a listener that bounds its tasks by something else than a
+/// [`WorkerPool`].
+///
+/// # Cancel safety
+/// If the future is dropped, the tasks continue.
+pub async fn drain(running: &mut JoinSet<()>, limit: Duration) -> usize {
+    let all = async { while running.join_next().await.is_some() {} };
+    let _ = timeout(limit, all).await;
+    let left = running.len();
+    running.shutdown().await;
+    left
 }
 
 /// Handles all `messages`, at most `concurrency` at the same time, and answers each as soon as its

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a dead letter holds, with every broker: the names of its headers, and its parts.
+
+/// The header with the [`Reason`](super::Reason).
+pub const REASON: &str = "retryproof-reason";
+
+/// The header with the parts of the message that the letter omits; see [`LetterContent::omitted`].
+pub const OMITTED: &str = "retryproof-omitted";
+
+/// The parts of its message that a dead letter holds.
+///
+/// A letter that is too large for its target is reduced: otherwise its message would stay in front
+/// of the others for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LetterContent {
+    /// Whether it holds the body.
+    pub body: bool,
+    /// Whether it holds the headers.
+    pub headers: bool,
+}
+
+/// The part of a dead letter that is too large for its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLarge {
+    /// The headers.
+    Headers,
+    /// The letter as a whole.
+    Letter,
+}
+
+impl LetterContent {
+    /// The whole message.
+    pub const WHOLE: Self = Self { body: true, headers: true };
+
+    /// The parts to try next: without the headers if these are too large, else without the body,
+    /// then without both. `None` if nothing is left to omit.
+    #[must_use]
+    pub fn reduced(self, too_large: TooLarge) -> Option<Self> {
+        match too_large {
+            TooLarge::Headers if self.headers => Some(Self { headers: false, ..self }),
+            TooLarge::Letter if self.body => Some(Self { body: false, ..self }),
+            TooLarge::Letter if self.headers => Some(Self { headers: false, ..self }),
+            _ => None,
+        }
+    }
+
+    /// The value of the header [`OMITTED`]; `None` for a whole letter.
+    #[must_use]
+    pub fn omitted(self) -> Option<&'static str> {
+        match (self.body, self.headers) {
+            (true, true) => None,
+            (false, true) => Some("body"),
+            (true, false) => Some("headers"),
+            (false, false) => Some("body, headers"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lst_2_a_letter_loses_its_body_before_its_headers() {
+        let parts = |first| {
+            std::iter::successors(Some(LetterContent::WHOLE), |content| content.reduced(first))
+                .map(LetterContent::omitted)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(parts(TooLarge::Letter), [None, Some("body"), Some("body, headers")]);
+        assert_eq!(parts(TooLarge::Headers), [None, Some("headers")]);
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`MessageCall`]: the key of a message, and the context of the call that handles it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::{Poison, Verdict, body_fingerprint, verdict_of};
+use crate::context::{ContextBuilder, IdempotencyContext};
+use crate::error::Result;
+use crate::identity::{Identity, Key, Scope};
+use crate::panics::catch_panic;
+
+/// A message of any broker, as [`guarded`](super::guarded) sees it. The deliveries of this library's
+/// listeners implement it; implement it to use [`guarded`](super::guarded) with another broker.
+pub trait AnyDelivery: Clone + Send + 'static {
+    /// The body.
+    fn payload(&self) -> &[u8];
+
+    /// The context of the call that handles the message.
+    ///
+    /// # Errors
+    /// [`Poison::NoKey`], [`Poison::BadKey`].
+    fn context(&self) -> Result<IdempotencyContext, Poison>;
+}
+
+/// The settings of the calls that handle a listener's messages.
+#[derive(Debug, Clone)]
+pub struct MessageSettings {
+    scope: Scope,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait_timeout: Duration,
+    any_body: bool,
+}
+
+impl MessageSettings {
+    /// Calls in this scope, with its configured lease and ttl, a wait timeout of zero (LST-1) and
+    /// the fingerprint of the body (FP-1).
+    #[must_use]
+    pub fn new(scope: Scope) -> Self {
+        Self { scope, ttl: None, lease: None, wait_timeout: Duration::ZERO, any_body: false }
+    }
+
+    /// Sets the ttl; see [`ContextBuilder::ttl`].
+    #[must_use]
+    pub fn ttl(mut self, ttl: Option<Duration>) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Sets the lease; see [`ContextBuilder::lease`].
+    #[must_use]
+    pub fn lease(mut self, lease: Option<Duration>) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets the wait timeout; see [`ContextBuilder::wait_timeout`].
+    #[must_use]
+    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
+        self.wait_timeout = timeout;
+        self
+    }
+
+    /// Whether a message with a known key is a redelivery whatever its body.
+    #[must_use]
+    pub fn any_body(mut self, any: bool) -> Self {
+        self.any_body = any;
+        self
+    }
+
+    /// The scope.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Checks the durations.
+    ///
+    /// # Errors
+    /// `Invalid` for one out of bounds (CTX-2).
+    pub fn check(&self) -> Result<()> {
+        self.context_builder("any", b"").build().map(drop)
+    }
+
+    fn context_builder(&self, key: &str, payload: &[u8]) -> ContextBuilder {
+        let mut builder =
+            IdempotencyContext::builder(&self.scope, key).wait_timeout(self.wait_timeout);
+        if let Some(ttl) = self.ttl {
+            builder = builder.ttl(ttl);
+        }
+        if let Some(lease) = self.lease {
+            builder = builder.lease(lease);
+        }
+        if self.any_body { builder } else { builder.fingerprint(body_fingerprint(payload)) }
+    }
+}
+
+/// The key of one message, and the contexts that it gives.
+#[derive(Debug, Clone)]
+pub struct MessageCall {
+    settings: Arc<MessageSettings>,
+    key: Result<Key, Poison>,
+}
+
+impl MessageCall {
+    /// Runs the program's key function on a message. A panic makes the key a bad one, because it
+    /// must affect this message only (LST-2).
+    pub fn new(settings: Arc<MessageSettings>, find_key: impl FnOnce() -> Option<String>) -> Self {
+        let key = match catch_panic(find_key) {
+            Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
+            Ok(None) => Err(Poison::NoKey),
+            Err(_) => Err(Poison::BadKey),
+        };
+        Self { settings, key }
+    }
+
+    /// The key.
+    ///
+    /// # Errors
+    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    pub fn key(&self) -> Result<&Key, Poison> {
+        self.key.as_ref().map_err(|poison| *poison)
+    }
+
+    /// The context of the call that handles the message.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub fn context(&self, payload: &[u8]) -> Result<IdempotencyContext, Poison> {
+        // It cannot fail: the key and the settings are checked.
+        self.context_builder(payload)?.build().map_err(|_| Poison::BadKey)
+    }
+
+    /// As [`context`](Self::context), but not yet built.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub fn context_builder(&self, payload: &[u8]) -> Result<ContextBuilder, Poison> {
+        Ok(self.settings.context_builder(self.key()?.expose(), payload))
+    }
+
+    /// Runs the handler, unless the message has no usable key. A panic also gives a verdict.
+    pub async fn handle<Fut>(&self, handler: impl FnOnce() -> Fut) -> Verdict
+    where
+        Fut: Future<Output = Result<Verdict, Poison>>,
+    {
+        match &self.key {
+            Ok(_) => verdict_of(async { handler().await.unwrap_or_else(Verdict::poison) }).await,
+            Err(poison) => Verdict::poison(*poison),
+        }
+    }
+
+    /// The identity, for logs; `None` without a usable key.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let key = self.key.as_ref().ok()?;
+        Some(Identity::new(self.settings.scope.clone(), key.clone()))
+    }
+}
+
+/// A body, decoded from JSON.
+///
+/// # Errors
+/// [`Poison::Unreadable`], without details, which would quote the body (ID-4).
+pub fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Poison> {
+    serde_json::from_slice(payload).map_err(|_| Poison::Unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(find_key: impl FnOnce() -> Option<String>) -> MessageCall {
+        let scope = Scope::new("orders.paid").expect("a scope");
+        MessageCall::new(Arc::new(MessageSettings::new(scope)), find_key)
+    }
+
+    #[test]
+    fn lst_2_a_key_function_that_panics_or_finds_no_valid_key_affects_its_message_only() {
+        assert_eq!(call(|| None).context(b"").map(drop), Err(Poison::NoKey));
+        assert_eq!(call(|| Some(" ".into())).context(b"").map(drop), Err(Poison::BadKey));
+        let panicked = call(|| panic!("planted"));
+        assert_eq!(panicked.key().map(drop), Err(Poison::BadKey));
+        assert!(panicked.identity().is_none());
+    }
+
+    #[test]
+    fn fp_1_the_body_is_part_of_the_context_unless_any_body_will_do() {
+        let known = call(|| Some("o-1".into()));
+        let fingerprint = |call: &MessageCall, body: &[u8]| {
+            call.context(body).expect("a context").fingerprint().copied()
+        };
+        assert_ne!(fingerprint(&known, b"1 EUR"), fingerprint(&known, b"9 EUR"));
+        let settings = Arc::new((*known.settings).clone().any_body(true));
+        let any = MessageCall { settings, ..known };
+        assert_eq!(fingerprint(&any, b"1 EUR"), None);
+    }
+
+    #[test]
+    fn ctx_2_durations_out_of_bounds_are_refused() {
+        let settings = MessageSettings::new(Scope::new("s").expect("a scope"));
+        assert!(settings.check().is_ok());
+        assert!(settings.lease(Some(Duration::ZERO)).check().is_err());
+    }
+}

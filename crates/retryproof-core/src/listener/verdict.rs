@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Verdict`]: how a broker is answered, and the [`Reason`].
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use super::Refusal;
+use crate::error::{Error, ErrorKind};
+use crate::identity::Identity;
+use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
+
+/// How to answer a broker for one message (LST-2). There are no other answers, so the enum is
+/// exhaustive on purpose. Each holds its [`Reason`], for logs and counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a message without an answer is redelivered"]
+pub enum Verdict {
+    /// Acknowledge the message: its work is done and recorded.
+    #[non_exhaustive]
+    Ack {
+        /// The reason.
+        reason: Reason,
+    },
+    /// Have the message redelivered.
+    #[non_exhaustive]
+    Nack {
+        /// The least time until then. Zero leaves the pause to the listener's
+        /// [`Backoff`](super::Backoff).
+        after: Duration,
+        /// The reason.
+        reason: Reason,
+    },
+    /// Move the message to the dead letters, because a redelivery would not help.
+    #[non_exhaustive]
+    DeadLetter {
+        /// The reason.
+        reason: Reason,
+    },
+}
+
+/// The reason for a [`Verdict`]. [`as_str`](Self::as_str) is stable, for metric labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The work ran in this delivery and was recorded.
+    Executed,
+    /// The work ran in an earlier delivery (LST-1).
+    Replayed,
+    /// The work is done, and its result cannot be replayed (HTTP-13, CMP-9).
+    NotReplayable,
+    /// Another delivery of the message is in flight.
+    InFlight,
+    /// The key was used with another fingerprint (FP-1).
+    Mismatch,
+    /// The message cannot be handled at all.
+    Poison(Poison),
+    /// A stored result or record cannot be decoded (CMP-8).
+    Unreadable,
+    /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
+    LeaseLost,
+    /// Nothing ran: the store could not answer, or the engine accepts no more work, or rejects the
+    /// program's scope or durations.
+    Store,
+    /// The work ran, but its completion could not be recorded (CMP-4).
+    NotRecorded,
+    /// The work returned an error; its key is free again (RUN-4).
+    Failed,
+    /// The work returned an error and its effect is unknown; its key stays held until the lease runs
+    /// out (RUN-4).
+    Held,
+    /// The work panicked; its key is free again (RUN-4).
+    Panicked,
+}
+
+/// Why a message can never be handled, however often it is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Poison {
+    /// It has no key.
+    NoKey,
+    /// Its key breaks ID-3: 1 to 512 bytes of text, not blank, without control characters.
+    BadKey,
+    /// Its body or its headers cannot be decoded.
+    Unreadable,
+}
+
+impl Verdict {
+    /// The verdict on an execution by the engine. A consumer that sends the result on applies
+    /// [`replying`](Self::replying) as well.
+    pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
+        match result {
+            Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
+            Ok(Outcome::Replayed(_)) => Self::ack(Reason::Replayed),
+            Ok(Outcome::InFlight(busy)) => {
+                Self::Nack { after: busy.redeliver_after(), reason: Reason::InFlight }
+            }
+            Err(ExecuteError::Action(_)) => Self::nack(Reason::Failed),
+            Err(ExecuteError::Held { remaining, .. }) => Self::Nack {
+                after: InFlight::new(*remaining).redeliver_after(),
+                reason: Reason::Held,
+            },
+            Err(ExecuteError::Store(error)) => Self::of_store(error),
+            Err(ExecuteError::Codec(_)) => Self::ack(Reason::Unreadable),
+            Err(ExecuteError::Completion(failure)) => Self::of_completion(failure.recorded),
+            Err(ExecuteError::Mismatch) => Self::dead_letter(Reason::Mismatch),
+            Err(ExecuteError::LeaseLost) => Self::nack(Reason::LeaseLost),
+            Err(ExecuteError::NotReplayable(_)) => Self::ack(Reason::NotReplayable),
+        }
+    }
+
+    /// The verdict on the result of a function under `#[idempotent(key = ..)]` (ANN-5). Such a result
+    /// does not show whether the function ran or was replayed; both are acknowledged.
+    pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
+        match returned {
+            Ok(_) => Self::ack(Reason::Executed),
+            Err(error) => error.verdict(),
+        }
+    }
+
+    /// The verdict on the error of such a function that did not run, or whose result cannot be
+    /// returned.
+    pub fn of_rejected(rejected: &Rejected) -> Self {
+        match rejected {
+            Rejected::InFlight { retry_after } => {
+                Self::Nack { after: *retry_after, reason: Reason::InFlight }
+            }
+            Rejected::Mismatch => Self::dead_letter(Reason::Mismatch),
+            Rejected::LeaseLost => Self::nack(Reason::LeaseLost),
+            Rejected::NotReplayable => Self::ack(Reason::NotReplayable),
+            Rejected::Store(error) => Self::of_store(error),
+            Rejected::Codec(_) => Self::ack(Reason::Unreadable),
+            Rejected::Completion(failure) => Self::of_completion(failure.recorded),
+        }
+    }
+
+    /// The verdict on a message that can never be handled.
+    pub fn poison(poison: Poison) -> Self {
+        Self::dead_letter(Reason::Poison(poison))
+    }
+
+    /// The verdict on work that failed, for a consumer that runs the work itself.
+    pub fn failed() -> Self {
+        Self::nack(Reason::Failed)
+    }
+
+    /// Has the message redelivered, no sooner than `after`, without counting a failure: another
+    /// delivery is in flight, or the consumer stops before the message was begun.
+    pub fn delayed(after: Duration) -> Self {
+        Self::Nack { after, reason: Reason::InFlight }
+    }
+
+    /// The verdict for a consumer that sends the result on, say as a reply to the sender: without a
+    /// result that can be decoded there is nothing to send, so the message becomes a dead letter.
+    pub fn replying(self) -> Self {
+        match self {
+            Self::Ack { reason: reason @ Reason::Unreadable } => Self::DeadLetter { reason },
+            other => other,
+        }
+    }
+
+    /// The verdict on a message without redeliveries left, which the broker would drop: a nack
+    /// becomes a dead letter with the same reason.
+    pub fn given_up(self) -> Self {
+        match self {
+            Self::Nack { reason, .. } => Self::DeadLetter { reason },
+            other => other,
+        }
+    }
+
+    /// The reason for the verdict.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Ack { reason } | Self::Nack { reason, .. } | Self::DeadLetter { reason } => {
+                *reason
+            }
+        }
+    }
+
+    /// Whether this delivery counts against the broker's limit of redeliveries. Every nack does,
+    /// except one because another delivery is in flight.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)
+    }
+
+    /// Whether this delivery uses up one of the message's attempts: its work ran and failed, lost its
+    /// lease, or was not recorded. Nothing runs while the store is away or the engine is full.
+    #[must_use]
+    pub fn is_failed_attempt(&self) -> bool {
+        self.is_failure() && self.reason() != Reason::Store
+    }
+
+    /// Logs the verdict in the same way for all brokers: dead letters as `error`, failures as `warn`,
+    /// the rest as `debug`. The identity is masked (ID-4); a message without a usable key has none.
+    pub fn log(&self, broker: &'static str, identity: Option<&Identity>) {
+        let (why, identity) = (self.reason().as_str(), identity.map(tracing::field::display));
+        match self {
+            Self::DeadLetter { .. } => {
+                tracing::error!(broker, why, identity, "message becomes a dead letter");
+            }
+            Self::Nack { .. } if self.is_failure() => {
+                tracing::warn!(broker, why, identity, "message failed; it is redelivered");
+            }
+            Self::Nack { after, .. } => {
+                tracing::debug!(
+                    broker,
+                    why,
+                    identity,
+                    ?after,
+                    "message delayed while another delivery is in flight"
+                );
+            }
+            Self::Ack { .. } => {
+                tracing::debug!(broker, why, identity, "message acknowledged");
+            }
+        }
+    }
+
+    fn of_store(error: &Error) -> Self {
+        match error.kind() {
+            // Any other invalid value is a scope or a duration: a mistake of the program, not of the
+            // message.
+            ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
+            // Without an operation, the engine failed to decode the result of a record that is known
+            // to be complete. With one, the store failed to decode the record: its state is
+            // unknown, and an ack could skip work that never ran.
+            ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
+            ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
+            _ => Self::nack(Reason::Store),
+        }
+    }
+
+    fn of_completion(recorded: Recorded) -> Self {
+        match recorded {
+            Recorded::Yes | Recorded::Tombstone => Self::ack(Reason::NotReplayable),
+            Recorded::No => Self::nack(Reason::NotRecorded),
+        }
+    }
+
+    pub(super) fn ack(reason: Reason) -> Self {
+        Self::Ack { reason }
+    }
+
+    pub(super) fn nack(reason: Reason) -> Self {
+        Self::Nack { after: Duration::ZERO, reason }
+    }
+
+    pub(super) fn dead_letter(reason: Reason) -> Self {
+        Self::DeadLetter { reason }
+    }
+}
+
+impl Reason {
+    /// The name for metric labels: lower case, with dashes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Replayed => "replayed",
+            Self::NotReplayable => "not-replayable",
+            Self::InFlight => "in-flight",
+            Self::Mismatch => "fingerprint-mismatch",
+            Self::Poison(Poison::NoKey) => "no-key",
+            Self::Poison(Poison::BadKey) => "bad-key",
+            Self::Poison(Poison::Unreadable) => "unreadable-message",
+            Self::Unreadable => "record-unreadable",
+            Self::LeaseLost => "lease-lost",
+            Self::Store => "store",
+            Self::NotRecorded => "not-recorded",
+            Self::Failed => "failed",
+            Self::Held => "held",
+            Self::Panicked => "panicked",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Poison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKey => "the message has no key",
+            Self::BadKey => {
+                "the message's key is not 1 to 512 bytes of text without control characters"
+            }
+            Self::Unreadable => "the message does not decode",
+        })
+    }
+}
+
+impl StdError for Poison {}
