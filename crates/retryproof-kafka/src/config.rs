@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 use rdkafka::message::OwnedMessage;
-use retryproof_core::listener::Backoff;
+use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, header};
+use crate::error::invalid_setting;
 
 /// Prefixes of the client settings that the producer of the dead letters takes as well.
 const CONNECTION_SETTINGS: [&str; 9] = [
@@ -29,15 +30,32 @@ const CONNECTION_SETTINGS: [&str; 9] = [
 /// [`KafkaListener::builder`](crate::KafkaListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct KafkaListenerBuilder {
+    client: ClientConfig,
+    topics: Vec<String>,
+    scope: Result<Scope>,
+    key_of: Option<Arc<KeyOf>>,
+    dead_letters: Option<String>,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait_timeout: Duration,
+    any_body: bool,
+    partition_prefetch: usize,
+    partition_concurrency: usize,
+    max_attempts: u32,
+    backoff: Backoff,
+    drain_timeout: Duration,
+}
+
+/// The checked settings.
+pub(crate) struct Settings {
     pub(crate) client: ClientConfig,
     pub(crate) topics: Vec<String>,
-    pub(crate) scope: Result<Scope>,
-    pub(crate) key_of: Option<Arc<KeyOf>>,
-    pub(crate) dead_letters: Option<String>,
+    pub(crate) dead_letters: String,
+    pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) messages: Arc<MessageSettings>,
+    pub(crate) rules: AttemptRules,
     pub(crate) partition_prefetch: usize,
     pub(crate) partition_concurrency: usize,
-    pub(crate) max_attempts: u32,
-    pub(crate) backoff: Backoff,
     pub(crate) drain_timeout: Duration,
 }
 
@@ -59,6 +77,10 @@ impl KafkaListenerBuilder {
             scope: scope.into_scope(),
             key_of: None,
             dead_letters: None,
+            ttl: None,
+            lease: None,
+            wait_timeout: Duration::ZERO,
+            any_body: false,
             partition_prefetch: 100,
             partition_concurrency: 1,
             max_attempts: 5,
@@ -86,9 +108,38 @@ impl KafkaListenerBuilder {
 
     /// The topic for messages that cannot be handled or have failed too often (LST-2). Required.
     /// Give it at least the size limit of the topics that are read: a message that is too large for
-    /// it is published without its body, and the header `retryproof-body` says so.
+    /// it is published without its body, which the header `retryproof-omitted` then names.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
+        self
+    }
+
+    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
+    /// with another body is rejected (FP-1) and becomes a dead letter.
+    pub fn any_body(mut self) -> Self {
+        self.any_body = true;
+        self
+    }
+
+    /// How long a redelivery is recognised, as
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
+    /// may stay in its topic and among dead letters that may be sent again.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long the messages of a listener that was killed stay in flight, as
+    /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
+    /// delayed at once (LST-1).
+    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
+        self.wait_timeout = timeout;
         self
     }
 
@@ -126,6 +177,63 @@ impl KafkaListenerBuilder {
         self.drain_timeout = timeout;
         self
     }
+
+    /// Checks the settings.
+    pub(crate) fn check(self) -> Result<Settings> {
+        let messages = MessageSettings::new(self.scope?)
+            .ttl(self.ttl)
+            .lease(self.lease)
+            .wait_timeout(self.wait_timeout)
+            .any_body(self.any_body);
+        messages.check()?;
+        let key_of = self.key_of.ok_or_else(|| {
+            invalid_setting("no key is set: call `.key_header(\"event-id\")` or `.key(..)`")
+        })?;
+        let dead_letters = self.dead_letters.ok_or_else(|| {
+            invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
+        })?;
+        // rdkafka would panic.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(invalid_setting("`build` has to be called inside a tokio runtime"));
+        }
+        if self.topics.is_empty() {
+            return Err(invalid_setting("the list of topics is empty"));
+        }
+        if self.topics.contains(&dead_letters) {
+            return Err(invalid_setting(
+                "the dead-letter topic is also read by the listener; use another topic",
+            ));
+        }
+        if self.client.get("group.id").is_none_or(str::is_empty) {
+            return Err(invalid_setting("the client has no `group.id`"));
+        }
+        let rules = AttemptRules::new(self.backoff).in_flight(self.backoff.after(1));
+        Ok(Settings {
+            client: consumer_settings(self.client),
+            topics: self.topics,
+            dead_letters,
+            key_of,
+            messages: Arc::new(messages),
+            rules: rules.max_attempts(self.max_attempts.into()),
+            partition_prefetch: self.partition_prefetch,
+            partition_concurrency: self.partition_concurrency,
+            drain_timeout: self.drain_timeout,
+        })
+    }
+}
+
+/// The settings of the consumer: those of the program, and those that the listener depends on.
+fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
+    client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
+    if client.get("auto.commit.interval.ms").is_none() {
+        client.set("auto.commit.interval.ms", "1000");
+    }
+    // librdkafka's default is `largest`: messages published before the group's first commit would
+    // never run.
+    if client.get("auto.offset.reset").is_none() {
+        client.set("auto.offset.reset", "earliest");
+    }
+    client
 }
 
 /// The settings of the producer: those of the consumer's connection, and its own.

@@ -9,8 +9,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use rdkafka::util::Timeout;
+use retryproof_core::Result;
+use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON, TooLarge};
 use retryproof_core::listener::{Backoff, Reason};
-use retryproof_core::{Error, Result};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -31,15 +32,6 @@ const MAX_MISSES: u32 = 5;
 pub(crate) struct DeadLetterTopic {
     pub(crate) producer: FutureProducer,
     pub(crate) topic: String,
-}
-
-/// How much of its message a dead letter holds.
-#[derive(Debug, Clone, Copy)]
-enum LetterSize {
-    Whole,
-    WithoutBody,
-    /// Without body, headers and Kafka's own key.
-    PositionOnly,
 }
 
 impl DeadLetterTopic {
@@ -102,66 +94,48 @@ impl DeadLetterTopic {
 
     /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
     /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
-    /// reduced, since it would otherwise block its partition for ever.
+    /// reduced: otherwise it would block its partition for ever.
     async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
-        for size in [LetterSize::Whole, LetterSize::WithoutBody, LetterSize::PositionOnly] {
-            match self.send(delivery, reason, size).await {
-                Ok(()) => return Ok(()),
-                Err(error) if is_too_large(&error) => {
-                    tracing::error!(
-                        ?delivery,
-                        "dead letter too large for its topic; sending it without its body"
-                    );
-                }
-                Err(error) => return Err(dead_letter_not_delivered(error)),
-            }
+        let mut content = LetterContent::WHOLE;
+        loop {
+            let Err(error) = self.send(delivery, reason, content).await else { return Ok(()) };
+            let reduced = content.reduced(TooLarge::Letter).filter(|_| is_too_large(&error));
+            content = reduced.ok_or_else(|| dead_letter_not_delivered(error))?;
+            tracing::error!(
+                ?delivery,
+                "dead letter too large for its topic; sending it without its body"
+            );
         }
-        Err(Error::unavailable(
-            "dead letter not delivered: the topic also rejects it without key, headers and body",
-        ))
     }
 
+    /// Sends the letter. One without headers has no Kafka key either.
     async fn send(
         &self,
         delivery: &Delivery,
         reason: Reason,
-        size: LetterSize,
+        content: LetterContent,
     ) -> std::result::Result<(), KafkaError> {
         let message = delivery.message();
-        let headers = headers(delivery, reason, size);
+        let headers = headers(delivery, reason, content);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        record.payload = match size {
-            LetterSize::Whole => message.payload(),
-            // Empty instead of missing: in a compacted topic a missing body deletes the key.
-            LetterSize::WithoutBody | LetterSize::PositionOnly => Some(&[]),
-        };
-        record.key = message.key().filter(|_| !matches!(size, LetterSize::PositionOnly));
+        // Empty instead of missing: in a compacted topic a missing body deletes the key.
+        record.payload = if content.body { message.payload() } else { Some(&[]) };
+        record.key = message.key().filter(|_| content.headers);
         self.producer.send(record, Timeout::Never).await.map(drop).map_err(|(error, _)| error)
     }
 }
 
-fn headers(delivery: &Delivery, reason: Reason, size: LetterSize) -> OwnedHeaders {
+fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> OwnedHeaders {
     let message = delivery.message();
+    let original = message.headers().filter(|_| content.headers).cloned().unwrap_or_default();
     let added = [
-        ("retryproof-why", reason.as_str().to_owned()),
-        ("retryproof-topic", message.topic().to_owned()),
-        ("retryproof-partition", message.partition().to_string()),
-        ("retryproof-offset", message.offset().to_string()),
+        (REASON, Some(reason.as_str().to_owned())),
+        ("retryproof-topic", Some(message.topic().to_owned())),
+        ("retryproof-partition", Some(message.partition().to_string())),
+        ("retryproof-offset", Some(message.offset().to_string())),
+        (OMITTED, content.omitted().map(str::to_owned)),
     ];
-    let original = match size {
-        LetterSize::Whole | LetterSize::WithoutBody => {
-            message.headers().cloned().unwrap_or_default()
-        }
-        LetterSize::PositionOnly => OwnedHeaders::new(),
-    };
-    let headers = added.iter().fold(original, |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(value.as_str()) })
-    });
-    match size {
-        LetterSize::Whole => headers,
-        LetterSize::WithoutBody | LetterSize::PositionOnly => {
-            let omitted = format!("left out, {} bytes", delivery.payload().len());
-            headers.insert(Header { key: "retryproof-body", value: Some(&omitted) })
-        }
-    }
+    added.iter().filter(|(_, value)| value.is_some()).fold(original, |headers, (key, value)| {
+        headers.insert(Header { key, value: value.as_deref() })
+    })
 }

@@ -2,14 +2,12 @@
 //! [`Delivery`]: one message as a handler sees it.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdkafka::Message;
 use rdkafka::message::{Headers, OwnedMessage};
-use retryproof_core::listener::{Poison, body_fingerprint};
-use retryproof_core::{ContextBuilder, IdempotencyContext, Identity, Key, Scope};
+use retryproof_core::listener::{AnyDelivery, MessageCall, MessageSettings, Poison, json};
+use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
@@ -22,8 +20,7 @@ pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     message: OwnedMessage,
-    scope: Scope,
-    key: Result<Key, Poison>,
+    call: MessageCall,
 }
 
 /// Finds the key of a message; `None` if the message has none.
@@ -36,18 +33,21 @@ pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(found.value?).into_owned())
 }
 
+/// A key with replaced bytes is a bad one, because two different keys could be equal after the
+/// replacement; no key may be empty.
+fn without_replacements(key: String) -> String {
+    if key.contains('\u{fffd}') { String::new() } else { key }
+}
+
 impl Delivery {
-    pub(crate) fn new(message: OwnedMessage, scope: Scope, key_of: &KeyOf) -> Self {
-        // The program's key function may panic, and rdkafka (0.39) panics at a header name that is
-        // not UTF-8. Either must affect this message only.
-        let found = catch_unwind(AssertUnwindSafe(|| key_of(&message)));
-        let key = found.map_or(Err(Poison::BadKey), |found| match found {
-            // After a replacement, two different keys could be equal.
-            Some(key) if key.contains('\u{fffd}') => Err(Poison::BadKey),
-            Some(key) => Key::new(key).map_err(|_| Poison::BadKey),
-            None => Err(Poison::NoKey),
-        });
-        Self(Arc::new(Inner { message, scope, key }))
+    pub(crate) fn new(
+        message: OwnedMessage,
+        settings: Arc<MessageSettings>,
+        key_of: &KeyOf,
+    ) -> Self {
+        // rdkafka (0.39) panics at a header name that is not UTF-8, which makes the key a bad one.
+        let call = MessageCall::new(settings, || key_of(&message).map(without_replacements));
+        Self(Arc::new(Inner { message, call }))
     }
 
     /// The key that [`key_header`](crate::KafkaListenerBuilder::key_header) or
@@ -56,18 +56,17 @@ impl Delivery {
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
-        self.0.key.as_ref().map_err(|poison| *poison)
+        self.0.call.key()
     }
 
-    /// The context for the call that handles the message: the listener's scope, the key, the
-    /// fingerprint of the body (a redelivery with another body is rejected, FP-1), and a wait
-    /// timeout of zero (LST-1). Lease and ttl are the configured ones of the scope.
+    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
+    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
+    /// rejected, FP-1).
     ///
     /// # Errors
     /// As [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
-        // It cannot fail: scope and key are checked, and zero is a valid wait timeout.
-        self.context_builder()?.build().map_err(|_| Poison::BadKey)
+        self.0.call.context(self.payload())
     }
 
     /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
@@ -76,8 +75,7 @@ impl Delivery {
     /// # Errors
     /// As [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
-        let builder = IdempotencyContext::builder(&self.0.scope, self.key()?.expose());
-        Ok(builder.wait_timeout(Duration::ZERO).fingerprint(body_fingerprint(self.payload())))
+        self.0.call.context_builder(self.payload())
     }
 
     /// The body, decoded from JSON.
@@ -85,13 +83,23 @@ impl Delivery {
     /// # Errors
     /// [`Poison::Unreadable`].
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
-        serde_json::from_slice(self.payload()).map_err(|_| Poison::Unreadable)
+        json(self.payload())
     }
 
     /// The body; empty for a message without one, as compacted topics have.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()
+    }
+
+    /// The text of the header `name`. Bytes that are not UTF-8 are replaced by `U+FFFD`.
+    ///
+    /// # Panics
+    /// Inside rdkafka (0.39), at a header name that is not UTF-8; a panicking handler counts as a
+    /// failed attempt.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<String> {
+        header(&self.0.message, name)
     }
 
     /// The topic from which the message was read.
@@ -120,8 +128,18 @@ impl Delivery {
         &self.0.message
     }
 
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        self.key().ok().map(|key| Identity::new(self.0.scope.clone(), key.clone()))
+    pub(crate) fn call(&self) -> &MessageCall {
+        &self.0.call
+    }
+}
+
+impl AnyDelivery for Delivery {
+    fn payload(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn context(&self) -> Result<IdempotencyContext, Poison> {
+        self.context()
     }
 }
 

@@ -4,10 +4,8 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, VerdictCounters, verdict_of};
+use retryproof_core::listener::{AttemptRules, Poison, Verdict, VerdictCounters};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -15,7 +13,7 @@ use tokio::time::sleep;
 use crate::answer::offsets::OffsetTracker;
 use crate::answer::store_offset;
 use crate::dead_letter::DeadLetterTopic;
-use crate::delivery::{Delivery, KeyOf};
+use crate::delivery::Delivery;
 use crate::receive::QueuedMessage;
 use crate::receive::assignment::{GroupConsumer, PartitionStop};
 
@@ -23,28 +21,10 @@ use crate::receive::assignment::{GroupConsumer, PartitionStop};
 pub(crate) struct HandlerContext {
     pub(crate) consumer: GroupConsumer,
     pub(crate) dead_letters: DeadLetterTopic,
-    pub(crate) scope: Scope,
-    pub(crate) key_of: Arc<KeyOf>,
-    pub(crate) backoff: Backoff,
-    pub(crate) max_attempts: u32,
+    pub(crate) rules: AttemptRules,
     /// Messages of one partition that are handled at the same time.
     pub(crate) partition_concurrency: usize,
     pub(crate) counters: Arc<VerdictCounters>,
-}
-
-/// The failures of a message so far.
-#[derive(Default)]
-struct Attempts {
-    /// Runs that failed.
-    failed: u32,
-    /// Negative verdicts of any kind.
-    nacks: u32,
-}
-
-/// What follows a verdict.
-enum NextStep {
-    Answer(Verdict),
-    RunAgainAfter(Duration),
 }
 
 impl HandlerContext {
@@ -105,62 +85,35 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        let mut attempts = Attempts::default();
+        // Runs that failed, and negative verdicts of any kind.
+        let (mut failures, mut nacks) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {
                 return false;
             }
-            let verdict = match delivery.key() {
-                Ok(_) => {
-                    verdict_of(async {
-                        handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
-                    })
-                    .await
-                }
-                Err(poison) => Verdict::poison(poison),
-            };
-            let pause = match self.judge(verdict, &mut attempts) {
-                NextStep::Answer(verdict) => break verdict,
-                NextStep::RunAgainAfter(pause) => pause,
-            };
+            let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
+            nacks = nacks.saturating_add(1);
+            failures += u64::from(verdict.is_failed_attempt());
+            let verdict = self.rules.judge(verdict, failures, nacks);
+            let Verdict::Nack { after, .. } = verdict else { break verdict };
             self.count(&verdict, delivery);
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep(after) => {}
                 () = stop.requested() => return false,
             }
         };
-        if let Verdict::DeadLetter { reason, .. } = verdict
-            && !self.dead_letters.publish_until(&mut stop, delivery, reason, self.backoff).await
-        {
-            return false;
+        if let Verdict::DeadLetter { reason, .. } = verdict {
+            let backoff = self.rules.backoff();
+            if !self.dead_letters.publish_until(&mut stop, delivery, reason, backoff).await {
+                return false;
+            }
         }
         self.count(&verdict, delivery);
         !stop.is_revoked()
     }
 
-    fn judge(&self, verdict: Verdict, attempts: &mut Attempts) -> NextStep {
-        let Verdict::Nack { after, reason, .. } = verdict else { return NextStep::Answer(verdict) };
-        attempts.nacks = attempts.nacks.saturating_add(1);
-        let pause = match reason {
-            // Never without a pause: a handler that returns this verdict at once would otherwise
-            // run in a hot loop.
-            Reason::InFlight => self.backoff.after(1),
-            // Nothing ran, so this is not an attempt.
-            Reason::Store => self.backoff.after(attempts.nacks),
-            // The work ran without a result, possibly because it lost its lease.
-            _ => {
-                attempts.failed += 1;
-                if attempts.failed >= self.max_attempts {
-                    return NextStep::Answer(verdict.given_up());
-                }
-                self.backoff.after(attempts.failed)
-            }
-        };
-        NextStep::RunAgainAfter(pause.max(after))
-    }
-
     fn count(&self, verdict: &Verdict, delivery: &Delivery) {
         self.counters.count(verdict);
-        verdict.log("kafka", delivery.identity().as_ref());
+        verdict.log("kafka", delivery.call().identity().as_ref());
     }
 }

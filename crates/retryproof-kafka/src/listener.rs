@@ -11,16 +11,15 @@ use rdkafka::config::{ClientConfig, FromClientConfig, FromClientConfigAndContext
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::FutureProducer;
-use retryproof_core::listener::{Poison, Verdict, VerdictCounters};
+use retryproof_core::listener::{MessageSettings, Poison, Verdict, VerdictCounters, drain};
 use retryproof_core::{IntoScope, Result};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
 
 use crate::config::{KafkaListenerBuilder, producer_settings};
 use crate::dead_letter::DeadLetterTopic;
-use crate::delivery::Delivery;
-use crate::error::{client_failed, invalid_client_setting, invalid_setting};
+use crate::delivery::{Delivery, KeyOf};
+use crate::error::{client_failed, invalid_client_setting};
 use crate::handle::HandlerContext;
 use crate::receive::PartitionQueues;
 use crate::receive::assignment::{GroupCallbacks, GroupConsumer, PartitionStop};
@@ -29,6 +28,8 @@ use crate::receive::assignment::{GroupCallbacks, GroupConsumer, PartitionStop};
 pub struct KafkaListener {
     context: Arc<HandlerContext>,
     topics: Vec<String>,
+    key_of: Arc<KeyOf>,
+    messages: Arc<MessageSettings>,
     partition_prefetch: usize,
     drain_timeout: Duration,
 }
@@ -36,7 +37,7 @@ pub struct KafkaListener {
 impl fmt::Debug for KafkaListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaListener")
-            .field("scope", &self.context.scope)
+            .field("scope", self.messages.scope())
             .field("topics", &self.topics)
             .finish_non_exhaustive()
     }
@@ -57,59 +58,29 @@ impl KafkaListenerBuilder {
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no key; no dead-letter topic, or
     /// one that is also read; no topics; no `group.id`; a setting that librdkafka rejects; or a
     /// call outside a tokio runtime.
-    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
+    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
+    /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<KafkaListener> {
-        let scope = self.scope?;
-        let key_of = self.key_of.ok_or_else(|| {
-            invalid_setting("no key is set: call `.key_header(\"event-id\")` or `.key(..)`")
-        })?;
-        let topic = self.dead_letters.ok_or_else(|| {
-            invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
-        })?;
-        // rdkafka would panic.
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(invalid_setting("`build` has to be called inside a tokio runtime"));
-        }
-        if self.topics.is_empty() {
-            return Err(invalid_setting("the list of topics is empty"));
-        }
-        if self.topics.contains(&topic) {
-            return Err(invalid_setting(
-                "the dead-letter topic is also read by the listener; use another topic",
-            ));
-        }
-        if self.client.get("group.id").is_none_or(str::is_empty) {
-            return Err(invalid_setting("the client has no `group.id`"));
-        }
-        let mut client = self.client;
-        client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
-        if client.get("auto.commit.interval.ms").is_none() {
-            client.set("auto.commit.interval.ms", "1000");
-        }
-        // librdkafka's default is `largest`: messages published before the group's first commit
-        // would never run.
-        if client.get("auto.offset.reset").is_none() {
-            client.set("auto.offset.reset", "earliest");
-        }
-        let consumer = GroupConsumer::from_config_and_context(&client, GroupCallbacks::default())
+        let settings = self.check()?;
+        let client = &settings.client;
+        let consumer = GroupConsumer::from_config_and_context(client, GroupCallbacks::default())
             .map_err(invalid_client_setting)?;
-        let producer = FutureProducer::from_config(&producer_settings(&client))
+        let producer = FutureProducer::from_config(&producer_settings(client))
             .map_err(invalid_client_setting)?;
         let context = HandlerContext {
             consumer,
-            dead_letters: DeadLetterTopic { producer, topic },
-            scope,
-            key_of,
-            backoff: self.backoff,
-            max_attempts: self.max_attempts,
-            partition_concurrency: self.partition_concurrency,
+            dead_letters: DeadLetterTopic { producer, topic: settings.dead_letters },
+            rules: settings.rules,
+            partition_concurrency: settings.partition_concurrency,
             counters: Arc::new(VerdictCounters::default()),
         };
         Ok(KafkaListener {
             context: Arc::new(context),
-            topics: self.topics,
-            partition_prefetch: self.partition_prefetch,
-            drain_timeout: self.drain_timeout,
+            topics: settings.topics,
+            key_of: settings.key_of,
+            messages: settings.messages,
+            partition_prefetch: settings.partition_prefetch,
+            drain_timeout: settings.drain_timeout,
         })
     }
 }
@@ -135,13 +106,14 @@ impl KafkaListener {
 
     /// Handles messages until `shutdown` resolves, over rebalances and outages. Then begins no new
     /// handler, waits for those that run, commits, and drops handlers that run longer than
-    /// [`drain_timeout`](KafkaListenerBuilder::drain_timeout): their leases run out, and their messages are
-    /// delivered again. So are messages that were read and not begun, and those that wait for
-    /// another owner or for their next attempt.
+    /// [`drain_timeout`](KafkaListenerBuilder::drain_timeout): their leases run out, and their
+    /// messages are delivered again. So are messages that were read and not begun, and those that
+    /// wait for another owner or for their next attempt.
     ///
-    /// The handler returns a verdict on its message; a panic counts as a failed attempt. It runs
-    /// again, after a pause, while the message is in flight elsewhere, and while it fails with
-    /// attempts left.
+    /// The handler returns a verdict on its message, and
+    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
+    /// failed attempt. The handler runs again, after a pause, while the message is in flight
+    /// elsewhere, and while it fails with attempts left.
     ///
     /// # Errors
     /// When librdkafka reports that the client cannot continue (`Fatal`).
@@ -181,8 +153,7 @@ impl KafkaListener {
                 Ok(message) => message,
                 Err(error) => break Err(error),
             };
-            let delivery =
-                Delivery::new(message, self.context.scope.clone(), &*self.context.key_of);
+            let delivery = Delivery::new(message, Arc::clone(&self.messages), &*self.key_of);
             queues.push(delivery, |messages, revoked| {
                 let (context, handler) = (Arc::clone(&self.context), Arc::clone(&handler));
                 let stop = PartitionStop { revoked, stopping: stopping.clone() };
@@ -191,21 +162,16 @@ impl KafkaListener {
         };
         stop.send_replace(true);
         drop(queues);
-        self.drain(partitions).await;
-        self.commit().await;
-        consumer.unsubscribe();
-        ended
-    }
-
-    async fn drain(&self, mut partitions: JoinSet<()>) {
-        let finished = async { while partitions.join_next().await.is_some() {} };
-        if timeout(self.drain_timeout, finished).await.is_err() {
+        let left = drain(&mut partitions, self.drain_timeout).await;
+        if left > 0 {
             tracing::warn!(
-                partitions = partitions.len(),
+                partitions = left,
                 "handlers dropped: they ran longer than the drain timeout"
             );
         }
-        partitions.shutdown().await;
+        self.commit().await;
+        consumer.unsubscribe();
+        ended
     }
 
     async fn commit(&self) {

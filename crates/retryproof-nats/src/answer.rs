@@ -38,9 +38,7 @@ impl ServerReplies {
         let answered = match verdict {
             Verdict::Ack { .. } => self.confirm(delivery, AckKind::Ack).await,
             Verdict::Nack { after, .. } => {
-                let pause =
-                    if verdict.is_failure() { self.pause(delivery).max(after) } else { after };
-                self.give_back(delivery, pause).await;
+                self.give_back(delivery, after).await;
                 Ok(())
             }
             Verdict::DeadLetter { reason, .. } => {
@@ -51,7 +49,7 @@ impl ServerReplies {
             }
         };
         self.counters.count(&verdict);
-        verdict.log("nats", delivery.identity().as_ref());
+        verdict.log("nats", delivery.call().identity().as_ref());
         if let Err(error) = answered {
             tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the message may be \
                  redelivered and is skipped then");
@@ -79,7 +77,8 @@ impl ServerReplies {
             tracing::error!(delivery = ?delivery, %error, kept, "dead letter not published; its \
                  message stays in its stream");
             if !kept {
-                self.give_back(delivery, self.pause(delivery)).await;
+                let deliveries = u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX);
+                self.give_back(delivery, self.backoff.after(deliveries)).await;
                 return false;
             }
             sleep(self.backoff.after(failures)).await;
@@ -116,9 +115,5 @@ impl ServerReplies {
         if let Err(error) = delivery.message().ack_with(kind).await {
             tracing::debug!(delivery = ?delivery, %error, "answer not sent");
         }
-    }
-
-    fn pause(&self, delivery: &Delivery) -> Duration {
-        self.backoff.after(u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX))
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`NatsListenerBuilder`]: the settings of a listener.
+//! [`NatsListenerBuilder`]: the settings of a listener, and their checks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,26 +7,55 @@ use std::time::Duration;
 
 use async_nats::Message;
 use async_nats::jetstream::Context;
-use async_nats::jetstream::consumer::PullConsumer;
-use retryproof_core::listener::Backoff;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
+use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
-use crate::delivery::{KeyOf, message_id};
+use crate::delivery::{KeyOf, header};
+use crate::error::invalid_setting;
+
+/// The server's `ack_wait` for a consumer that sets none.
+const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
 /// The settings of a [`NatsListener`](crate::NatsListener); made by
 /// [`NatsListener::builder`](crate::NatsListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct NatsListenerBuilder {
+    jetstream: Context,
+    consumer: PullConsumer,
+    scope: Result<Scope>,
+    key_of: Arc<KeyOf>,
+    dead_letters: Option<String>,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait_timeout: Duration,
+    any_body: bool,
+    prefetch: usize,
+    concurrency: usize,
+    max_parked: usize,
+    backoff: Backoff,
+    max_deliveries: Option<u64>,
+    fetch_timeout: Duration,
+    drain_timeout: Duration,
+}
+
+/// The checked settings, within the limits of the consumer.
+pub(crate) struct Settings {
     pub(crate) jetstream: Context,
     pub(crate) consumer: PullConsumer,
-    pub(crate) scope: Result<Scope>,
+    pub(crate) dead_letters: String,
     pub(crate) key_of: Arc<KeyOf>,
-    pub(crate) dead_letters: Option<String>,
+    pub(crate) messages: Arc<MessageSettings>,
+    pub(crate) rules: AttemptRules,
+    pub(crate) backoff: Backoff,
     pub(crate) prefetch: usize,
     pub(crate) concurrency: usize,
     pub(crate) max_parked: usize,
-    pub(crate) backoff: Backoff,
+    /// The consumer's `max_deliver`.
+    pub(crate) max_deliver: Option<u64>,
+    /// The lower one of `max_deliver` and the listener's own limit.
     pub(crate) max_deliveries: Option<u64>,
+    pub(crate) progress_interval: Duration,
     pub(crate) fetch_timeout: Duration,
     pub(crate) drain_timeout: Duration,
 }
@@ -47,8 +76,13 @@ impl NatsListenerBuilder {
             jetstream,
             consumer,
             scope: scope.into_scope(),
-            key_of: Arc::new(message_id),
+            // Publishers set it for the stream's own duplicate check.
+            key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
             dead_letters: None,
+            ttl: None,
+            lease: None,
+            wait_timeout: Duration::ZERO,
+            any_body: false,
             prefetch: 100,
             concurrency: 16,
             max_parked: 500,
@@ -66,6 +100,12 @@ impl NatsListenerBuilder {
         self
     }
 
+    /// Takes the key from the header `name` instead of `Nats-Msg-Id`.
+    pub fn key_header(self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        self.key(move |message| header(message, &name))
+    }
+
     /// Takes the key from elsewhere than the header `Nats-Msg-Id`. If `key_of` returns `None` or
     /// panics, the message becomes a dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
@@ -73,6 +113,35 @@ impl NatsListenerBuilder {
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
     {
         self.key_of = Arc::new(key_of);
+        self
+    }
+
+    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
+    /// with another body is rejected (FP-1) and becomes a dead letter.
+    pub fn any_body(mut self) -> Self {
+        self.any_body = true;
+        self
+    }
+
+    /// How long a redelivery is recognised, as
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
+    /// may stay in its stream and among dead letters that may be sent again.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long the messages of a listener that was killed stay in flight, as
+    /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
+    /// parked at once (LST-1).
+    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
+        self.wait_timeout = timeout;
         self
     }
 
@@ -125,18 +194,72 @@ impl NatsListenerBuilder {
         self.drain_timeout = timeout;
         self
     }
+
+    /// Checks the settings, also against those of the consumer.
+    pub(crate) fn check(self) -> Result<Settings> {
+        let messages = MessageSettings::new(self.scope?)
+            .ttl(self.ttl)
+            .lease(self.lease)
+            .wait_timeout(self.wait_timeout)
+            .any_body(self.any_body);
+        messages.check()?;
+        let config = &self.consumer.cached_info().config;
+        if config.ack_policy != AckPolicy::Explicit {
+            return Err(invalid_setting(
+                "the consumer does not acknowledge messages one by one; set its `ack_policy` to \
+                 `explicit`",
+            ));
+        }
+        if config.headers_only {
+            return Err(invalid_setting(
+                "the consumer delivers headers only; a listener needs the bodies",
+            ));
+        }
+        let dead_letters = self.dead_letters.ok_or_else(|| {
+            invalid_setting(
+                "no subject for dead letters is set: call `.dead_letters(\"dead.orders\")`",
+            )
+        })?;
+        let ack_wait = nonzero(config.ack_wait).unwrap_or(DEFAULT_ACK_WAIT);
+        let shortest = config.backoff.iter().copied().fold(ack_wait, Duration::min);
+        let max_deliver = limit(config.max_deliver);
+        let max_deliveries = [max_deliver, self.max_deliveries].into_iter().flatten().min();
+        let mut rules = AttemptRules::new(self.backoff).in_flight(self.backoff.after(1));
+        if let Some(last) = max_deliveries {
+            rules = rules.max_attempts(last);
+        }
+        Ok(Settings {
+            dead_letters,
+            key_of: self.key_of,
+            messages: Arc::new(messages),
+            rules,
+            backoff: self.backoff,
+            prefetch: self.prefetch.min(count(config.max_batch)),
+            concurrency: self.concurrency,
+            max_parked: self.max_parked.min(count(config.max_ack_pending) / 2),
+            max_deliver,
+            max_deliveries,
+            // Three reports within the shortest wait: two may get lost.
+            progress_interval: (shortest / 3).max(Duration::from_millis(50)),
+            fetch_timeout: nonzero(config.max_expires)
+                .map_or(self.fetch_timeout, |max| max.min(self.fetch_timeout)),
+            drain_timeout: self.drain_timeout,
+            jetstream: self.jetstream,
+            consumer: self.consumer,
+        })
+    }
 }
 
 /// A limit of the consumer; zero and less mean that it has none.
-pub(crate) fn limit(value: i64) -> Option<u64> {
+fn limit(value: i64) -> Option<u64> {
     u64::try_from(value).ok().filter(|limit| *limit > 0)
 }
 
 /// The same as a number of messages, which is unbounded without a limit.
-pub(crate) fn count(value: i64) -> usize {
+fn count(value: i64) -> usize {
     limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-pub(crate) fn nonzero(duration: Duration) -> Option<Duration> {
+fn nonzero(duration: Duration) -> Option<Duration> {
     Some(duration).filter(|duration| !duration.is_zero())
 }

@@ -10,23 +10,21 @@ use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishError, Pub
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use retryproof_core::Result;
 use retryproof_core::listener::Reason;
-use tokio::time::timeout;
+use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON};
+use tokio::time::{sleep, timeout};
 
 use crate::delivery::{Delivery, StreamPosition};
-use crate::error::{
-    TooLarge, dead_letter_not_confirmed, dead_letter_stream_unknown, invalid_setting, too_large,
-};
+use crate::error::{dead_letter_not_confirmed, invalid_setting, too_large};
 
-const REASON: &str = "Retryproof-Why";
-const STREAM: &str = "Retryproof-Stream";
-const CONSUMER: &str = "Retryproof-Consumer";
-const SEQUENCE: &str = "Retryproof-Sequence";
-const SUBJECT: &str = "Retryproof-Subject";
-const DELIVERIES: &str = "Retryproof-Deliveries";
-/// The parts that were omitted for size: `body`, `headers`, or `body and headers`.
-const OMITTED: &str = "Retryproof-Left-Out";
+const STREAM: &str = "retryproof-stream";
+const CONSUMER: &str = "retryproof-consumer";
+const SEQUENCE: &str = "retryproof-sequence";
+const SUBJECT: &str = "retryproof-subject";
+const DELIVERIES: &str = "retryproof-deliveries";
+/// The pause between two requests for the stream of the dead letters.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The prefix of headers that a server would otherwise act on.
-const ORIGINAL: &str = "Retryproof-Original-";
+const ORIGINAL: &str = "retryproof-original-";
 
 /// The subject that takes the dead letters.
 pub(crate) struct DeadLetterSubject {
@@ -36,27 +34,30 @@ pub(crate) struct DeadLetterSubject {
     pub(crate) timeout: Duration,
 }
 
-/// The parts of its message that a dead letter holds.
-#[derive(Debug, Clone, Copy)]
-struct LetterParts {
-    headers: bool,
-    body: bool,
-}
-
 impl DeadLetterSubject {
-    /// Checks that a stream takes the subject, and that this is not `source`, the stream that the
-    /// listener reads: it would receive its own dead letters.
-    pub(crate) async fn check(&self, source: &str) -> Result<()> {
-        match self.jetstream.stream_by_subject(self.subject.clone()).await {
-            Ok(stream) if stream == source => Err(invalid_setting(
-                "the stream that is read also takes the dead letters; use another stream for them",
-            )),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == GetStreamByNameErrorKind::Request => {
-                Err(dead_letter_stream_unknown(error))
-            }
-            Err(_) => Err(invalid_setting("no stream takes the subject of the dead letters")
-                .with("subject", &self.subject)),
+    /// Waits until the stream that takes the subject is found, over outages. It must not be
+    /// `source`, the stream that the listener reads: the listener would receive its own dead
+    /// letters.
+    pub(crate) async fn find(&self, source: &str) -> Result<()> {
+        loop {
+            let found = self.jetstream.stream_by_subject(self.subject.clone()).await;
+            let error = match found {
+                Ok(stream) if stream == source => {
+                    return Err(invalid_setting(
+                        "the stream that is read also takes the dead letters; use another stream \
+                         for them",
+                    ));
+                }
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == GetStreamByNameErrorKind::Request => error,
+                Err(_) => {
+                    let message = "no stream takes the subject of the dead letters";
+                    return Err(invalid_setting(message).with("subject", &self.subject));
+                }
+            };
+            tracing::warn!(subject = self.subject, %error, "stream of the dead letters not found; \
+                 no message is read until it is");
+            sleep(RETRY_DELAY).await;
         }
     }
 
@@ -64,15 +65,11 @@ impl DeadLetterSubject {
     /// its own stream. A letter that is too large for the stream is reduced by its body, its
     /// headers, or both: otherwise its message would be redelivered for ever.
     pub(crate) async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
-        let mut parts = LetterParts { headers: true, body: true };
+        let mut content = LetterContent::WHOLE;
         loop {
-            let Err(error) = self.send(delivery, reason, parts).await else { return Ok(()) };
-            match too_large(&error) {
-                Some(TooLarge::Headers) if parts.headers => parts.headers = false,
-                Some(TooLarge::Letter) if parts.body => parts.body = false,
-                Some(TooLarge::Letter) if parts.headers => parts.headers = false,
-                _ => return Err(dead_letter_not_confirmed(error)),
-            }
+            let Err(error) = self.send(delivery, reason, content).await else { return Ok(()) };
+            let reduced = too_large(&error).and_then(|part| content.reduced(part));
+            content = reduced.ok_or_else(|| dead_letter_not_confirmed(error))?;
         }
     }
 
@@ -80,11 +77,11 @@ impl DeadLetterSubject {
         &self,
         delivery: &Delivery,
         reason: Reason,
-        parts: LetterParts,
+        content: LetterContent,
     ) -> Result<(), PublishError> {
-        let headers = headers(delivery, reason, parts);
+        let headers = headers(delivery, reason, content);
         let mut body = delivery.message().payload.clone();
-        if !parts.body {
+        if !content.body {
             body.clear();
         }
         let published = async {
@@ -104,19 +101,16 @@ impl DeadLetterSubject {
 /// The message's headers named `Nats-…` are kept under another name, because a server acts on them:
 /// `Nats-Rollup` would purge the subject, `Nats-Expected-…` could make the server reject the
 /// letter, and `Nats-Msg-Id` would drop the second of two letters with the same key.
-fn headers(delivery: &Delivery, reason: Reason, parts: LetterParts) -> HeaderMap {
+fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let original = delivery.headers().filter(|_| parts.headers);
+    let original = delivery.headers().filter(|_| content.headers);
     for (name, values) in original.into_iter().flat_map(HeaderMap::iter) {
         let name = inert(name);
         values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
     }
     headers.insert(REASON, reason.as_str());
-    match (parts.headers, parts.body) {
-        (true, true) => {}
-        (true, false) => headers.insert(OMITTED, "body"),
-        (false, true) => headers.insert(OMITTED, "headers"),
-        (false, false) => headers.insert(OMITTED, "body and headers"),
+    if let Some(omitted) = content.omitted() {
+        headers.insert(OMITTED, omitted);
     }
     if let Some(StreamPosition { stream, consumer, sequence, published, .. }) = delivery.position()
     {

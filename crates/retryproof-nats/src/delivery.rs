@@ -2,14 +2,12 @@
 //! [`Delivery`]: one message as a handler sees it.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use async_nats::header::NATS_MESSAGE_ID;
-use async_nats::{HeaderMap, Message, jetstream};
-use retryproof_core::listener::{Poison, body_fingerprint};
-use retryproof_core::{ContextBuilder, IdempotencyContext, Identity, Key, Scope};
+use async_nats::{HeaderMap, HeaderName, Message, jetstream};
+use retryproof_core::listener::{AnyDelivery, MessageCall, MessageSettings, Poison, json};
+use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
@@ -22,8 +20,7 @@ pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     message: jetstream::Message,
-    scope: Scope,
-    key: Result<Key, Poison>,
+    call: MessageCall,
     /// `None` if the reply subject does not hold it.
     position: Option<StreamPosition>,
 }
@@ -44,13 +41,18 @@ pub(crate) struct StreamPosition {
 /// Finds the key of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// The header `Nats-Msg-Id`, which publishers set for the stream's own duplicate check.
-pub(crate) fn message_id(message: &Message) -> Option<String> {
-    message.headers.as_ref()?.get(NATS_MESSAGE_ID).map(|id| id.as_str().to_owned())
+/// The text of the header `name`.
+pub(crate) fn header(message: &Message, name: &str) -> Option<String> {
+    let name: HeaderName = name.parse().ok()?;
+    message.headers.as_ref()?.get(name).map(|value| value.as_str().to_owned())
 }
 
 impl Delivery {
-    pub(crate) fn new(message: jetstream::Message, scope: Scope, key_of: &KeyOf) -> Self {
+    pub(crate) fn new(
+        message: jetstream::Message,
+        settings: Arc<MessageSettings>,
+        key_of: &KeyOf,
+    ) -> Self {
         let position = message.info().ok().map(|info| StreamPosition {
             stream: info.stream.to_owned(),
             consumer: info.consumer.to_owned(),
@@ -60,33 +62,28 @@ impl Delivery {
                 .map_or(0, |age| age.as_nanos()),
             deliveries: u64::try_from(info.delivered).unwrap_or(1),
         });
-        // The program's key function runs on the listener's task. Its panic must affect this
-        // message only.
-        let key = match catch_unwind(AssertUnwindSafe(|| key_of(&message))) {
-            Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
-            Ok(None) => Err(Poison::NoKey),
-            Err(_) => Err(Poison::BadKey),
-        };
-        Self(Arc::new(Inner { message, scope, key, position }))
+        let call = MessageCall::new(settings, || key_of(&message));
+        Self(Arc::new(Inner { message, call, position }))
     }
 
-    /// The key: the header `Nats-Msg-Id`, or what [`key`](crate::NatsListenerBuilder::key) found.
+    /// The key: the header `Nats-Msg-Id`, or what
+    /// [`key_header`](crate::NatsListenerBuilder::key_header) or
+    /// [`key`](crate::NatsListenerBuilder::key) found.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
-        self.0.key.as_ref().map_err(|poison| *poison)
+        self.0.call.key()
     }
 
-    /// The context for the call that handles the message: the listener's scope, the key, the
-    /// fingerprint of the body (a redelivery with another body is rejected, FP-1), and a wait
-    /// timeout of zero (LST-1). Lease and ttl are the configured ones of the scope.
+    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
+    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
+    /// rejected, FP-1).
     ///
     /// # Errors
     /// As [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
-        // It cannot fail: scope and key are checked, and zero is a valid wait timeout.
-        self.context_builder()?.build().map_err(|_| Poison::BadKey)
+        self.0.call.context(self.payload())
     }
 
     /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
@@ -95,8 +92,7 @@ impl Delivery {
     /// # Errors
     /// As [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
-        let builder = IdempotencyContext::builder(&self.0.scope, self.key()?.expose());
-        Ok(builder.wait_timeout(Duration::ZERO).fingerprint(body_fingerprint(self.payload())))
+        self.0.call.context_builder(self.payload())
     }
 
     /// The body, decoded from JSON.
@@ -104,13 +100,19 @@ impl Delivery {
     /// # Errors
     /// [`Poison::Unreadable`].
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
-        serde_json::from_slice(self.payload()).map_err(|_| Poison::Unreadable)
+        json(self.payload())
     }
 
     /// The body.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.0.message.payload
+    }
+
+    /// The header `name`; its first value if it has several.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<String> {
+        header(&self.0.message, name)
     }
 
     /// The headers, if the message has any.
@@ -145,8 +147,18 @@ impl Delivery {
         self.0.position.as_ref()
     }
 
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        self.key().ok().map(|key| Identity::new(self.0.scope.clone(), key.clone()))
+    pub(crate) fn call(&self) -> &MessageCall {
+        &self.0.call
+    }
+}
+
+impl AnyDelivery for Delivery {
+    fn payload(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn context(&self) -> Result<IdempotencyContext, Poison> {
+        self.context()
     }
 }
 

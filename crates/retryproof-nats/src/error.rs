@@ -4,6 +4,7 @@
 use std::error::Error as StdError;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use retryproof_core::listener::dead_letter::TooLarge;
 use retryproof_core::{Error, ErrorKind};
 
 /// The server's code for a message that is longer than the `max_msg_size` of its stream.
@@ -30,19 +31,8 @@ pub(crate) fn dead_letter_not_confirmed(error: impl Into<Source>) -> Error {
     Error::unavailable("the dead letter was not confirmed").because(error)
 }
 
-pub(crate) fn dead_letter_stream_unknown(error: impl Into<Source>) -> Error {
-    Error::unavailable("the server did not say which stream takes the dead letters").because(error)
-}
-
 pub(crate) fn consumer_deleted(error: impl Into<Source>) -> Error {
     Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error)
-}
-
-/// The part of a dead letter that is too large for the server or for the stream.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum TooLarge {
-    Headers,
-    Letter,
 }
 
 /// Which part of a dead letter is too large, if that is why publishing it failed.

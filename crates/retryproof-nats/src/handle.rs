@@ -6,26 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, verdict_of};
+use retryproof_core::listener::{AttemptRules, Poison, Reason, Verdict};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::answer::ServerReplies;
-use crate::delivery::{Delivery, KeyOf};
+use crate::delivery::Delivery;
 
 /// What all messages of a listener share.
 pub(crate) struct HandlerContext {
     pub(crate) replies: ServerReplies,
-    pub(crate) scope: Scope,
-    pub(crate) key_of: Arc<KeyOf>,
+    /// The attempts are deliveries, because JetStream counts them and a message cannot carry a
+    /// count.
+    pub(crate) rules: AttemptRules,
     /// How often the server receives a progress report on each unanswered message.
     pub(crate) progress_interval: Duration,
     /// One permit for each handler that may run.
     pub(crate) running: Semaphore,
     /// One permit for each message that may be parked.
     pub(crate) parked: Semaphore,
-    pub(crate) backoff: Backoff,
     /// How long a fetch request stays open. A stop gives messages back with at least this delay:
     /// otherwise the server would deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
@@ -33,13 +32,6 @@ pub(crate) struct HandlerContext {
     pub(crate) max_deliveries: Option<u64>,
     /// Whether the store was away for a message since [`take_store_away`](Self::take_store_away).
     pub(crate) store_away: AtomicBool,
-}
-
-/// What follows a verdict.
-enum NextStep {
-    Answer(Verdict),
-    /// Keep the message without an answer, and run the handler again after this time.
-    Park(Duration),
 }
 
 impl HandlerContext {
@@ -102,25 +94,18 @@ impl HandlerContext {
             if *stopping.borrow() && !self.replies.is_last_delivery(delivery) {
                 return Verdict::delayed(self.fetch_timeout);
             }
-            let verdict = match delivery.key() {
-                Ok(_) => {
-                    verdict_of(async {
-                        handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
-                    })
-                    .await
-                }
-                Err(poison) => Verdict::poison(poison),
-            };
+            let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
             drop(running);
             runs += 1;
-            let pause = match self.judge(delivery, verdict, runs) {
-                NextStep::Answer(verdict) => return verdict,
-                NextStep::Park(pause) => pause,
-            };
+            let verdict = self.judge(delivery, verdict, runs);
+            let Verdict::Nack { after: pause, reason, .. } = verdict else { return verdict };
+            if !self.is_parked(delivery, reason) {
+                return verdict;
+            }
             let Ok(_parked) = self.parked.try_acquire() else {
                 return Verdict::delayed(pause);
             };
-            verdict.log("nats", delivery.identity().as_ref());
+            verdict.log("nats", delivery.call().identity().as_ref());
             drop(fetched.take());
             tokio::select! {
                 () = sleep(pause) => {}
@@ -131,23 +116,31 @@ impl HandlerContext {
         }
     }
 
-    fn judge(&self, delivery: &Delivery, verdict: Verdict, runs: u32) -> NextStep {
-        let Verdict::Nack { after, reason, .. } = verdict else {
-            return NextStep::Answer(verdict);
-        };
-        if reason == Reason::Store {
+    fn judge(&self, delivery: &Delivery, verdict: Verdict, runs: u32) -> Verdict {
+        if verdict.reason() == Reason::Store {
             self.store_away.store(true, Ordering::Relaxed);
         }
-        let last = self.max_deliveries.is_some_and(|last| delivery.deliveries() >= last);
+        let deliveries = delivery.deliveries();
+        // In its last delivery, the message stays here while the store is away.
+        let outages = if self.is_last(delivery) {
+            runs
+        } else {
+            u32::try_from(deliveries).unwrap_or(u32::MAX)
+        };
+        self.rules.judge(verdict, deliveries, outages)
+    }
+
+    /// Whether the message stays here, without an answer, until the handler runs again. Giving it
+    /// back would cost a delivery, and no work has run.
+    fn is_parked(&self, delivery: &Delivery, reason: Reason) -> bool {
         match reason {
-            // Giving the message back would cost a delivery, parking it does not. Never without a
-            // pause: a handler that returns this verdict at once would otherwise run in a hot loop.
-            Reason::InFlight => NextStep::Park(after.max(self.backoff.after(1))),
-            // Nothing ran, so the message keeps its last delivery.
-            Reason::Store if last => NextStep::Park(self.backoff.after(runs).max(after)),
-            // The work ran without a result, possibly because it lost its lease.
-            _ if last => NextStep::Answer(verdict.given_up()),
-            _ => NextStep::Answer(verdict),
+            Reason::InFlight => true,
+            Reason::Store => self.is_last(delivery),
+            _ => false,
         }
+    }
+
+    fn is_last(&self, delivery: &Delivery) -> bool {
+        self.max_deliveries.is_some_and(|last| delivery.deliveries() >= last)
     }
 }

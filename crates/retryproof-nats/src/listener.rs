@@ -9,25 +9,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
-use retryproof_core::listener::{Backoff, Poison, Verdict, VerdictCounters};
+use async_nats::jetstream::consumer::PullConsumer;
+use retryproof_core::listener::{
+    Backoff, MessageSettings, Poison, Verdict, VerdictCounters, drain,
+};
 use retryproof_core::{IntoScope, Result};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::answer::ServerReplies;
-use crate::config::{NatsListenerBuilder, count, limit, nonzero};
+use crate::config::NatsListenerBuilder;
 use crate::dead_letter::DeadLetterSubject;
-use crate::delivery::Delivery;
-use crate::error::invalid_setting;
+use crate::delivery::{Delivery, KeyOf};
 use crate::handle::HandlerContext;
 use crate::receive::{Fetcher, free_permits};
 
 /// How long one request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The server's `ack_wait` for a consumer that sets none.
-const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 /// The pause between two fetch requests while the store is away: a message that is fetched then is
 /// given back, which costs it a delivery.
 const STORE_AWAY_BACKOFF: Backoff =
@@ -38,6 +37,8 @@ const STORE_AWAY_BACKOFF: Backoff =
 pub struct NatsListener {
     context: Arc<HandlerContext>,
     consumer: PullConsumer,
+    key_of: Arc<KeyOf>,
+    messages: Arc<MessageSettings>,
     prefetch: usize,
     drain_timeout: Duration,
 }
@@ -45,76 +46,50 @@ pub struct NatsListener {
 impl fmt::Debug for NatsListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsListener")
-            .field("scope", &self.context.scope)
+            .field("scope", self.messages.scope())
             .field("prefetch", &self.prefetch)
             .finish_non_exhaustive()
     }
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, also against the server.
+    /// Checks the settings, also against those of the consumer. Sends nothing to the server.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; one
-    /// that no stream takes, or that the consumer's own stream takes (it would deliver its own dead
-    /// letters); a consumer without explicit acknowledgements, or without bodies.
-    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
-    /// [`ErrorKind::Unavailable`](retryproof_core::ErrorKind::Unavailable) when the server does not
-    /// answer.
-    pub async fn build(self) -> Result<NatsListener> {
-        let scope = self.scope?;
-        let info = self.consumer.cached_info();
-        let config = &info.config;
-        if config.ack_policy != AckPolicy::Explicit {
-            return Err(invalid_setting(
-                "the consumer does not acknowledge messages one by one; set its `ack_policy` to \
-                 `explicit`",
-            ));
-        }
-        if config.headers_only {
-            return Err(invalid_setting(
-                "the consumer delivers headers only; a listener needs the bodies",
-            ));
-        }
-        let subject = self.dead_letters.ok_or_else(|| {
-            invalid_setting(
-                "no subject for dead letters is set: call `.dead_letters(\"dead.orders\")`",
-            )
-        })?;
-        let client = self.jetstream.client();
-        let dead_letters =
-            DeadLetterSubject { jetstream: self.jetstream, subject, timeout: REPLY_TIMEOUT };
-        dead_letters.check(&info.stream_name).await?;
-        let ack_wait = nonzero(config.ack_wait).unwrap_or(DEFAULT_ACK_WAIT);
-        let shortest = config.backoff.iter().copied().fold(ack_wait, Duration::min);
-        let max_deliver = limit(config.max_deliver);
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; a
+    /// consumer without explicit acknowledgements, or without bodies.
+    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
+    /// bounds (ID-3, CTX-2).
+    pub fn build(self) -> Result<NatsListener> {
+        let settings = self.check()?;
         let context = HandlerContext {
             replies: ServerReplies {
-                client,
+                client: settings.jetstream.client(),
                 timeout: REPLY_TIMEOUT,
-                dead_letters,
-                backoff: self.backoff,
-                max_deliver,
+                dead_letters: DeadLetterSubject {
+                    jetstream: settings.jetstream,
+                    subject: settings.dead_letters,
+                    timeout: REPLY_TIMEOUT,
+                },
+                backoff: settings.backoff,
+                max_deliver: settings.max_deliver,
                 counters: Arc::new(VerdictCounters::default()),
             },
-            scope,
-            key_of: self.key_of,
-            // Three reports within the shortest wait: two may get lost.
-            progress_interval: (shortest / 3).max(Duration::from_millis(50)),
-            running: Semaphore::new(self.concurrency),
-            parked: Semaphore::new(self.max_parked.min(count(config.max_ack_pending) / 2)),
-            backoff: self.backoff,
-            fetch_timeout: nonzero(config.max_expires)
-                .map_or(self.fetch_timeout, |most| most.min(self.fetch_timeout)),
-            max_deliveries: [max_deliver, self.max_deliveries].into_iter().flatten().min(),
+            rules: settings.rules,
+            progress_interval: settings.progress_interval,
+            running: Semaphore::new(settings.concurrency),
+            parked: Semaphore::new(settings.max_parked),
+            fetch_timeout: settings.fetch_timeout,
+            max_deliveries: settings.max_deliveries,
             store_away: AtomicBool::new(false),
         };
-        let prefetch = self.prefetch.min(count(config.max_batch));
         Ok(NatsListener {
             context: Arc::new(context),
-            prefetch,
-            consumer: self.consumer,
-            drain_timeout: self.drain_timeout,
+            consumer: settings.consumer,
+            key_of: settings.key_of,
+            messages: settings.messages,
+            prefetch: settings.prefetch,
+            drain_timeout: settings.drain_timeout,
         })
     }
 }
@@ -143,11 +118,16 @@ impl NatsListener {
     /// drops those that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout):
     /// their leases run out, and their messages are redelivered.
     ///
-    /// The handler returns a verdict on its message; a panic counts as a failure. It runs once for
-    /// each delivery, and once more each time the message was parked.
+    /// The handler returns a verdict on its message, and
+    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
+    /// failure. The handler runs once for each delivery, and once more each time the message was
+    /// parked.
     ///
     /// # Errors
     /// When the consumer was deleted.
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, when no
+    /// stream takes the dead letters, or when the consumer's own stream takes them (it would
+    /// deliver its own dead letters). A server that does not answer is waited for.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are
@@ -157,10 +137,16 @@ impl NatsListener {
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
+        let mut shutdown = pin!(shutdown);
+        let stream = &self.consumer.cached_info().stream_name;
+        tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(()),
+            found = self.context.replies.dead_letters.find(stream) => found?,
+        }
         let handler = Arc::new(handler);
         let permits = Arc::new(Semaphore::new(self.prefetch));
         let (stop, stopping) = watch::channel(false);
-        let mut shutdown = pin!(shutdown);
         let mut handlers = JoinSet::new();
         let client = self.context.replies.client.clone();
         let mut fetcher = Fetcher::new(&self.consumer, client, self.context.fetch_timeout);
@@ -195,8 +181,8 @@ impl NatsListener {
                     (Some(Ok(message)), Some(permit)) => {
                         fetcher.message_arrived();
                         let context = Arc::clone(&self.context);
-                        let delivery =
-                            Delivery::new(message, context.scope.clone(), &*context.key_of);
+                        let settings = Arc::clone(&self.messages);
+                        let delivery = Delivery::new(message, settings, &*self.key_of);
                         let (handler, stopping) = (Arc::clone(&handler), stopping.clone());
                         handlers.spawn(context.handle(delivery, handler, permit, stopping));
                     }
@@ -214,18 +200,13 @@ impl NatsListener {
             }
         };
         stop.send_replace(true);
-        self.drain(handlers).await;
-        ended
-    }
-
-    async fn drain(&self, mut handlers: JoinSet<()>) {
-        let finished = async { while handlers.join_next().await.is_some() {} };
-        if timeout(self.drain_timeout, finished).await.is_err() {
+        let left = drain(&mut handlers, self.drain_timeout).await;
+        if left > 0 {
             tracing::warn!(
-                messages = handlers.len(),
+                messages = left,
                 "handlers dropped: they ran longer than the drain timeout"
             );
         }
-        handlers.shutdown().await;
+        ended
     }
 }

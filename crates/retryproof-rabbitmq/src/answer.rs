@@ -8,11 +8,11 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use retryproof_core::listener::{Backoff, Reason, Verdict};
+use retryproof_core::listener::{Backoff, Verdict};
 use retryproof_core::{ErrorKind, Result};
 
-use crate::dead_letter::copied_properties;
-use crate::delivery::Message;
+use crate::dead_letter::{copied_properties, publish_dead_letter};
+use crate::delivery::Delivery;
 use crate::receive::connection::{ConnectionLost, with_timeout};
 use wait_queue::RequeuePublisher;
 
@@ -31,12 +31,6 @@ pub(crate) struct BrokerReplies {
     pub(crate) answered: watch::Sender<u64>,
 }
 
-/// Whether the verdict uses up one of the message's attempts: its work ran and failed, lost its
-/// lease, or was not recorded. Nothing runs while the store is away or the engine is full.
-pub(crate) fn is_failed_attempt(verdict: &Verdict) -> bool {
-    verdict.is_failure() && verdict.reason() != Reason::Store
-}
-
 impl BrokerReplies {
     pub(crate) fn answered(&self) -> u64 {
         *self.answered.borrow()
@@ -48,13 +42,13 @@ impl BrokerReplies {
     pub(crate) async fn answer(
         &self,
         verdict: Verdict,
-        message: &Message,
+        delivery: &Delivery,
         acker: &Acker,
         mut lost: ConnectionLost,
     ) {
         let answered = tokio::select! {
             biased;
-            answered = self.send(verdict, message, acker) => answered,
+            answered = self.send(verdict, delivery, acker) => answered,
             () = lost.wait() => false,
         };
         if answered {
@@ -66,11 +60,10 @@ impl BrokerReplies {
 
     /// Moves the message where its verdict says and acknowledges it. Returns whether the broker
     /// accepted the answer.
-    async fn send(&self, verdict: Verdict, message: &Message, acker: &Acker) -> bool {
+    async fn send(&self, verdict: Verdict, delivery: &Delivery, acker: &Acker) -> bool {
         let mut failed_moves = 0_u32;
         let answered = loop {
-            let (moved, delay) = self.move_away(verdict, message).await;
-            match moved {
+            match self.move_away(verdict, delivery).await {
                 Ok(()) => break with_timeout(acker.ack(BasicAckOptions::default())).await,
                 // The message is held here: a nack would count against the queue's delivery limit.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -83,6 +76,10 @@ impl BrokerReplies {
                 Err(error) => {
                     // The pause before the nack prevents a hot loop. The nack keeps the message,
                     // and counts against the queue's delivery limit.
+                    let delay = match verdict {
+                        Verdict::Nack { after, .. } => after,
+                        Verdict::Ack { .. } | Verdict::DeadLetter { .. } => self.backoff.after(1),
+                    };
                     let held = delay.clamp(Duration::from_secs(1), MAX_HOLD);
                     tracing::warn!(%error, ?held, "message not moved to another queue; it is held \
                          here and then given back");
@@ -95,29 +92,19 @@ impl BrokerReplies {
         matches!(answered, Ok(true))
     }
 
-    /// Publishes the copy that the verdict needs, if any. Also returns the delay before the message
-    /// may be delivered again.
-    async fn move_away(&self, verdict: Verdict, message: &Message) -> (Result<()>, Duration) {
-        let failures = message.failures().saturating_add(u32::from(is_failed_attempt(&verdict)));
+    /// Publishes the copy that the verdict needs, if any.
+    async fn move_away(&self, verdict: Verdict, delivery: &Delivery) -> Result<()> {
+        let failures = delivery.failures_after(&verdict);
         match verdict {
-            Verdict::Ack { .. } => (Ok(()), Duration::ZERO),
-            Verdict::Nack { after, reason, .. } => {
-                let outages =
-                    if reason == Reason::Store { message.outages().saturating_add(1) } else { 0 };
-                let pause = match reason {
-                    Reason::Store => self.backoff.after(outages),
-                    Reason::InFlight => Duration::ZERO,
-                    _ => self.backoff.after(failures),
-                };
-                let delay = after.max(pause);
-                let copy = copied_properties(message, failures, outages, None);
-                (self.publisher.publish_delayed(delay, message.body(), copy).await, delay)
+            Verdict::Ack { .. } => Ok(()),
+            Verdict::Nack { after, .. } => {
+                let outages = delivery.outages_after(&verdict);
+                let copy = copied_properties(delivery.message(), failures, outages);
+                self.publisher.publish_delayed(after, delivery.payload(), copy).await
             }
             Verdict::DeadLetter { reason, .. } => {
-                let copy = copied_properties(message, failures, 0, Some(reason));
                 let queue = &self.dead_letters;
-                let published = self.publisher.publish(queue, message.body(), copy).await;
-                (published, self.backoff.after(1))
+                publish_dead_letter(&self.publisher, queue, delivery, failures, reason).await
             }
         }
     }

@@ -1,89 +1,105 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ConsumerBuilder`]: the settings of a consumer, and their checks.
+//! [`RabbitmqListenerBuilder`]: the settings of a listener, and their checks.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-
-use retryproof_core::listener::{Backoff, Poison};
+use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
-use crate::delivery::Message;
-use crate::receive::url::RootCertificates;
-use crate::topology::dead_letters_of;
-use settings::{Decode, Settings};
+use crate::delivery::{KeyOf, Message};
+use crate::error::invalid_setting;
+use crate::receive::url::{BrokerUrl, RootCertificates};
 
-pub(crate) mod settings;
+/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
+/// and a suffix.
+const MAX_QUEUE_NAME_BYTES: usize = 230;
 
-/// Builds a [`Consumer`](crate::Consumer).
+/// The settings of a [`RabbitmqListener`](crate::RabbitmqListener); made by
+/// [`RabbitmqListener::builder`](crate::RabbitmqListener::builder).
 #[must_use = "a builder does nothing until `build`"]
-pub struct ConsumerBuilder<T> {
-    pub(crate) url: String,
-    pub(crate) roots: RootCertificates,
-    pub(crate) scope: Result<Scope>,
-    pub(crate) settings: Settings,
-    pub(crate) decode: Arc<Decode<T>>,
+pub struct RabbitmqListenerBuilder {
+    url: String,
+    roots: RootCertificates,
+    queue: String,
+    scope: Result<Scope>,
+    key_of: Arc<KeyOf>,
+    dead_letters: Option<String>,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait_timeout: Duration,
+    any_body: bool,
+    /// The same as `concurrency` unless set.
+    prefetch: Option<u16>,
+    concurrency: usize,
+    max_attempts: u32,
+    backoff: Backoff,
+    drain_timeout: Duration,
 }
 
-impl ConsumerBuilder<Vec<u8>> {
+/// The checked settings.
+pub(crate) struct Settings {
+    pub(crate) url: BrokerUrl,
+    pub(crate) queue: String,
+    pub(crate) dead_letters: String,
+    pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) messages: Arc<MessageSettings>,
+    pub(crate) rules: AttemptRules,
+    pub(crate) prefetch: u16,
+    pub(crate) concurrency: usize,
+    pub(crate) drain_timeout: Duration,
+}
+
+impl RabbitmqListenerBuilder {
     pub(crate) fn new(url: &str, queue: &str, scope: impl IntoScope) -> Self {
         Self {
             url: url.into(),
             roots: None,
+            queue: queue.into(),
             scope: scope.into_scope(),
-            settings: Settings {
-                queue: queue.into(),
-                dead_letters: dead_letters_of(queue),
-                prefetch: None,
-                concurrency: 16,
-                max_attempts: 20,
-                backoff: Backoff::default(),
-                drain_timeout: Duration::from_secs(30),
-                key: Arc::new(|message| message.message_id().map(str::to_owned)),
-                fingerprints: true,
-                wait_timeout: Duration::ZERO,
-                ttl: None,
-                lease: None,
-            },
-            decode: Arc::new(|message| Ok(message.body().to_vec())),
+            key_of: Arc::new(|message| message.message_id().map(str::to_owned)),
+            dead_letters: None,
+            ttl: None,
+            lease: None,
+            wait_timeout: Duration::ZERO,
+            any_body: false,
+            prefetch: None,
+            concurrency: 16,
+            max_attempts: 20,
+            backoff: Backoff::default(),
+            drain_timeout: Duration::from_secs(30),
         }
     }
-}
 
-impl<T: Send + 'static> ConsumerBuilder<T> {
-    /// Decodes bodies as JSON. A message that does not decode becomes a dead letter without having run
-    /// (LST-2).
-    pub fn json<U: DeserializeOwned + Send + 'static>(self) -> ConsumerBuilder<U> {
-        self.decode(Message::json)
-    }
-
-    /// Decodes bodies by the program's own decoder.
-    pub fn decode<U>(
-        self,
-        decode: impl Fn(&Message) -> Result<U, Poison> + Send + Sync + 'static,
-    ) -> ConsumerBuilder<U> {
-        let Self { url, roots, scope, settings, .. } = self;
-        ConsumerBuilder { url, roots, scope, settings, decode: Arc::new(decode) }
-    }
-
-    /// Takes the key from elsewhere than the property `message-id`. If `key` returns `None`, the
-    /// message becomes a dead letter.
-    pub fn key(mut self, key: impl Fn(&Message) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.settings.key = Arc::new(key);
+    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required;
+    /// [`Topology`](crate::Topology) declares it as `QUEUE.dead` unless set.
+    pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
+        self.dead_letters = Some(queue.into());
         self
     }
 
-    /// Takes the key from the header `name`, if that is text or a whole number.
-    pub fn key_header(self, name: &'static str) -> Self {
-        self.key(move |message| message.header(name))
+    /// Takes the key from the header `name` instead of the property `message-id`, if that is text or
+    /// a whole number.
+    pub fn key_header(self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        self.key(move |message| message.header(&name))
+    }
+
+    /// Takes the key from elsewhere than the property `message-id`. If `key_of` returns `None` or
+    /// panics, the message becomes a dead letter.
+    pub fn key<F>(mut self, key_of: F) -> Self
+    where
+        F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
+    {
+        self.key_of = Arc::new(key_of);
+        self
     }
 
     /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
     /// with another body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
-        self.settings.fingerprints = false;
+        self.any_body = true;
         self
     }
 
@@ -91,21 +107,21 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = Some(ttl);
+        self.ttl = Some(ttl);
         self
     }
 
-    /// How long the messages of a consumer that was killed stay in flight, as
+    /// How long the messages of a listener that was killed stay in flight, as
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = Some(lease);
+        self.lease = Some(lease);
         self
     }
 
     /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
     /// delayed at once (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.wait_timeout = timeout;
+        self.wait_timeout = timeout;
         self
     }
 
@@ -114,14 +130,14 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// that were received and not begun when the consumer stops, dies or loses its connection are
     /// returned, and that counts against the queue's delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
-        self.settings.prefetch = Some(messages);
+        self.prefetch = Some(messages);
         self
     }
 
     /// How many messages are handled at the same time; 16 unless set, and never more than the
     /// [`prefetch`](Self::prefetch), if that is set.
     pub fn concurrency(mut self, messages: usize) -> Self {
-        self.settings.concurrency = messages;
+        self.concurrency = messages;
         self
     }
 
@@ -130,7 +146,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// store away. The broker counts the deliveries to consumers that died
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.settings.max_attempts = attempts;
+        self.max_attempts = attempts;
         self
     }
 
@@ -138,19 +154,13 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// 1 s, doubled each time up to 1 min, unless set. It is rounded up to a power of two in
     /// seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.settings.backoff = backoff;
+        self.backoff = backoff;
         self
     }
 
-    /// Sets another queue for the dead letters than `QUEUE.dead`.
-    pub fn dead_letters(mut self, queue: &str) -> Self {
-        self.settings.dead_letters = queue.into();
-        self
-    }
-
-    /// How long a [stop](crate::Stopper::stop) waits for running handlers; 30 s unless set.
+    /// How long a stop waits for running handlers; 30 s unless set.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.drain_timeout = timeout;
+        self.drain_timeout = timeout;
         self
     }
 
@@ -161,10 +171,54 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self.roots = Some(pem.into());
         self
     }
+
+    /// Checks the settings.
+    pub(crate) fn check(self) -> Result<Settings> {
+        let messages = MessageSettings::new(self.scope?)
+            .ttl(self.ttl)
+            .lease(self.lease)
+            .wait_timeout(self.wait_timeout)
+            .any_body(self.any_body);
+        messages.check()?;
+        let dead_letters = self.dead_letters.ok_or_else(|| {
+            invalid_setting(
+                "no queue for dead letters is set: call `.dead_letters(\"orders.paid.dead\")`",
+            )
+        })?;
+        for queue in [&self.queue, &dead_letters] {
+            if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
+                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
+            }
+        }
+        if self.prefetch == Some(0) || self.max_attempts == 0 {
+            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
+        }
+        // At least 1: the broker takes zero for no limit.
+        let prefetch = self
+            .prefetch
+            .unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1));
+        Ok(Settings {
+            url: BrokerUrl::parse(&self.url, &self.roots)?,
+            queue: self.queue,
+            dead_letters,
+            key_of: self.key_of,
+            messages: Arc::new(messages),
+            rules: AttemptRules::new(self.backoff).max_attempts(self.max_attempts.into()),
+            prefetch,
+            concurrency: self.concurrency.min(prefetch.into()),
+            drain_timeout: self.drain_timeout,
+        })
+    }
 }
 
-impl<T> fmt::Debug for ConsumerBuilder<T> {
+// Not derived: the URL may hold a password (ID-4).
+impl fmt::Debug for RabbitmqListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConsumerBuilder").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("RabbitmqListenerBuilder")
+            .field("queue", &self.queue)
+            .field("dead_letters", &self.dead_letters)
+            .field("prefetch", &self.prefetch)
+            .field("concurrency", &self.concurrency)
+            .finish_non_exhaustive()
     }
 }

@@ -1,15 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The properties of a dead letter and of a delayed copy: those of the message, and headers with
-//! its counters, origin and reason.
+//! Publishes dead letters. Each holds the message and headers with its counters, origin and reason;
+//! so does a delayed copy, without a reason.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString};
+use retryproof_core::Result;
 use retryproof_core::listener::Reason;
+use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON};
 
-use crate::delivery::{EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
+use crate::answer::wait_queue::RequeuePublisher;
+use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
+use crate::error::too_large;
 
-/// Why a message became a dead letter; see [`Reason::as_str`].
-const REASON: &str = "retryproof-why";
+/// Publishes the letter and waits until the broker confirms it. A letter that is too large is
+/// reduced: otherwise its message would be held for ever.
+pub(crate) async fn publish_dead_letter(
+    publisher: &RequeuePublisher,
+    queue: &str,
+    delivery: &Delivery,
+    failures: u32,
+    reason: Reason,
+) -> Result<()> {
+    let mut content = LetterContent::WHOLE;
+    loop {
+        let properties = letter_properties(delivery.message(), failures, reason, content);
+        let body = if content.body { delivery.payload() } else { &[] };
+        let published = publisher.publish(queue, body, properties).await;
+        let Err(error) = published else { return Ok(()) };
+        content = too_large(&error).and_then(|part| content.reduced(part)).ok_or(error)?;
+    }
+}
+
+/// The properties of a copy of `message` for a wait queue; it keeps all headers.
+pub(crate) fn copied_properties(message: &Message, failures: u32, outages: u32) -> BasicProperties {
+    properties(message, &[(FAILURES, failures), (OUTAGES, outages)], &[], true)
+}
+
+fn letter_properties(
+    message: &Message,
+    failures: u32,
+    reason: Reason,
+    content: LetterContent,
+) -> BasicProperties {
+    let omitted = content.omitted().map(|omitted| (OMITTED, omitted));
+    let texts: Vec<_> = [(REASON, reason.as_str())].into_iter().chain(omitted).collect();
+    properties(message, &[(FAILURES, failures)], &texts, content.headers)
+}
 
 /// The properties of a copy of `message` for another queue.
 ///
@@ -17,15 +53,16 @@ const REASON: &str = "retryproof-why";
 /// `user-id` (the broker rejects that of another user), the headers `CC` and `BCC` (the copy would
 /// be routed to their queues again), and the headers of the broker's own dead-lettering (it would
 /// take the copy for a message that circles between queues).
-pub(crate) fn copied_properties(
+fn properties(
     message: &Message,
-    failures: u32,
-    outages: u32,
-    reason: Option<Reason>,
+    counts: &[(&'static str, u32)],
+    texts: &[(&'static str, &str)],
+    with_headers: bool,
 ) -> BasicProperties {
     let old = message.properties();
     let mut headers = FieldTable::default();
-    for (name, value) in old.headers().iter().flat_map(FieldTable::inner) {
+    let original = old.headers().iter().filter(|_| with_headers);
+    for (name, value) in original.flat_map(FieldTable::inner) {
         if !is_acted_on(name.as_str()) {
             headers.insert(name.clone(), value.clone());
         }
@@ -33,13 +70,11 @@ pub(crate) fn copied_properties(
     let text = |text: &str| AMQPValue::LongString(LongString::from(text));
     headers.insert(EXCHANGE.into(), text(message.exchange()));
     headers.insert(ROUTING_KEY.into(), text(message.routing_key()));
-    for (name, count) in [(FAILURES, failures), (OUTAGES, outages)] {
-        if count > 0 {
-            headers.insert(name.into(), AMQPValue::LongLongInt(count.into()));
-        }
+    for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
+        headers.insert((*name).into(), AMQPValue::LongLongInt((*count).into()));
     }
-    if let Some(reason) = reason {
-        headers.insert(REASON.into(), text(reason.as_str()));
+    for (name, value) in texts {
+        headers.insert((*name).into(), text(value));
     }
     let mut new = BasicProperties::default().with_headers(headers);
     macro_rules! keep {
@@ -67,16 +102,25 @@ fn is_acted_on(header: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use lapin::message::Delivery;
-    use retryproof_core::listener::Poison;
+    use std::sync::Arc;
+
+    use retryproof_core::listener::dead_letter::TooLarge;
+    use retryproof_core::listener::{MessageSettings, Poison, Verdict};
+    use retryproof_core::{Error, Rejected, Scope};
 
     use super::*;
 
     fn message(properties: BasicProperties) -> Message {
-        let mut delivery =
-            Delivery::mock(1, "shop".into(), "order.paid".into(), true, b"{\"id\":7}".to_vec());
+        let (exchange, routing_key) = ("shop".into(), "order.paid".into());
+        let body = b"{\"id\":7}".to_vec();
+        let mut delivery = lapin::message::Delivery::mock(1, exchange, routing_key, true, body);
         delivery.properties = properties;
         Message::new(delivery)
+    }
+
+    fn delivery(properties: BasicProperties) -> Delivery {
+        let settings = MessageSettings::new(Scope::new("tests").expect("a scope"));
+        Delivery::new(message(properties), Arc::new(settings), &|_| None)
     }
 
     fn table(headers: &[(&str, AMQPValue)]) -> FieldTable {
@@ -104,15 +148,19 @@ mod tests {
                 .with_expiration("0".into())
                 .with_user_id("someone".into()),
         );
-        let copy = message(copied_properties(&first, 3, 0, Some(Reason::Failed)));
+        let letter = letter_properties(&first, 3, Reason::Failed, LetterContent::WHOLE);
+        let copy = delivery(letter);
         assert_eq!(
-            (copy.message_id(), copy.header("tenant").as_deref()),
+            (copy.message().message_id(), copy.header("tenant").as_deref()),
             (Some("m-1"), Some("blue"))
         );
         assert_eq!((copy.failures(), copy.header(REASON).as_deref()), (3, Some("failed")));
-        assert_eq!(copy.properties().delivery_mode(), &Some(2));
-        assert_eq!((copy.properties().expiration(), copy.properties().user_id()), (&None, &None));
-        let headers = copy.properties().headers().as_ref().expect("headers").inner();
+        assert_eq!(copy.message().properties().delivery_mode(), &Some(2));
+        assert_eq!(
+            (copy.message().properties().expiration(), copy.message().properties().user_id()),
+            (&None, &None)
+        );
+        let headers = copy.message().properties().headers().as_ref().expect("headers").inner();
         assert!(
             ["CC", "x-death", "x-first-death-queue"]
                 .iter()
@@ -124,10 +172,24 @@ mod tests {
 
     #[test]
     fn lst_2_outages_are_counted_apart_from_failures_and_forgotten_when_the_store_answers() {
-        let away = message(copied_properties(&message(BasicProperties::default()), 2, 5, None));
-        assert_eq!((away.failures(), away.outages()), (2, 5));
-        let answered = message(copied_properties(&away, 3, 0, None));
-        assert_eq!((answered.failures(), answered.outages()), (3, 0));
+        let first = message(BasicProperties::default());
+        let away = delivery(copied_properties(&first, 2, 5));
+        let outage = Verdict::of_rejected(&Rejected::Store(Error::unavailable("planted")));
+        assert_eq!((away.failures(), away.outages_after(&outage)), (2, 6));
+        let answered = delivery(copied_properties(away.message(), 3, 0));
+        assert_eq!((answered.failures(), answered.outages_after(&outage)), (3, 1));
+        assert_eq!(answered.outages_after(&Verdict::failed()), 0);
+    }
+
+    #[test]
+    fn lst_2_a_reduced_letter_names_what_it_omits_and_keeps_its_origin() {
+        let headers = table(&[("trace", AMQPValue::LongString("long".into()))]);
+        let first = message(BasicProperties::default().with_headers(headers));
+        let content = LetterContent::WHOLE.reduced(TooLarge::Headers).expect("less");
+        let letter = message(letter_properties(&first, 0, Reason::Mismatch, content));
+        assert_eq!((letter.header("trace"), letter.exchange()), (None, "shop"));
+        assert_eq!(letter.header(OMITTED).as_deref(), Some("headers"));
+        assert_eq!(letter.header(REASON).as_deref(), Some("fingerprint-mismatch"));
     }
 
     #[test]

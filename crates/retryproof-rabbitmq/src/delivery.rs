@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Message`]: one message as a handler sees it; [`Incoming`]: with its context and decoded body.
+//! [`Delivery`]: one message as a handler sees it; [`Message`]: as the key function sees it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use lapin::BasicProperties;
-use lapin::message::Delivery;
+use lapin::message::Delivery as BrokerDelivery;
 use lapin::types::{AMQPValue, ShortString};
+use retryproof_core::listener::{
+    AnyDelivery, MessageCall, MessageSettings, Poison, Reason, Verdict, json,
+};
+use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
-
-use retryproof_core::IdempotencyContext;
-use retryproof_core::listener::Poison;
 
 /// How often the work of this message has failed so far.
 pub(crate) const FAILURES: &str = "retryproof-failures";
@@ -20,30 +21,151 @@ pub(crate) const OUTAGES: &str = "retryproof-outages";
 pub(crate) const EXCHANGE: &str = "retryproof-exchange";
 pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 
-/// A message with the context of its call; see [`Consumer::run_with`](crate::Consumer::run_with).
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Incoming<T> {
-    /// The context of the call: scope, key, durations, and the fingerprint of the body.
-    pub ctx: IdempotencyContext,
-    /// The decoded body.
-    pub body: T,
-    /// The message itself.
-    pub message: Arc<Message>,
+/// One delivery of a message. Cheap to clone.
+///
+/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
+/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
+/// with `?`, and the message becomes a dead letter (LST-2).
+#[derive(Clone)]
+pub struct Delivery(Arc<Inner>);
+
+struct Inner {
+    message: Message,
+    call: MessageCall,
 }
 
-/// A message as it was delivered. `Debug` shows neither its body nor its headers (ID-4).
+/// Finds the key of a message; `None` if the message has none.
+pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
+
+impl Delivery {
+    pub(crate) fn new(message: Message, settings: Arc<MessageSettings>, key_of: &KeyOf) -> Self {
+        let call = MessageCall::new(settings, || key_of(&message));
+        Self(Arc::new(Inner { message, call }))
+    }
+
+    /// The key: the property `message-id`, or what
+    /// [`key_header`](crate::RabbitmqListenerBuilder::key_header) or
+    /// [`key`](crate::RabbitmqListenerBuilder::key) found.
+    ///
+    /// # Errors
+    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    pub fn key(&self) -> Result<&Key, Poison> {
+        self.0.call.key()
+    }
+
+    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
+    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
+    /// rejected, FP-1).
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub fn context(&self) -> Result<IdempotencyContext, Poison> {
+        self.0.call.context(self.payload())
+    }
+
+    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
+    /// another fingerprint.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
+        self.0.call.context_builder(self.payload())
+    }
+
+    /// The body, decoded from JSON.
+    ///
+    /// # Errors
+    /// [`Poison::Unreadable`].
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
+        json(self.payload())
+    }
+
+    /// The body.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.0.message.payload()
+    }
+
+    /// The header `name` as text; `None` unless it is text or a whole number.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<String> {
+        self.0.message.header(name)
+    }
+
+    /// The exchange to which the message was published; a delayed copy keeps it.
+    #[must_use]
+    pub fn exchange(&self) -> &str {
+        self.0.message.exchange()
+    }
+
+    /// The routing key with which the message was published; a delayed copy keeps it.
+    #[must_use]
+    pub fn routing_key(&self) -> &str {
+        self.0.message.routing_key()
+    }
+
+    /// Whether the broker has delivered the message before without receiving an answer. `false` for
+    /// a delayed copy.
+    #[must_use]
+    pub fn redelivered(&self) -> bool {
+        self.0.message.redelivered
+    }
+
+    /// How often the work has failed so far. Deliveries that found another one in flight, or the
+    /// store away, do not count.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.0.message.count(FAILURES)
+    }
+
+    /// [`failures`](Self::failures) including this verdict.
+    pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
+        self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
+    }
+
+    /// How often in a row the store was away, including this verdict.
+    pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
+        match verdict {
+            Verdict::Nack { reason: Reason::Store, .. } => {
+                self.0.message.count(OUTAGES).saturating_add(1)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The message itself.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.0.message
+    }
+
+    pub(crate) fn call(&self) -> &MessageCall {
+        &self.0.call
+    }
+}
+
+impl AnyDelivery for Delivery {
+    fn payload(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn context(&self) -> Result<IdempotencyContext, Poison> {
+        self.context()
+    }
+}
+
+/// A message, as the key function sees it.
 pub struct Message {
     exchange: String,
     routing_key: String,
     redelivered: bool,
     properties: BasicProperties,
-    body: Vec<u8>,
+    payload: Vec<u8>,
 }
 
 impl Message {
-    pub(crate) fn new(delivery: Delivery) -> Self {
-        let Delivery { exchange, routing_key, redelivered, properties, data, .. } = delivery;
+    pub(crate) fn new(delivery: BrokerDelivery) -> Self {
+        let BrokerDelivery { exchange, routing_key, redelivered, properties, data, .. } = delivery;
         // A copy from a wait queue names the original exchange and routing key in headers.
         let original = |name, now: ShortString| {
             header(&properties, name).unwrap_or_else(|| now.as_str().to_owned())
@@ -53,22 +175,22 @@ impl Message {
             routing_key: original(ROUTING_KEY, routing_key),
             redelivered,
             properties,
-            body: data,
+            payload: data,
         }
     }
 
     /// The body.
     #[must_use]
-    pub fn body(&self) -> &[u8] {
-        &self.body
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
     }
 
-    /// The body as JSON.
+    /// The body, decoded from JSON: for a key that is in the body.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`], without details, which would quote the body (ID-4).
+    /// [`Poison::Unreadable`].
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
-        serde_json::from_slice(&self.body).map_err(|_| Poison::Unreadable)
+        json(&self.payload)
     }
 
     /// The property `message-id`, which is the key unless another one is set.
@@ -95,25 +217,6 @@ impl Message {
         &self.routing_key
     }
 
-    /// Whether the broker has delivered the message before without receiving an answer. `false` for
-    /// a delayed copy.
-    #[must_use]
-    pub fn redelivered(&self) -> bool {
-        self.redelivered
-    }
-
-    /// How often the work has failed so far. Deliveries that found another one in flight, or the
-    /// store away, do not count.
-    #[must_use]
-    pub fn failures(&self) -> u32 {
-        self.count(FAILURES)
-    }
-
-    /// How often in a row the store was away.
-    pub(crate) fn outages(&self) -> u32 {
-        self.count(OUTAGES)
-    }
-
     pub(crate) fn properties(&self) -> &BasicProperties {
         &self.properties
     }
@@ -138,13 +241,20 @@ fn header(properties: &BasicProperties, name: &str) -> Option<String> {
     }
 }
 
+// Not derived: key, headers and body must not be shown (ID-4).
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("exchange", &self.exchange)
-            .field("bytes", &self.body.len())
+            .field("bytes", &self.payload.len())
             .field("redelivered", &self.redelivered)
-            .field("failures", &self.failures())
+            .field("failures", &self.count(FAILURES))
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Delivery").field(&self.0.message).finish()
     }
 }

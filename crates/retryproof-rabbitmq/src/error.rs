@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! lapin's errors as ours.
 
+use std::error::Error as _;
+
 use lapin::ErrorKind as Driver;
-use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use retryproof_core::listener::dead_letter::TooLarge;
 use retryproof_core::{Error, ErrorKind};
 
 /// A setting that cannot work.
@@ -17,6 +20,9 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
             AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => invalid_setting(
                 "the broker has no such queue; create it, or call `Topology::declare`",
             ),
+            _ if is_message_too_large(refused) => {
+                invalid_setting("the message is larger than the broker's `max_message_size`")
+            }
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => invalid_setting(
                 "the broker has a queue of that name with other arguments; delete it when it is \
                  empty, or choose another name",
@@ -46,6 +52,25 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
     classified.because(error)
 }
 
+/// Which part of a copy is too large, if that is why publishing it failed. All headers have to fit
+/// into one frame.
+pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
+    let driver = error.source()?.downcast_ref::<lapin::Error>()?;
+    let Driver::ProtocolError(refused) = driver.kind() else { return None };
+    match refused.kind() {
+        AMQPErrorKind::Hard(AMQPHardError::FRAMEERROR) => Some(TooLarge::Headers),
+        _ if is_message_too_large(refused) => Some(TooLarge::Letter),
+        _ => None,
+    }
+}
+
+/// Whether the broker refuses a message for its size. The code is also that of other failed
+/// preconditions, so the text is searched.
+fn is_message_too_large(refused: &AMQPError) -> bool {
+    matches!(refused.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED))
+        && refused.get_message().as_str().contains("message size")
+}
+
 /// A call to the broker that took too long.
 pub(crate) fn timed_out() -> Error {
     Error::unavailable("the broker did not answer in time")
@@ -69,4 +94,29 @@ fn is_tls_refused(error: &std::io::Error) -> bool {
         matches!(error, InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))
     };
     error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(kind: AMQPErrorKind, text: &str) -> Error {
+        driver_error(Driver::ProtocolError(AMQPError::new(kind, text.into())).into())
+    }
+
+    #[test]
+    fn lst_2_a_copy_that_is_too_large_is_told_from_a_queue_with_other_arguments() {
+        let failed = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+        let large = refused(
+            failed.clone(),
+            "PRECONDITION_FAILED - message size 200 is larger than configured max size 100",
+        );
+        assert_eq!(too_large(&large), Some(TooLarge::Letter));
+        assert!(large.to_string().contains("max_message_size"), "{large}");
+        let other = refused(failed, "PRECONDITION_FAILED - inequivalent arg 'x-queue-type'");
+        assert_eq!(too_large(&other), None);
+        assert!(other.to_string().contains("other arguments"), "{other}");
+        let frame = refused(AMQPErrorKind::Hard(AMQPHardError::FRAMEERROR), "FRAME_ERROR");
+        assert_eq!(too_large(&frame), Some(TooLarge::Headers));
+    }
 }

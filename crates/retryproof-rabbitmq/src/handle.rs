@@ -3,68 +3,50 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lapin::message::Delivery;
+use retryproof_core::listener::{
+    AttemptRules, Backoff, MessageSettings, Poison, Reason, Verdict, VerdictCounters,
+};
 use tokio::time::{Instant, sleep_until};
 
-use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Reason, Verdict, VerdictCounters, verdict_of};
-
-use crate::answer::{BrokerReplies, MAX_HOLD, is_failed_attempt};
-use crate::config::settings::{Decode, Settings};
-use crate::delivery::{Incoming, Message};
+use crate::answer::{BrokerReplies, MAX_HOLD};
+use crate::delivery::{Delivery, KeyOf, Message};
 use crate::receive::connection::ConnectionLost;
 
 /// What all messages of one run share.
-pub(crate) struct HandlerContext<T> {
+pub(crate) struct HandlerContext {
     pub(crate) replies: BrokerReplies,
-    pub(crate) scope: Scope,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) decode: Arc<Decode<T>>,
+    pub(crate) messages: Arc<MessageSettings>,
+    pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) rules: AttemptRules,
     pub(crate) store_pause: StorePause,
     pub(crate) counters: Arc<VerdictCounters>,
 }
 
-impl<T: Send + 'static> HandlerContext<T> {
-    /// Handles a message: reads it, runs the work, answers.
-    pub(crate) async fn handle<F, Fut>(
+impl HandlerContext {
+    /// Handles a message and answers it.
+    pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
-        delivery: Delivery,
-        work: Arc<F>,
+        received: lapin::message::Delivery,
+        handler: Arc<H>,
         lost: ConnectionLost,
     ) where
-        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Verdict> + Send + 'static,
+        H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
-        let acker = delivery.acker.clone();
-        let message = Arc::new(Message::new(delivery));
-        let mut identity = None;
-        // A panic of the decoder is verdict_of too: without an answer, the message would count to the
-        // prefetch for ever.
-        let handled = verdict_of(async {
-            match self.settings.read(&self.scope, &*self.decode, &message) {
-                Ok((ctx, body)) => {
-                    identity = Some(ctx.identity().clone());
-                    work(Incoming { ctx, body, message: Arc::clone(&message) }).await
-                }
-                Err(poison) => Verdict::poison(poison),
-            }
-        });
-        let verdict = handled.await;
-        let verdict = self.judge(verdict, &message);
+        let acker = received.acker.clone();
+        let (message, messages) = (Message::new(received), Arc::clone(&self.messages));
+        let delivery = Delivery::new(message, messages, &*self.key_of);
+        let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
+        let verdict = self.judge(verdict, &delivery);
         self.counters.count(&verdict);
-        verdict.log("rabbitmq", identity.as_ref());
-        self.replies.answer(verdict, &message, &acker, lost).await;
+        verdict.log("rabbitmq", delivery.call().identity().as_ref());
+        self.replies.answer(verdict, &delivery, &acker, lost).await;
     }
 
-    /// Turns the last failed attempt into a dead letter.
-    fn judge(&self, verdict: Verdict, message: &Message) -> Verdict {
-        self.store_pause.note(verdict.reason(), self.settings.backoff);
-        let attempts = message.failures().saturating_add(1);
-        if is_failed_attempt(&verdict) && attempts >= self.settings.max_attempts {
-            verdict.given_up()
-        } else {
-            verdict
-        }
+    fn judge(&self, verdict: Verdict, delivery: &Delivery) -> Verdict {
+        self.store_pause.note(verdict.reason(), self.rules.backoff());
+        let failures = delivery.failures_after(&verdict);
+        self.rules.judge(verdict, failures.into(), delivery.outages_after(&verdict))
     }
 }
 

@@ -12,16 +12,15 @@ mod listener;
 mod receive;
 mod topology;
 
-pub use config::ConsumerBuilder;
-pub use delivery::{Incoming, Message};
-pub use listener::{Consumer, Stopper};
+pub use config::RabbitmqListenerBuilder;
+pub use delivery::{Delivery, Message};
+pub use listener::RabbitmqListener;
 pub use topology::Topology;
 
 /// The public types can be shared between threads.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
-    crosses_threads::<Consumer<Vec<u8>>>();
-    crosses_threads::<Incoming<Vec<u8>>>();
-    crosses_threads::<Stopper>();
+    crosses_threads::<RabbitmqListener>();
+    crosses_threads::<Delivery>();
     crosses_threads::<Topology>();
 };

@@ -1,61 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Consumer`]: receives the messages of a queue and handles them.
+//! [`RabbitmqListener`]: receives the messages of a queue and handles them.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::listener::{Backoff, Poison, Verdict, VerdictCounters, WorkerPool};
+use retryproof_core::{Error, ErrorKind, IntoScope, Result};
 use tokio::sync::watch;
-
-use retryproof_core::codec::{Codec, JsonCodec};
-use retryproof_core::listener::{Backoff, Verdict, VerdictCounters, WorkerPool};
-use retryproof_core::{Error, ErrorKind, IdempotencyEngine, IntoScope, Lease, Result, Scope};
 
 use crate::answer::BrokerReplies;
 use crate::answer::wait_queue::RequeuePublisher;
-use crate::config::ConsumerBuilder;
-use crate::config::settings::{Decode, Settings};
-use crate::delivery::Incoming;
-use crate::error::{connection_lost, invalid_setting};
+use crate::config::{RabbitmqListenerBuilder, Settings};
+use crate::delivery::Delivery;
+use crate::error::connection_lost;
 use crate::handle::{HandlerContext, StorePause};
 use crate::receive::connection::{BrokerConnection, ConnectionLost};
 use crate::receive::ramp_up::PrefetchRamp;
-use crate::receive::url::BrokerUrl;
 use crate::receive::{cancel, consume, next_delivery};
-
-/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
-/// and a suffix.
-const MAX_QUEUE_NAME_BYTES: usize = 230;
 
 /// The pause between two attempts to connect.
 const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// A consumer of one queue; made by [`Consumer::builder`]. Cheap to clone: clones share their
-/// counters and are stopped together.
+/// Handles the messages of one queue. Several listeners, in any number of processes, may share a
+/// queue.
 ///
 /// It reconnects when the broker goes away. Running work finishes meanwhile; its answers are lost
 /// with the connection, and the redelivered messages are answered from their records (LST-1).
-pub struct Consumer<T>(Arc<Inner<T>>);
-
-struct Inner<T> {
-    url: BrokerUrl,
-    scope: Scope,
-    settings: Arc<Settings>,
-    decode: Arc<Decode<T>>,
+pub struct RabbitmqListener {
+    settings: Settings,
     counters: Arc<VerdictCounters>,
-    stop: Arc<watch::Sender<bool>>,
 }
 
-/// Stops a consumer from elsewhere; see [`Consumer::stopper`].
-#[derive(Debug, Clone)]
-pub struct Stopper(Arc<watch::Sender<bool>>);
-
-impl Stopper {
-    /// Stops the consumer: it takes no more messages, and [`Consumer::run`] returns when the
-    /// running handlers have ended or the drain timeout is over.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
+/// The state of one run, over its connections.
+struct RunState {
+    workers: WorkerPool,
+    ramp: PrefetchRamp,
+    /// Whether messages were received over any connection.
+    connected: bool,
+    stopping: watch::Receiver<bool>,
 }
 
 /// How a connection ended.
@@ -64,113 +49,93 @@ enum SessionEnd {
     Lost(Error),
 }
 
-impl<T: Send + 'static> ConsumerBuilder<T> {
+impl RabbitmqListenerBuilder {
     /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// `Config` for an invalid URL, for root certificates that cannot be read, for a queue name of
-    /// more than 230 bytes, and for a prefetch or a number of attempts of zero; `Unsupported` for
-    /// `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds
-    /// (ID-3, CTX-2).
-    pub fn build(self) -> Result<Consumer<T>> {
-        let Self { url, roots, scope, settings, decode } = self;
-        let (url, scope) = (BrokerUrl::parse(&url, &roots)?, scope?);
-        for queue in [&settings.queue, &settings.dead_letters] {
-            if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
-                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
-            }
-        }
-        if settings.prefetch == Some(0) || settings.max_attempts == 0 {
-            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
-        }
-        // Checks the durations.
-        settings.context(&scope, "any", b"")?;
-        Ok(Consumer::new(url, scope, settings, decode))
+    /// [`ErrorKind::Config`]: an invalid URL; root certificates that cannot be read; no queue for
+    /// dead letters; a queue name of more than 230 bytes; a prefetch or a number of attempts of
+    /// zero. [`ErrorKind::Unsupported`]: `amqps://` without the feature `tls`.
+    /// [`ErrorKind::Invalid`]: a scope or a duration out of bounds (ID-3, CTX-2).
+    pub fn build(self) -> Result<RabbitmqListener> {
+        Ok(RabbitmqListener { settings: self.check()?, counters: Arc::default() })
     }
 }
 
-impl Consumer<()> {
-    /// Starts with the broker's URL, the queue, and the scope of the messages' records. Bodies are
-    /// bytes unless [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) is set.
-    pub fn builder(url: &str, queue: &str, scope: impl IntoScope) -> ConsumerBuilder<Vec<u8>> {
-        ConsumerBuilder::new(url, queue, scope)
-    }
-}
-
-impl<T: Send + 'static> Consumer<T> {
-    fn new(url: BrokerUrl, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
-        let (settings, stop) = (Arc::new(settings), Arc::new(watch::Sender::new(false)));
-        Self(Arc::new(Inner { url, scope, settings, decode, counters: Arc::default(), stop }))
+impl RabbitmqListener {
+    /// Starts with the broker's URL, the queue, and the scope of the messages' records. Name the
+    /// scope after the work, not after the queue.
+    pub fn builder(url: &str, queue: &str, scope: impl IntoScope) -> RabbitmqListenerBuilder {
+        RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Runs `work` once for each message, guarded by `engine`, until the consumer is
-    /// [stopped](Self::stopper). A message is acknowledged after its work has returned and was
-    /// recorded (LST-2).
+    /// Counts verdicts by reason, each when its message is answered.
+    #[must_use]
+    pub fn counters(&self) -> Arc<VerdictCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Handles messages until `shutdown` resolves, over reconnects and outages. Then receives no
+    /// more, returns the messages that were not begun, waits for the running handlers, and drops
+    /// those that run longer than [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout): their
+    /// leases run out, and their messages are redelivered.
+    ///
+    /// The handler returns a verdict on its message, and
+    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
+    /// failed attempt.
     ///
     /// # Errors
-    /// `Config` if the broker rejects the listener at the start (the login, or to consume), if its
-    /// certificate is not trusted, or if one of the two queues is missing, which is checked before
-    /// the first message. Later rejections are logged and tried again for ever, and so is a broker
-    /// that cannot be reached.
+    /// [`ErrorKind::Config`], before the first message, when the broker rejects the listener (the
+    /// login, or to consume), when its certificate is not trusted, or when one of the two queues is
+    /// missing. Later rejections are logged and tried again for ever, and so is a broker that
+    /// cannot be reached.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the running work: its leases run out (RUN-5), and all unanswered
-    /// messages are redelivered.
-    pub async fn run<F, Fut, V, E>(&self, engine: &IdempotencyEngine, work: F) -> Result<()>
+    /// Dropping the future drops the running handlers: their leases run out (RUN-5), and all
+    /// unanswered messages are redelivered.
+    pub async fn run<H, Fut>(&self, handler: H, shutdown: impl Future<Output = ()>) -> Result<()>
     where
-        F: Fn(T, Lease) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<V, E>> + Send + 'static,
-        V: Send + 'static,
-        E: Send + 'static,
-        JsonCodec: Codec<V>,
+        H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
-        let (engine, work) = (engine.clone(), Arc::new(work));
-        self.run_with(move |incoming: Incoming<T>| {
-            let (call, work) = (engine.call(incoming.ctx), Arc::clone(&work));
-            async move { Verdict::of(&call.execute_with(|lease| work(incoming.body, lease)).await) }
-        })
-        .await
+        let (stop, stopping) = watch::channel(false);
+        let signal = async {
+            shutdown.await;
+            stop.send_replace(true);
+            pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            never = signal => match never {},
+            ended = self.serve(Arc::new(handler), stopping) => ended,
+        }
     }
 
-    /// As [`run`](Self::run), for work that makes the call itself: it passes [`Incoming::ctx`] to an
-    /// engine, say one whose transaction the record joins (CMP-7), or calls a function under
-    /// `#[idempotent(key = ..)]`, and returns the verdict.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    /// As [`run`](Self::run).
-    pub async fn run_with<F, Fut>(&self, work: F) -> Result<()>
+    /// Connects and handles messages, again after each lost connection, until the listener stops.
+    async fn serve<H, Fut>(&self, handler: Arc<H>, stopping: watch::Receiver<bool>) -> Result<()>
     where
-        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Verdict> + Send + 'static,
+        H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
-        let Inner { settings, stop, .. } = &*self.0;
-        let work = Arc::new(work);
+        let settings = &self.settings;
         let context = Arc::new(self.context());
-        let mut workers = WorkerPool::new(settings.concurrency.min(settings.prefetch().into()));
-        let mut stopped = stop.subscribe();
-        let (mut failures, mut connected) = (0_u32, false);
-        let mut ramp = PrefetchRamp::new(settings.prefetch());
+        let mut state = RunState {
+            workers: WorkerPool::new(settings.concurrency),
+            ramp: PrefetchRamp::new(settings.prefetch),
+            connected: false,
+            stopping,
+        };
+        let mut failures = 0_u32;
         let ended = loop {
             let connection = tokio::select! {
                 connection = self.connect() => connection,
-                _ = stopped.wait_for(|stop| *stop) => break Ok(()),
+                _ = state.stopping.wait_for(|stopping| *stopping) => break Ok(()),
             };
             let lost = match connection {
                 Ok(connection) => {
                     let before = context.replies.answered();
-                    let session = self.session(
-                        connection,
-                        &mut workers,
-                        &mut ramp,
-                        &mut connected,
-                        &context,
-                        &work,
-                    );
-                    let ended = session.await;
-                    ramp.connection_lost();
+                    let ended = self.session(connection, &mut state, &context, &handler).await;
+                    state.ramp.connection_lost();
                     // A connection without an answer is a failure as well: a message that the
                     // driver cannot decode breaks each connection at once.
                     if context.replies.answered() > before {
@@ -185,7 +150,7 @@ impl<T: Send + 'static> Consumer<T> {
             };
             // Before the first connection, a rejection is a matter of configuration. Later it may be
             // transient, such as a queue whose leader is away.
-            if !connected && lost.kind() != ErrorKind::Unavailable {
+            if !state.connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }
             failures = failures.saturating_add(1);
@@ -194,71 +159,57 @@ impl<T: Send + 'static> Consumer<T> {
                 "connection to RabbitMQ lost; connecting again");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                _ = stopped.wait_for(|stop| *stop) => break Ok(()),
+                _ = state.stopping.wait_for(|stopping| *stopping) => break Ok(()),
             }
         };
         // Without a connection no message can be answered, but running work may still finish.
-        self.drain(&mut workers).await;
+        self.drain(&mut state.workers).await;
         context.replies.publisher.close().await;
         ended
     }
 
-    /// A handle that stops this consumer and its clones, now or as soon as they run.
-    #[must_use]
-    pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::clone(&self.0.stop))
-    }
-
-    /// Counts verdicts by reason.
-    #[must_use]
-    pub fn counters(&self) -> Arc<VerdictCounters> {
-        Arc::clone(&self.0.counters)
-    }
-
-    fn context(&self) -> HandlerContext<T> {
-        let Inner { url, scope, settings, decode, counters, .. } = &*self.0;
+    fn context(&self) -> HandlerContext {
+        let settings = &self.settings;
         HandlerContext {
             replies: BrokerReplies {
-                publisher: RequeuePublisher::new(url.clone(), &settings.queue),
+                publisher: RequeuePublisher::new(settings.url.clone(), &settings.queue),
                 dead_letters: settings.dead_letters.clone(),
-                backoff: settings.backoff,
+                backoff: settings.rules.backoff(),
                 answered: watch::Sender::new(0),
             },
-            scope: scope.clone(),
-            settings: Arc::clone(settings),
-            decode: Arc::clone(decode),
+            messages: Arc::clone(&settings.messages),
+            key_of: Arc::clone(&settings.key_of),
+            rules: settings.rules,
             store_pause: StorePause::default(),
-            counters: Arc::clone(counters),
+            counters: self.counters(),
         }
     }
 
     /// Connects, and checks that both queues exist: a missing dead-letter queue would be noticed too
     /// late.
     async fn connect(&self) -> Result<BrokerConnection> {
-        let Inner { url, settings, .. } = &*self.0;
+        let settings = &self.settings;
         let name = format!("retryproof: {}", settings.queue);
-        let connection = BrokerConnection::open(url, &name).await?;
+        let connection = BrokerConnection::open(&settings.url, &name).await?;
         connection.find_queue(&settings.queue).await?;
         connection.find_queue(&settings.dead_letters).await?;
         Ok(connection)
     }
 
-    /// Handles messages until the connection is lost or the consumer is stopped.
-    async fn session<F, Fut>(
+    /// Handles messages until the connection is lost or the listener is stopped.
+    async fn session<H, Fut>(
         &self,
         connection: BrokerConnection,
-        workers: &mut WorkerPool,
-        ramp: &mut PrefetchRamp,
-        connected: &mut bool,
-        context: &Arc<HandlerContext<T>>,
-        work: &Arc<F>,
+        state: &mut RunState,
+        context: &Arc<HandlerContext>,
+        handler: &Arc<H>,
     ) -> SessionEnd
     where
-        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Verdict> + Send + 'static,
+        H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
-        let queue = &self.0.settings.queue;
-        let mut stopped = self.0.stop.subscribe();
+        let RunState { workers, ramp, connected, stopping } = state;
+        let queue = &self.settings.queue;
         let consuming = async {
             let channel = connection.channel().await?;
             let prefetch = ramp.begin(context.replies.answered());
@@ -280,7 +231,7 @@ impl<T: Send + 'static> Consumer<T> {
             };
             let (worker, delivery) = tokio::select! {
                 biased;
-                () = async { drop(stopped.wait_for(|stop| *stop).await) } => break,
+                () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => break,
                 () = ramp.due(&context.replies.answered) => {
                     // A further consumer is added. Cancelling the first one could lose a message
                     // that the broker is sending to it.
@@ -297,8 +248,8 @@ impl<T: Send + 'static> Consumer<T> {
             };
             match delivery {
                 Ok(delivery) => {
-                    let (context, work) = (Arc::clone(context), Arc::clone(work));
-                    workers.spawn(worker, context.handle(delivery, work, lost.clone()));
+                    let (context, handler) = (Arc::clone(context), Arc::clone(handler));
+                    workers.spawn(worker, context.handle(delivery, handler, lost.clone()));
                 }
                 Err(error) => return SessionEnd::Lost(error),
             }
@@ -311,10 +262,10 @@ impl<T: Send + 'static> Consumer<T> {
     }
 
     async fn drain(&self, workers: &mut WorkerPool) {
-        let left = workers.drain(self.0.settings.drain_timeout).await;
+        let left = workers.drain(self.settings.drain_timeout).await;
         if left > 0 {
             tracing::warn!(
-                queue = self.0.settings.queue,
+                queue = self.settings.queue,
                 left,
                 "handlers dropped: they ran longer than the drain timeout"
             );
@@ -322,18 +273,11 @@ impl<T: Send + 'static> Consumer<T> {
     }
 }
 
-impl<T> Clone for Consumer<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> fmt::Debug for Consumer<T> {
+impl fmt::Debug for RabbitmqListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("scope", &self.0.scope)
-            .field("settings", &self.0.settings)
-            .field("counters", &self.0.counters.read())
+        f.debug_struct("RabbitmqListener")
+            .field("scope", self.settings.messages.scope())
+            .field("queue", &self.settings.queue)
             .finish_non_exhaustive()
     }
 }

@@ -40,14 +40,14 @@ impl Topology {
     pub fn new(queue: &str) -> Self {
         Self {
             queue: queue.into(),
-            dead_letters: dead_letters_of(queue),
+            dead_letters: format!("{queue}.dead"),
             delivery_limit: 20,
             roots: None,
         }
     }
 
     /// Sets another queue for the dead letters.
-    pub fn dead_letters(mut self, queue: &str) -> Self {
+    pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = queue.into();
         self
     }
@@ -118,9 +118,4 @@ pub(crate) async fn declare(
 
 fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text))
-}
-
-/// The default queue for the dead letters of `queue`.
-pub(crate) fn dead_letters_of(queue: &str) -> String {
-    format!("{queue}.dead")
 }

@@ -91,11 +91,10 @@ pub(crate) async fn listen(
     streams(&jetstream, name).await?;
     let consumer = consumer(&jetstream, name).await?;
     let listener = NatsListener::builder(jetstream, consumer, "invoices.book")
-        .key(|message| Some(message.headers.as_ref()?.get(EVENT_ID)?.as_str().to_owned()))
+        .key_header(EVENT_ID)
         .dead_letters(dead(name).1)
         .max_deliveries(100)
-        .build()
-        .await?;
+        .build()?;
     // Installed before the next line is printed, because its reader may stop the process.
     let stop = stop_signal()?;
     tracing::info!(stream = name, db = %db.display(), "listening");

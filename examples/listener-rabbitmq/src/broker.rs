@@ -142,7 +142,7 @@ impl Broker {
             self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?
         {
             let headers = got.delivery.properties.headers().as_ref();
-            let why = match headers.and_then(|table| table.inner().get("retryproof-why")) {
+            let why = match headers.and_then(|table| table.inner().get("retryproof-reason")) {
                 Some(AMQPValue::LongString(why)) => why.to_string(),
                 _ => String::new(),
             };

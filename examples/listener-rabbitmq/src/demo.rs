@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `listener-rabbitmq demo`: shows what happens to orders that arrive twice, and to messages that
-//! nobody can handle.
+//! cannot be handled.
 
 use std::time::Duration;
 
 use retryproof::OwnerId;
 use retryproof::listener::Reason;
-use retryproof::rabbitmq::Consumer;
+use retryproof::rabbitmq::RabbitmqListener;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::broker::{self, Broker};
 use crate::ledger::{self, OrderPaid};
-use crate::shop::Shop;
+use crate::shop::{Shop, stopped};
 use crate::storm::Folder;
 use crate::{BoxError, storm};
 
@@ -40,22 +41,28 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     messages.push((Some("o-4".to_owned()), b"no order".to_vec()));
     broker.publish(&broker::exchange(&shop), &messages).await?;
 
-    let both = [&ledger.consumer, &receipts.consumer];
-    let running = async { tokio::try_join!(ledger.run(), receipts.run()) };
+    let both = [&ledger.listener, &receipts.listener];
+    let (stop, stopping) = watch::channel(false);
+    let running = async {
+        tokio::try_join!(
+            ledger.run(stopped(stopping.clone())),
+            receipts.run(stopped(stopping.clone()))
+        )
+    };
     let showing = async {
-        let done = |consumer: &Consumer<OrderPaid>| consumer.counters().read().acks == 6;
-        while !both.iter().all(|consumer| done(consumer)) {
+        let done = |listener: &RabbitmqListener| listener.counters().read().acks == 6;
+        while !both.iter().all(|listener| done(listener)) {
             sleep(Duration::from_millis(20)).await;
         }
         let changed = OrderPaid { cents: 1, ..orders[0].clone() };
         let changed = [(Some("o-1".to_owned()), serde_json::to_vec(&changed)?)];
         broker.publish(&broker::exchange(&shop), &changed).await?;
-        while !both.iter().all(|consumer| consumer.counters().read().dead_letters >= 2)
-            || ledger.consumer.counters().count_of(Reason::Mismatch) == 0
+        while !both.iter().all(|listener| listener.counters().read().dead_letters >= 2)
+            || ledger.listener.counters().count_of(Reason::Mismatch) == 0
         {
             sleep(Duration::from_millis(20)).await;
         }
-        both.iter().for_each(|consumer| consumer.stopper().stop());
+        stop.send_replace(true);
         Ok::<_, BoxError>(())
     };
     let (ran, shown) =

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use retryproof::listener::Verdict;
 use retryproof::observe::{LeaseEvent, Observer};
-use retryproof::rabbitmq::{Consumer, Incoming, Stopper};
+use retryproof::rabbitmq::{Delivery, RabbitmqListener};
 use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::{IdempotencyEngine, JoinedEngine, Recorded, idempotent};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::ledger::{self, OrderPaid};
 use crate::{BoxError, broker};
@@ -56,22 +57,21 @@ impl Shop {
         // Installed before anything starts, so that a stop during start-up is orderly too.
         let mut terminate = signal(SignalKind::terminate())?;
         let (ledger, receipts) = self.listeners().await?;
-        let stoppers: Vec<Stopper> =
-            [&ledger.consumer, &receipts.consumer].map(Consumer::stopper).into();
+        let (stop, stopping) = watch::channel(false);
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = tokio::signal::ctrl_c() => {}
             }
-            stoppers.iter().for_each(Stopper::stop);
+            stop.send_replace(true);
         });
         let send_receipts = async {
             match self.receipts {
-                true => receipts.run().await,
+                true => receipts.run(stopped(stopping.clone())).await,
                 false => Ok(()),
             }
         };
-        tokio::try_join!(ledger.run(), send_receipts)?;
+        tokio::try_join!(ledger.run(stopped(stopping.clone())), send_receipts)?;
         ledger.books.engine().shutdown(Duration::from_secs(10)).await;
         Ok(())
     }
@@ -90,47 +90,52 @@ impl Shop {
         // A dead letter may be moved back by hand for this long, and has to be recognised then.
         let keep = Duration::from_secs(30 * 24 * 3600);
         let of = |queue: &str, scope| {
-            Consumer::builder(&url, queue, scope)
-                .json::<OrderPaid>()
+            RabbitmqListener::builder(&url, queue, scope)
+                .dead_letters(format!("{queue}.dead"))
                 .lease(self.lease)
                 .ttl(keep)
                 .concurrency(8)
         };
         let ledger = of(&self.ledger_queue(), "ledger").build()?;
         let receipts = of(&self.receipts_queue(), "receipts").build()?;
-        Ok((Ledger { consumer: ledger, books }, Receipts { consumer: receipts, engine }))
+        Ok((Ledger { listener: ledger, books }, Receipts { listener: receipts, engine }))
     }
+}
+
+/// Resolves when the program stops.
+pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
+    drop(stopping.wait_for(|stopping| *stopping).await);
 }
 
 /// Books paid orders.
 pub(crate) struct Ledger {
-    pub(crate) consumer: Consumer<OrderPaid>,
+    pub(crate) listener: RabbitmqListener,
     books: JoinedEngine<SqliteTx>,
 }
 
 impl Ledger {
-    pub(crate) async fn run(&self) -> Result<(), BoxError> {
+    pub(crate) async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), BoxError> {
         let books = self.books.clone();
-        let booking = self.consumer.run_with(move |incoming: Incoming<OrderPaid>| {
+        let handle = move |delivery: Delivery| {
             let books = books.clone();
             async move {
-                let Incoming { ctx, body: order, .. } = incoming;
-                let booked = books.execute(ctx, async |tx: &mut SqliteTx| {
+                let order: OrderPaid = delivery.json()?;
+                let booked = books.execute(delivery.context()?, async |tx: &mut SqliteTx| {
                     say("ledger", "begun", &order);
                     ledger::book(tx, &order)
                 });
                 let verdict = Verdict::of(&booked.await);
                 say("ledger", verdict.reason().as_str(), &order);
-                verdict
+                Ok(verdict)
             }
-        });
-        Ok(booking.await?)
+        };
+        Ok(self.listener.run(handle, shutdown).await?)
     }
 }
 
 /// Sends receipts. The key is the order's number here too, set by the attribute.
 pub(crate) struct Receipts {
-    pub(crate) consumer: Consumer<OrderPaid>,
+    pub(crate) listener: RabbitmqListener,
     engine: IdempotencyEngine,
 }
 
@@ -154,13 +159,13 @@ impl Sender {
 }
 
 impl Receipts {
-    pub(crate) async fn run(&self) -> Result<(), BoxError> {
+    pub(crate) async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), BoxError> {
         let sender = std::sync::Arc::new(Sender { engine: self.engine.clone() });
-        let sending = self.consumer.run_with(move |incoming: Incoming<OrderPaid>| {
+        let handle = move |delivery: Delivery| {
             let sender = std::sync::Arc::clone(&sender);
-            async move { Verdict::of_function(&sender.send(&incoming.body).await) }
-        });
-        Ok(sending.await?)
+            async move { Ok(Verdict::of_function(&sender.send(&delivery.json()?).await)) }
+        };
+        Ok(self.listener.run(handle, shutdown).await?)
     }
 }
 

@@ -1,32 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what the dead
-//! letters hold.
+//! LST-2 on librdkafka's mock cluster: which offsets are committed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdkafka::Message;
-use rdkafka::message::{Header, OwnedHeaders};
 use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, body_fingerprint};
 use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
 use retryproof_testkit::broker::{Gate, unsure};
-use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{
-    COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until, waiting,
-};
+use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, counting, start, until, waiting};
 
 /// The lease of another owner: renewed many times before a busy machine could lose it.
 const LEASE: Duration = Duration::from_secs(10);
-
-#[derive(Deserialize)]
-struct Order {
-    number: usize,
-}
 
 #[tokio::test]
 async fn lst_1_a_message_published_twice_runs_once_and_both_are_committed() {
@@ -88,84 +77,6 @@ async fn lst_2_nothing_is_committed_before_the_work_is_done() {
     gate.let_go(1);
     mock.until_committed(0, 2).await;
     running.stop().await;
-}
-
-#[tokio::test]
-async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on() {
-    let mock = Mock::new(1);
-    let runs = Arc::new(AtomicUsize::new(0));
-    mock.publish_with(0, OwnedHeaders::new(), "{\"number\":1}").await;
-    mock.publish(0, &"k".repeat(513), "{\"number\":2}").await;
-    let bytes =
-        OwnedHeaders::new().insert(Header { key: "event-id", value: Some(&[0xff_u8, 0xfe][..]) });
-    mock.publish_with(0, bytes, "{\"number\":3}").await;
-    mock.publish(0, "o-4", "{\"number\":").await;
-    mock.publish(0, "o-5", "{\"number\":5}").await;
-    mock.publish(0, "o-5", "{\"number\":6}").await;
-    let listener = mock.listener().build().expect("built");
-    let (counters, engine, counted) = (listener.counters(), mock.engine.clone(), Arc::clone(&runs));
-    let running = start(listener, move |delivery: Delivery| {
-        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
-        async move {
-            let order: Order = delivery.json()?;
-            let work = async || {
-                counted.fetch_add(order.number, Ordering::SeqCst);
-                Ok::<(), Poison>(())
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
-    mock.until_committed(0, 6).await;
-    running.stop().await;
-    assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
-    let letters = mock.letters(5).await;
-    let said: Vec<_> =
-        letters.iter().map(|letter| header(letter, "retryproof-why").expect("why")).collect();
-    assert_eq!(
-        said,
-        ["no-key", "bad-key", "bad-key", "unreadable-message", "fingerprint-mismatch"]
-    );
-    let (last, of) = (&letters[4], |name| header(&letters[4], name));
-    assert_eq!((last.payload(), last.key()), (Some(&b"{\"number\":6}"[..]), Some(&b"alice"[..])));
-    assert_eq!(of("event-id").as_deref(), Some("o-5"));
-    assert_eq!(of("retryproof-topic").as_deref(), Some(TOPIC));
-    assert_eq!(
-        (of("retryproof-partition"), of("retryproof-offset")),
-        (Some("0".into()), Some("5".into()))
-    );
-    assert_eq!((mock.buried().await, counters.read().dead_letters), (5, 5));
-}
-
-#[tokio::test]
-async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_order_is_kept() {
-    let mock = Mock::new(1);
-    let order = Arc::new(Mutex::new(Vec::new()));
-    for n in 1..=3 {
-        mock.publish(0, &format!("o-{n}"), "{}").await;
-    }
-    let listener = mock.listener().max_attempts(3).build().expect("built");
-    let (counters, engine, noted) = (listener.counters(), mock.engine.clone(), Arc::clone(&order));
-    let running = start(listener, move |delivery: Delivery| {
-        let (engine, noted) = (engine.clone(), Arc::clone(&noted));
-        async move {
-            let offset = delivery.offset();
-            let work = async || {
-                noted.lock().expect("noted").push(offset);
-                assert!(
-                    offset != 1 || noted.lock().expect("noted").len() != 2,
-                    "the second run panics"
-                );
-                if offset == 1 { Err("the printer is on fire") } else { Ok(()) }
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
-    mock.until_committed(0, 3).await;
-    running.stop().await;
-    assert_eq!(*order.lock().expect("noted"), [0, 1, 1, 1, 2]);
-    let letters = mock.letters(1).await;
-    assert_eq!(header(&letters[0], "retryproof-why").as_deref(), Some("failed"));
-    assert_eq!((counters.count_of(Reason::Panicked), counters.read().dead_letters), (1, 1));
 }
 
 #[tokio::test]

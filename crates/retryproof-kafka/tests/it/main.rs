@@ -3,10 +3,11 @@
 //! brokers inside this process. It is not a Kafka server.
 
 mod answers;
-mod letters;
+mod attempts;
+mod dead_letters;
 mod members;
-mod raw;
 mod refused;
 mod stop;
 mod support;
 mod trouble;
+mod unreadable;

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Settings with which a listener does not start.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use rdkafka::config::ClientConfig;
+use rdkafka::types::RDKafkaRespErr;
 use retryproof_core::ErrorKind;
 use retryproof_kafka::{KafkaListener, KafkaListenerBuilder};
+
+use crate::support::{DEAD, Mock, counting, start};
 
 fn client() -> ClientConfig {
     let mut client = ClientConfig::new();
@@ -46,6 +53,8 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
     let scope =
         KafkaListener::builder(client(), &["orders"], "").key_header("id").dead_letters("dead");
     assert_eq!(refused(scope).0, ErrorKind::Invalid);
+    let lease = keyed().dead_letters("dead").lease(Duration::ZERO);
+    assert_eq!(refused(lease).0, ErrorKind::Invalid);
 }
 
 #[test]
@@ -66,4 +75,29 @@ async fn id_4_a_setting_that_is_refused_is_named_without_its_value() {
     let (kind, said) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
     assert!(said.contains("setting = security.protocol") && !said.contains("hunter2"), "{said}");
+}
+
+#[tokio::test]
+async fn lst_2_a_listener_without_a_topic_for_its_dead_letters_runs_nothing() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish(0, "o-1", "{}").await;
+    let missing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    mock.cluster.topic_error(DEAD, missing).expect("missing");
+    let ended =
+        start(mock.listener().build().expect("built"), counting(&mock, &runs)).ended().await;
+    let error = ended.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("topic = orders.dead"), "{error}");
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+
+    // The listener waits for a topic without a leader, but a stop does not.
+    let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
+    mock.cluster.topic_error(DEAD, away).expect("away");
+    start(mock.listener().build().expect("built"), counting(&mock, &runs)).stop().await;
+    let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
+    mock.cluster.topic_error(DEAD, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).expect("there");
+    mock.until_committed(0, 1).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
 }

@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 
 pub(crate) use broker::{PATIENCE, until};
 
-use crate::raw;
+use crate::unreadable;
 
 /// How often the clients commit.
 pub(crate) const COMMITS_EVERY: Duration = Duration::from_millis(50);
@@ -102,7 +102,7 @@ impl Mock {
     /// it, so the request is written byte by byte.
     pub(crate) async fn publish_named(&self, header: &'static [u8]) {
         let broker = self.cluster.bootstrap_servers();
-        let sent = spawn_blocking(move || raw::produce(&broker, header));
+        let sent = spawn_blocking(move || unreadable::produce(&broker, header));
         sent.await.expect("sent").expect("stored");
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: the answers to the server, read on the wire.
+//! LST-2: the answers to the server, read on the wire; messages are handled at the same time and
+//! answered separately.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,9 +13,10 @@ use retryproof_core::{
 };
 use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Gate, unsure};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::support::{Place, SCOPE, counting, start, waiting};
+use crate::support::{Place, SCOPE, counting, start, until, waiting};
 
 /// Another owner that holds the key of the messages with this body.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
@@ -36,7 +38,7 @@ async fn lst_2_acknowledged_after_completion() {
     let gate = Arc::new(Gate::closed());
     let listener =
         place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
-    let running = start(listener.build().await.expect("built"), waiting(&place, &gate));
+    let running = start(listener.build().expect("built"), waiting(&place, &gate));
     place.publish("o-1", "{}").await;
     // While the work runs, only progress is reported.
     assert_eq!(wire.next().await, "+WPI");
@@ -57,7 +59,7 @@ async fn lst_2_acknowledged_after_completion() {
 async fn lst_1_a_message_published_twice_runs_once_and_both_are_acknowledged() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     place.publish("o-1", "{}").await;
     place.publish("o-1", "{}").await;
@@ -78,7 +80,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     // The message has one delivery: if it was given back, the server would drop it.
     let config =
         Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
-    let listener = place.listener(config).await.build().await.expect("built");
+    let listener = place.listener(config).await.build().expect("built");
     let counters = listener.counters();
     let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
     let (handle, looked) = (counting(&place, &runs), Arc::new(AtomicUsize::new(0)));
@@ -114,8 +116,7 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = place.wire().await;
-    let listener =
-        place.listener(Config::default()).await.max_parked(0).build().await.expect("built");
+    let listener = place.listener(Config::default()).await.max_parked(0).build().expect("built");
     let counters = listener.counters();
     let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
     let running = start(listener, counting(&place, &runs));
@@ -144,7 +145,7 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = place.wire().await;
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     let running = start(listener, move |delivery: Delivery| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
@@ -172,8 +173,7 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
 async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
     let place = Place::new().await;
     let mut wire = place.wire().await;
-    let listener =
-        place.listener(Config::default()).await.max_parked(0).build().await.expect("built");
+    let listener = place.listener(Config::default()).await.max_parked(0).build().expect("built");
     let running = start(listener, |_| async {
         let returned: Result<(), _> =
             Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
@@ -191,7 +191,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
     let place = Place::new().await;
     let mut builder = place.listener(Config::default()).await;
     builder = builder.backoff(Backoff::new(Duration::from_millis(300), Duration::from_secs(1)));
-    let listener = builder.build().await.expect("built");
+    let listener = builder.build().expect("built");
     let looked = Arc::new(AtomicUsize::new(0));
     let looks = Arc::clone(&looked);
     let began = Instant::now();
@@ -221,7 +221,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let (counters, engine) = (listener.counters(), place.engine.clone());
     place.publish("o-1", "{}").await;
     let running = start(listener, move |_| {
@@ -235,5 +235,91 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
     place.until_done().await;
     running.stop().await;
     assert_eq!((counters.count_of(Reason::Held), counters.count_of(Reason::InFlight)), (1, 0));
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_from_its_answer() {
+    let place = Place::new().await;
+    let listener = place
+        .listener(Config::default())
+        .await
+        .prefetch(100)
+        .concurrency(8)
+        .build()
+        .expect("built");
+    let counters = listener.counters();
+    for n in 0..100 {
+        place.publish(&format!("o-{n}"), "{}").await;
+    }
+    let gate = Arc::new(Semaphore::new(0));
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (engine, opens, inside, peak) =
+        (place.engine.clone(), Arc::clone(&gate), Arc::clone(&now), Arc::clone(&most));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, opens) = (engine.clone(), Arc::clone(&opens));
+        let (inside, peak) = (Arc::clone(&inside), Arc::clone(&peak));
+        async move {
+            let slow = delivery.sequence() == 50;
+            let work = async || {
+                peak.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if slow {
+                    drop(opens.acquire().await);
+                }
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok::<(), std::io::Error>(())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    until("all but the slow one", || counters.read().acks == 99).await;
+    assert_eq!(place.info().await.num_ack_pending, 1);
+    gate.add_permits(1);
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(counters.read().acks, 100);
+    assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_no_more_is_fetched_than_there_is_room_for() {
+    let place = Place::new().await;
+    let listener = place.listener(Config::default()).await.prefetch(5).build().expect("built");
+    for n in 0..20 {
+        place.publish(&format!("o-{n}"), "{}").await;
+    }
+    let gate = Arc::new(Gate::closed());
+    let running = start(listener, waiting(&place, &gate));
+    until("five at work", || gate.begun() == 5).await;
+    let info = place.info().await;
+    assert_eq!((info.num_ack_pending, info.num_pending), (5, 15));
+    gate.let_go(20);
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(gate.begun(), 20);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_two_listeners_share_a_consumer_and_run_each_message_once() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let config = || Config { ack_wait: Duration::from_secs(20), ..Config::default() };
+    let one = place.listener(config()).await.build().expect("built");
+    let other = place.listener(config()).await.build().expect("built");
+    for _ in 0..2 {
+        for n in 0..100 {
+            place.publish(&format!("o-{n}"), "{}").await;
+        }
+    }
+    let both =
+        [one, other].map(|listener| start(listener, crate::support::counting(&place, &runs)));
+    place.until_done().await;
+    for running in both {
+        running.stop().await;
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 100);
     place.leave().await;
 }

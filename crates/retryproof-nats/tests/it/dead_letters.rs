@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Poison, Reason, Verdict};
+use retryproof_core::{ExecuteError, Outcome};
 use retryproof_nats::Delivery;
 use serde::Deserialize;
 
@@ -24,7 +25,7 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
     let mut wire = place.wire().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     place.publish_with(HeaderMap::new(), "{\"number\":1}").await;
     place.publish(&"k".repeat(513), "{\"number\":2}").await;
@@ -47,11 +48,11 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
     letters.sort_by(|a, b| {
-        header(&a.0, "Retryproof-Sequence").cmp(&header(&b.0, "Retryproof-Sequence"))
+        header(&a.0, "retryproof-sequence").cmp(&header(&b.0, "retryproof-sequence"))
     });
     let said: Vec<_> = letters
         .iter()
-        .map(|(headers, body)| (header(headers, "Retryproof-Why").expect("why"), body.as_str()))
+        .map(|(headers, body)| (header(headers, "retryproof-reason").expect("why"), body.as_str()))
         .collect();
     let wanted = [
         ("no-key", "{\"number\":1}"),
@@ -73,7 +74,7 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
 #[tokio::test]
 async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_server() {
     let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", "the publisher's");
     headers.insert("Nats-Expected-Stream", place.name.as_str());
@@ -88,15 +89,15 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
     let (headers, body) = &letters[0];
     assert_eq!(body, "what was said");
     let of = |name| header(headers, name);
-    assert_eq!(of("Retryproof-Why"), Some("no-key"));
-    assert_eq!(of("Retryproof-Stream"), Some(place.name.as_str()));
-    assert_eq!(of("Retryproof-Subject"), Some(place.subject().as_str()));
-    assert_eq!((of("Retryproof-Sequence"), of("Retryproof-Deliveries")), (Some("1"), Some("1")));
-    assert_eq!(of("Retryproof-Consumer"), Some("invoices"));
+    assert_eq!(of("retryproof-reason"), Some("no-key"));
+    assert_eq!(of("retryproof-stream"), Some(place.name.as_str()));
+    assert_eq!(of("retryproof-subject"), Some(place.subject().as_str()));
+    assert_eq!((of("retryproof-sequence"), of("retryproof-deliveries")), (Some("1"), Some("1")));
+    assert_eq!(of("retryproof-consumer"), Some("invoices"));
     let id = of("Nats-Msg-Id").expect("an id");
     assert!(id.starts_with(&format!("{}:invoices:1:", place.name)), "{id}");
-    assert_eq!(of("Retryproof-Original-Nats-Msg-Id"), Some("the publisher's"));
-    assert_eq!(of("Retryproof-Original-Nats-Expected-Stream"), Some(place.name.as_str()));
+    assert_eq!(of("retryproof-original-Nats-Msg-Id"), Some("the publisher's"));
+    assert_eq!(of("retryproof-original-Nats-Expected-Stream"), Some(place.name.as_str()));
     let traces: Vec<_> = headers.get_all("Trace").map(async_nats::HeaderValue::as_str).collect();
     assert_eq!(traces, ["a", "b"]);
     place.leave().await;
@@ -106,8 +107,7 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
 async fn lst_2_fp_1_another_body_under_a_known_key_is_refused_and_each_of_them_is_kept() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener =
-        place.listener(Config::default()).await.prefetch(1).build().await.expect("built");
+    let listener = place.listener(Config::default()).await.prefetch(1).build().expect("built");
     let counters = listener.counters();
     place.publish("o-1", "100 euros").await;
     let running = start(listener, counting(&place, &runs));
@@ -131,7 +131,7 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_a
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     for n in 0..200 {
         place.publish("the same", "not json").await;
@@ -167,18 +167,22 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
         let last = config.max_deliver == 1;
         let place = Place::new().await;
         let mut wire = place.wire().await;
-        let listener = place.listener(config).await.build().await.expect("built");
+        let listener = place.listener(config).await.build().expect("built");
         let counters = listener.counters();
-        place.jetstream.delete_stream(place.grave()).await.expect("removed");
         let looked = Arc::new(AtomicUsize::new(0));
         let looks = Arc::clone(&looked);
         let running = start(listener, move |_| {
-            looks.fetch_add(1, Ordering::SeqCst);
-            async { Ok(Verdict::poison(Poison::Unreadable)) }
+            let first = looks.fetch_add(1, Ordering::SeqCst) == 0;
+            let done = Ok::<_, ExecuteError<()>>(Outcome::Executed(()));
+            async move { if first { Ok(Verdict::of(&done)) } else { Err(Poison::Unreadable) } }
         });
+        // The listener checks the stream before its first message.
+        place.publish("o-0", "{}").await;
+        assert_eq!(wire.answer().await, "+ACK");
+        place.jetstream.delete_stream(place.grave()).await.expect("removed");
         place.publish("o-1", "{}").await;
         if last {
-            until("a look", || looked.load(Ordering::SeqCst) == 1).await;
+            until("a look", || looked.load(Ordering::SeqCst) == 2).await;
         } else {
             assert!(wire.answer().await.starts_with("-NAK"));
         }
@@ -202,7 +206,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
         assert_ne!(key, "o-1", "planted");
         Some(key.to_owned())
     });
-    let listener = builder.build().await.expect("built");
+    let listener = builder.build().expect("built");
     let counters = listener.counters();
     for key in ["o-0", "o-1", "o-2"] {
         place.publish(key, key).await;
@@ -216,7 +220,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
         (2, 2, 1)
     );
     assert_eq!(
-        (header(&letters[0].0, "Retryproof-Why"), letters[0].1.as_str()),
+        (header(&letters[0].0, "retryproof-reason"), letters[0].1.as_str()),
         (Some("bad-key"), "o-1")
     );
     place.leave().await;
@@ -233,8 +237,7 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     place.publish("o-1", "neither reads this").await;
     let mut running = Vec::new();
     for consumer in [first, second] {
-        let listener =
-            place.builder(place.jetstream.clone(), consumer).build().await.expect("built");
+        let listener = place.builder(place.jetstream.clone(), consumer).build().expect("built");
         running.push(start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) }));
     }
     let letters = place.until_letters(2).await;
@@ -242,7 +245,7 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
         running.stop().await;
     }
     let mut of: Vec<_> =
-        letters.iter().map(|(headers, _)| header(headers, "Retryproof-Consumer")).collect();
+        letters.iter().map(|(headers, _)| header(headers, "retryproof-consumer")).collect();
     of.sort_unstable();
     assert_eq!(of, [Some("invoices"), Some("receipts")]);
     place.leave().await;
@@ -253,7 +256,7 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
 async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
     let place = Place::new().await;
     for round in 1..=2 {
-        let listener = place.listener(Config::default()).await.build().await.expect("built");
+        let listener = place.listener(Config::default()).await.build().expect("built");
         let running = start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) });
         place.publish("o-1", "{}").await;
         place.until_letters(round).await;
@@ -267,7 +270,7 @@ async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
 async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_headers() {
     let place = Place::new().await;
     let most = place.client.max_payload();
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let headers = |large: usize| {
         let mut headers = HeaderMap::new();
         headers.insert("Trace", "a".repeat(large).as_str());
@@ -283,16 +286,16 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
     let mut letters = place.until_letters(3).await;
     place.until_done().await;
     running.stop().await;
-    letters.sort_by_key(|letter| header(&letter.0, "Retryproof-Sequence").map(str::to_owned));
+    letters.sort_by_key(|letter| header(&letter.0, "retryproof-sequence").map(str::to_owned));
     let said = letters.iter().map(|(headers, body)| {
         let of = |name| header(headers, name);
-        (of("Retryproof-Why"), of("Retryproof-Left-Out"), of("Trace"), body.as_str())
+        (of("retryproof-reason"), of("retryproof-omitted"), of("Trace"), body.as_str())
     });
     let why = Some("no-key");
     let wanted = [
         (why, Some("body"), Some("a"), ""),
         (why, Some("headers"), None, "small"),
-        (why, Some("body and headers"), None, ""),
+        (why, Some("body, headers"), None, ""),
     ];
     assert_eq!(said.collect::<Vec<_>>(), wanted);
     place.leave().await;
@@ -301,7 +304,7 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
 #[tokio::test]
 async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without_its_body() {
     let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     place.limit_grave(2_000).await;
     place.publish("   ", &"b".repeat(3_000)).await;
     let running = start(listener, |_| async { unreachable!("it has no good key") });
@@ -309,6 +312,6 @@ async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without
     place.until_done().await;
     running.stop().await;
     let of = |name| header(&letters[0].0, name);
-    assert_eq!((of("Retryproof-Left-Out"), letters[0].1.as_str()), (Some("body"), ""));
+    assert_eq!((of("retryproof-omitted"), letters[0].1.as_str()), (Some("body"), ""));
     place.leave().await;
 }

@@ -2,12 +2,11 @@
 //! The listener against a real nats-server: its answers, and how it handles faults.
 
 mod answers;
-mod bad_headers;
-mod batches;
+mod attempts;
 mod dead_letters;
-mod limits;
 mod refused;
 mod restart;
 mod stop;
 mod support;
 mod trouble;
+mod unreadable;

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Settings with which a listener does not start.
 
+use std::future::pending;
+use std::time::Duration;
+
 use async_nats::jetstream::consumer::AckPolicy;
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::ErrorKind;
+use retryproof_core::listener::Verdict;
 use retryproof_nats::{NatsListener, NatsListenerBuilder};
+use tokio::time::timeout;
 
-use crate::support::Place;
+use crate::support::{PATIENCE, Place};
 
-async fn refused(builder: NatsListenerBuilder) -> (ErrorKind, String) {
-    let error = builder.build().await.expect_err("refused");
+fn refused(builder: NatsListenerBuilder) -> (ErrorKind, String) {
+    let error = builder.build().expect_err("refused");
+    (error.kind(), error.to_string())
+}
+
+/// Refused by the server, before the first message.
+async fn refused_at_start(builder: NatsListenerBuilder) -> (ErrorKind, String) {
+    let listener = builder.build().expect("built");
+    let ended = listener.run(|_| async { Ok(Verdict::failed()) }, pending());
+    let error = timeout(PATIENCE, ended).await.expect("in time").expect_err("refused");
     (error.kind(), error.to_string())
 }
 
@@ -18,16 +31,16 @@ async fn lst_2_a_listener_without_a_place_for_dead_letters_is_refused() {
     let place = Place::new().await;
     let consumer = place.consumer(Config::default()).await;
     let bare = || NatsListener::builder(place.jetstream.clone(), consumer.clone(), "orders.paid");
-    let (kind, why) = refused(bare()).await;
+    let (kind, why) = refused(bare());
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("no subject for dead letters is set"), "{why}");
-    let (kind, why) = refused(bare().dead_letters(format!("nobody.{}", place.name))).await;
+    let (kind, why) = refused_at_start(bare().dead_letters(format!("nobody.{}", place.name))).await;
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("no stream takes the subject"), "{why}");
-    let (kind, why) = refused(bare().dead_letters(format!("{}.dead", place.name))).await;
+    let (kind, why) = refused_at_start(bare().dead_letters(format!("{}.dead", place.name))).await;
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("use another stream"), "{why}");
-    assert_eq!(refused(bare().dead_letters("not a subject")).await.0, ErrorKind::Config);
+    assert_eq!(refused_at_start(bare().dead_letters("not a subject")).await.0, ErrorKind::Config);
     place.leave().await;
 }
 
@@ -35,13 +48,13 @@ async fn lst_2_a_listener_without_a_place_for_dead_letters_is_refused() {
 async fn lst_2_a_consumer_that_cannot_be_answered_is_refused() {
     let place = Place::new().await;
     let config = Config { ack_policy: AckPolicy::None, ..Config::default() };
-    let (kind, why) = refused(place.listener(config).await).await;
+    let (kind, why) = refused(place.listener(config).await);
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("one by one"), "{why}");
     place.leave().await;
     let place = Place::new().await;
     let (kind, why) =
-        refused(place.listener(Config { headers_only: true, ..Config::default() }).await).await;
+        refused(place.listener(Config { headers_only: true, ..Config::default() }).await);
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("headers only"), "{why}");
     place.leave().await;
@@ -53,6 +66,14 @@ async fn id_3_a_scope_that_is_none_is_refused() {
     let consumer = place.consumer(Config::default()).await;
     let builder =
         NatsListener::builder(place.jetstream.clone(), consumer, "").dead_letters(place.dead());
-    assert_eq!(refused(builder).await.0, ErrorKind::Invalid);
+    assert_eq!(refused(builder).0, ErrorKind::Invalid);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn ctx_2_durations_out_of_bounds_are_refused() {
+    let place = Place::new().await;
+    let builder = place.listener(Config::default()).await.lease(Duration::ZERO);
+    assert_eq!(refused(builder).0, ErrorKind::Invalid);
     place.leave().await;
 }

@@ -45,7 +45,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     let place = Place::at(server.url(), engine.clone(), StorageType::File).await;
     // Messages that the killed server had delivered are redelivered soon.
     let config = || Config { ack_wait: Duration::from_secs(3), ..Config::default() };
-    let listener = place.listener(config()).await.prefetch(AT_WORK).build().await.expect("built");
+    let listener = place.listener(config()).await.prefetch(AT_WORK).build().expect("built");
     let publish = async |bodies: &[String]| {
         for body in bodies {
             place.publish(body, body).await; // returns when it is stored
@@ -64,7 +64,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     until("it has its hands full", || seen.runs() == AT_WORK).await;
 
     // Another process completes a message, and dies together with the server before it answers.
-    let listener = place.listener(config()).await.prefetch(1).build().await.expect("built");
+    let listener = place.listener(config()).await.prefetch(1).build().expect("built");
     let (sees, of_engine) = (seen.clone(), engine.clone());
     let dying = start(listener, move |delivery: Delivery| {
         let (seen, engine) = (sees.clone(), of_engine.clone());

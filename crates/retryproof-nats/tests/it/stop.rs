@@ -14,8 +14,7 @@ use crate::support::{Place, counting, start, until, waiting};
 #[tokio::test]
 async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     let place = Place::new().await;
-    let listener =
-        place.listener(Config::default()).await.concurrency(1).build().await.expect("built");
+    let listener = place.listener(Config::default()).await.concurrency(1).build().expect("built");
     let counters = listener.counters();
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
@@ -32,7 +31,7 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
     // The next listener gets the others as soon as that request is over, not after `ack_wait`.
     let runs = Arc::new(AtomicUsize::new(0));
-    let next = place.listener(Config::default()).await.build().await.expect("built");
+    let next = place.listener(Config::default()).await.build().expect("built");
     let running = start(next, counting(&place, &runs));
     place.until_done().await;
     running.stop().await;
@@ -46,7 +45,7 @@ async fn run_5_what_takes_longer_than_the_drain_time_is_dropped() {
     let builder = place.listener(Config::default()).await.drain_timeout(Duration::from_millis(20));
     let entered = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&entered);
-    let running = start(builder.build().await.expect("built"), move |_| {
+    let running = start(builder.build().expect("built"), move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending()
     });
@@ -61,7 +60,7 @@ async fn run_5_what_takes_longer_than_the_drain_time_is_dropped() {
 async fn lst_2_a_deleted_consumer_ends_its_listener_with_an_error() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;
     place.until_done().await;

@@ -62,7 +62,7 @@ async fn with_trouble(
 async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_second_run() {
     let place = Place::new().await;
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(2)).await;
-    let listener = listener.build().await.expect("built");
+    let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let gone = move || {
         line.refuse(true);
@@ -83,14 +83,14 @@ async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_s
 async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no_second_run() {
     let place = Place::new().await;
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
-    let listener = listener.build().await.expect("built");
+    let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let running = with_trouble(&place, listener, &runs, move || line.stall(true)).await;
     // The message is redelivered to another consumer while the first one's answer is still on its
     // way.
     let second =
         place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
-    let second = second.build().await.expect("built");
+    let second = second.build().expect("built");
     let counters = second.counters();
     let other = start(second, counting(&place, &runs));
     until("redelivered", || counters.count_of(Reason::Replayed) == 1).await;
@@ -107,7 +107,7 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let config = || Config { ack_wait: Duration::from_millis(500), ..Config::default() };
-    let listener = place.listener(config()).await.build().await.expect("built");
+    let listener = place.listener(config()).await.build().expect("built");
     let (handle, done) = (counting(&place, &runs), Arc::new(Semaphore::new(0)));
     let completed = Arc::clone(&done);
     let running = start(listener, move |delivery| {
@@ -121,7 +121,7 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
     place.publish("o-1", "{}").await;
     drop(done.acquire().await);
     running.die().await;
-    let next = place.listener(config()).await.build().await.expect("built");
+    let next = place.listener(config()).await.build().expect("built");
     let counters = next.counters();
     let running = start(next, counting(&place, &runs));
     place.until_done().await;
@@ -138,7 +138,7 @@ async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
     let runs = Arc::new(AtomicUsize::new(0));
     // Messages that were sent over the old connection are redelivered soon.
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
-    let listener = listener.build().await.expect("built");
+    let listener = listener.build().expect("built");
     let running = start(listener, counting(&place, &runs));
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
@@ -158,7 +158,7 @@ async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
-    let listener = listener.prefetch(20).build().await.expect("built");
+    let listener = listener.prefetch(20).build().expect("built");
     let counters = listener.counters();
     let handle = counting(&place, &runs);
     let running = start(listener, move |delivery: Delivery| {

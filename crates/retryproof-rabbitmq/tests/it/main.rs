@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The consumer on a real broker: every row of LST-2, every kind of bad input, and a broker that goes
+//! The listener on a real broker: every row of LST-2, every kind of bad input, and a broker that goes
 //! away and returns.
 
-mod broker_away;
-mod in_flight;
-mod poison;
-mod redelivery;
+mod answers;
+mod attempts;
+mod dead_letters;
+mod refused;
 mod restart;
-mod setup;
+mod stop;
 mod support;
 mod tls;
+mod trouble;
 mod unreadable;

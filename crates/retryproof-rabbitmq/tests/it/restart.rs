@@ -6,7 +6,7 @@ use std::sync::Arc;
 use retryproof_core::IdempotencyEngine;
 use retryproof_core::listener::{Reason, Verdict};
 use retryproof_memory::MemoryStore;
-use retryproof_rabbitmq::Consumer;
+use retryproof_rabbitmq::Delivery;
 use retryproof_testkit::broker::{Seen, Server};
 use tokio::sync::{Semaphore, watch};
 
@@ -23,9 +23,8 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     let desk = Desk::new_at(server.url()).await;
     let queue = desk.queue.clone();
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let consumer =
-        Consumer::builder(server.url(), &queue, "rabbitmq.tests").concurrency(AT_WORK + 1);
-    let consumer = consumer.build().expect("built");
+    let listener = desk.listener_at(server.url()).concurrency(AT_WORK + 1);
+    let listener = listener.build().expect("built");
     let numbered =
         |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
     let mut bodies = vec!["completed".to_owned()];
@@ -37,9 +36,11 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     let (seen, gate, dead) =
         (Seen::default(), Arc::new(Semaphore::new(0)), watch::Sender::new(false));
     let (sees, opens, dies) = (seen.clone(), Arc::clone(&gate), dead.subscribe());
-    let running = Running::start(&consumer, move |incoming| {
-        let (call, seen, gate) = (engine.call(incoming.ctx), sees.clone(), Arc::clone(&opens));
-        let (mut dead, body) = (dies.clone(), String::from_utf8_lossy(&incoming.body).into_owned());
+    let running = Running::start(listener, move |delivery: Delivery| {
+        let (call, seen, gate) =
+            (engine.call(delivery.context().expect("a key")), sees.clone(), Arc::clone(&opens));
+        let (mut dead, body) =
+            (dies.clone(), String::from_utf8_lossy(delivery.payload()).into_owned());
         async move {
             let work = async || {
                 seen.ran(&body);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue for each test at the server of `cargo xtask services`, and a consumer that runs beside the
+//! A queue for each test at the server of `cargo xtask services`, and a listener that runs beside the
 //! test.
 
 use std::future::Future;
@@ -12,11 +12,11 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use retryproof_core::listener::{Reason, Verdict, VerdictCounters};
+use retryproof_core::listener::{Poison, Reason, Verdict, VerdictCounters};
 use retryproof_core::{IdempotencyEngine, OwnerId, Result};
-use retryproof_rabbitmq::{Consumer, ConsumerBuilder, Incoming, Stopper, Topology};
+use retryproof_rabbitmq::{Delivery, RabbitmqListener, RabbitmqListenerBuilder, Topology};
 use retryproof_testkit::broker::{self, Gate, counted, gated};
-use tokio::task::JoinHandle;
+use retryproof_testkit::wire::WireProxy;
 
 pub(crate) use broker::{PATIENCE, eventually};
 
@@ -45,6 +45,7 @@ pub(crate) struct Desk {
 pub(crate) struct Found {
     pub(crate) body: Vec<u8>,
     pub(crate) why: Option<String>,
+    pub(crate) omitted: Option<String>,
     pub(crate) exchange: Option<String>,
 }
 
@@ -82,8 +83,13 @@ impl Desk {
         format!("{}.wait.{seconds}s", self.queue)
     }
 
-    pub(crate) fn consumer(&self) -> ConsumerBuilder<Vec<u8>> {
-        Consumer::builder(&url(), &self.queue, "rabbitmq.tests")
+    pub(crate) fn listener(&self) -> RabbitmqListenerBuilder {
+        self.listener_at(&url())
+    }
+
+    /// A listener over another address.
+    pub(crate) fn listener_at(&self, url: &str) -> RabbitmqListenerBuilder {
+        RabbitmqListener::builder(url, &self.queue, "rabbitmq.tests").dead_letters(self.dead())
     }
 
     /// Publishes `body` under the key, and waits until the broker confirms it.
@@ -131,8 +137,12 @@ impl Desk {
             AMQPValue::LongString(text) => Some(text.to_string()),
             _ => None,
         };
-        let (why, exchange) = (header("retryproof-why"), header("retryproof-exchange"));
-        Found { body: delivery.data, why, exchange }
+        Found {
+            why: header("retryproof-reason"),
+            omitted: header("retryproof-omitted"),
+            exchange: header("retryproof-exchange"),
+            body: delivery.data,
+        }
     }
 
     /// Deletes all queues. Those of a failed test are deleted with the server.
@@ -152,49 +162,68 @@ fn own_name() -> String {
     id.as_bytes().iter().take(6).fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// A consumer that runs on a task.
+/// A proxy to the broker, and the URL through it.
+pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
+    let url = url();
+    let (login, address) = url.rsplit_once('@').expect("user and server");
+    let proxy = WireProxy::to(address.parse().expect("an address")).await.expect("a proxy");
+    let through = format!("{login}@{}", proxy.addr());
+    (Arc::new(proxy), through)
+}
+
+/// A listener that runs on a task, and its counters.
 pub(crate) struct Running {
     pub(crate) counters: Arc<VerdictCounters>,
-    stopper: Stopper,
-    task: JoinHandle<Result<()>>,
+    running: broker::Running,
 }
 
 impl Running {
-    pub(crate) fn start<T, F, Fut>(consumer: &Consumer<T>, work: F) -> Self
+    pub(crate) fn handling<H, Fut>(listener: RabbitmqListener, handler: H) -> Self
     where
-        T: Send + 'static,
-        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
+        H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
+    {
+        let counters = listener.counters();
+        let running =
+            broker::Running::start(|stop| async move { listener.run(handler, stop).await });
+        Self { counters, running }
+    }
+
+    /// With a handler that decodes nothing, so that it always has a verdict.
+    pub(crate) fn start<F, Fut>(listener: RabbitmqListener, work: F) -> Self
+    where
+        F: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Verdict> + Send + 'static,
     {
-        let (counters, stopper) = (consumer.counters(), consumer.stopper());
-        let consumer = consumer.clone();
-        let task = tokio::spawn(async move { consumer.run_with(work).await });
-        Self { counters, stopper, task }
+        Self::handling(listener, move |delivery| {
+            let verdict = work(delivery);
+            async move { Ok(verdict.await) }
+        })
     }
 
     /// Guarded by the engine; counts its runs.
-    pub(crate) fn counting<T: Send + 'static>(
-        consumer: &Consumer<T>,
+    pub(crate) fn counting(
+        listener: RabbitmqListener,
         engine: &IdempotencyEngine,
         runs: &Arc<AtomicUsize>,
     ) -> Self {
         let (engine, runs) = (engine.clone(), Arc::clone(runs));
-        Self::start(consumer, move |incoming| {
+        Self::handling(listener, move |delivery| {
             let (engine, runs) = (engine.clone(), Arc::clone(&runs));
-            async move { counted(&engine, incoming.ctx, &runs).await }
+            async move { Ok(counted(&engine, delivery.context()?, &runs).await) }
         })
     }
 
     /// Guarded by the engine; its work waits at the gate.
-    pub(crate) fn waiting<T: Send + 'static>(
-        consumer: &Consumer<T>,
+    pub(crate) fn waiting(
+        listener: RabbitmqListener,
         engine: &IdempotencyEngine,
         gate: &Arc<Gate>,
     ) -> Self {
         let (engine, gate) = (engine.clone(), Arc::clone(gate));
-        Self::start(consumer, move |incoming| {
+        Self::handling(listener, move |delivery| {
             let (engine, gate) = (engine.clone(), Arc::clone(&gate));
-            async move { gated(&engine, incoming.ctx, &gate).await }
+            async move { Ok(gated(&engine, delivery.context()?, &gate).await) }
         })
     }
 
@@ -206,16 +235,22 @@ impl Running {
 
     /// Ends it at once, as a crash does.
     pub(crate) async fn die(self) {
-        self.task.abort();
-        assert!(self.task.await.is_err_and(|ended| ended.is_cancelled()), "it was at work");
+        self.running.die().await;
     }
 
-    /// Stops it, in order.
+    /// Signals it to stop, and returns as soon as it has received the signal.
+    pub(crate) async fn ask_to_stop(&self) {
+        self.running.ask_to_stop().await;
+    }
+
+    /// Stops it, and returns its result.
     pub(crate) async fn stop(self) -> Result<()> {
-        self.stopper.stop();
-        tokio::time::timeout(PATIENCE, self.task)
-            .await
-            .expect("it ends")
-            .expect("it does not panic")
+        self.running.ask_to_stop().await;
+        self.ended().await
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(self) -> Result<()> {
+        self.running.ended().await
     }
 }

@@ -2,7 +2,7 @@
 //! `amqps://`: with a broker that can be verified, and rejected with a message in a build without it.
 
 use retryproof_core::ErrorKind;
-use retryproof_rabbitmq::{Consumer, Topology};
+use retryproof_rabbitmq::{RabbitmqListener, Topology};
 
 use crate::support::{CANARY, url};
 
@@ -13,8 +13,11 @@ async fn id_4_a_url_that_asks_for_tls_is_refused_and_the_feature_named() {
     let url =
         url().replace("amqp://", "amqps://").replace("guest:guest", &format!("guest:{CANARY}"));
     let of_topology = Topology::new("q").declare(&url).await.expect_err("refused");
-    let of_consumer = Consumer::builder(&url, "q", "s").build().expect_err("refused");
-    for error in [of_topology, of_consumer] {
+    let of_listener = RabbitmqListener::builder(&url, "q", "s")
+        .dead_letters("q.dead")
+        .build()
+        .expect_err("refused");
+    for error in [of_topology, of_listener] {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
         assert!(error.to_string().contains("`rabbitmq-tls`"), "{error:?}");
         assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
@@ -23,6 +26,7 @@ async fn id_4_a_url_that_asks_for_tls_is_refused_and_the_feature_named() {
 
 #[cfg(feature = "tls")]
 mod with_tls {
+    use std::future::pending;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
@@ -30,6 +34,7 @@ mod with_tls {
     use retryproof_core::IdempotencyEngine;
     use retryproof_core::listener::{Backoff, Reason, Verdict};
     use retryproof_memory::MemoryStore;
+    use retryproof_rabbitmq::Delivery;
 
     use super::*;
     use crate::support::{Desk, Running, service};
@@ -50,13 +55,13 @@ mod with_tls {
             .expect("declared");
         let engine = IdempotencyEngine::new(MemoryStore::new());
         let runs = Arc::new(AtomicUsize::new(0));
-        let consumer =
-            Consumer::builder(&url, &desk.queue, "rabbitmq.tests").root_certificates(authority());
+        let listener = desk.listener_at(&url).root_certificates(authority());
         let soon = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
-        let consumer = consumer.backoff(soon).build().expect("built");
+        let listener = listener.backoff(soon).build().expect("built");
         let counted = Arc::clone(&runs);
-        let running = Running::start(&consumer, move |incoming| {
-            let (call, runs) = (engine.call(incoming.ctx), Arc::clone(&counted));
+        let running = Running::start(listener, move |delivery: Delivery| {
+            let (call, runs) =
+                (engine.call(delivery.context().expect("a key")), Arc::clone(&counted));
             async move {
                 let run = async || {
                     if runs.fetch_add(1, Ordering::SeqCst) == 0 { Err("once") } else { Ok(()) }
@@ -85,13 +90,15 @@ mod with_tls {
         let plain = url().replace("amqp://guest:guest", &format!("amqps://guest:{CANARY}"));
         // A certificate that the host does not trust; and a server without TLS.
         for (url, roots) in [(&tls, None), (&plain, Some(authority()))] {
-            let mut consumer = Consumer::builder(url, "q", "s");
+            let mut listener = RabbitmqListener::builder(url, "q", "s").dead_letters("q.dead");
             if let Some(roots) = roots {
-                consumer = consumer.root_certificates(roots);
+                listener = listener.root_certificates(roots);
             }
-            let consumer = consumer.build().expect("built");
-            let error =
-                consumer.run_with(|_| async { Verdict::failed() }).await.expect_err("refused");
+            let listener = listener.build().expect("built");
+            let error = listener
+                .run(|_| async { Ok(Verdict::failed()) }, pending())
+                .await
+                .expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
             assert!(error.to_string().contains("certificate"), "{error:?}");
             assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
@@ -102,8 +109,10 @@ mod with_tls {
     fn sto_1_root_certificates_that_cannot_be_read_are_refused() {
         for bad in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
         {
-            let consumer = Consumer::builder("amqps://localhost", "q", "s").root_certificates(bad);
-            let error = consumer.build().expect_err("refused");
+            let listener = RabbitmqListener::builder("amqps://localhost", "q", "s")
+                .dead_letters("q.dead")
+                .root_certificates(bad);
+            let error = listener.build().expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Config);
             assert!(error.to_string().contains("root certificate"), "{error}");
         }

@@ -107,8 +107,8 @@ async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_l
     }
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer = desk.consumer().prefetch(100).build().expect("built");
-    let running = Running::counting(&consumer, &engine, &runs);
+    let listener = desk.listener().prefetch(100).build().expect("built");
+    let running = Running::counting(listener, &engine, &runs);
     eventually("all the good ones run", async || runs.load(Ordering::SeqCst) == 20).await;
     eventually("the bad one is a dead letter", async || desk.ready(&desk.dead()).await == 1).await;
     eventually("the queue is empty", async || desk.ready(&desk.queue).await == 0).await;

@@ -48,7 +48,7 @@ async fn lst_2_a_header_that_breaks_the_connection_keeps_no_good_message_from_it
         place.publish(&format!("o-{n}"), "{}").await;
     }
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.builder(own, consumer).build().await.expect("built");
+    let listener = place.builder(own, consumer).build().expect("built");
     let running = start(listener, counting(&place, &runs));
     until("the good ones", || runs.load(Ordering::SeqCst) == 20).await;
     // The messages have to be deleted by hand, as the guide says.

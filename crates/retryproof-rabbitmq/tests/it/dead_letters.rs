@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use retryproof_core::IdempotencyEngine;
-use retryproof_core::listener::{Poison, Reason, Verdict};
+use retryproof_core::listener::{Poison, Reason, Verdict, guarded};
+use retryproof_core::{ExecuteError, IdempotencyEngine, Outcome};
 use retryproof_memory::MemoryStore;
+use retryproof_rabbitmq::Delivery;
 use serde::Deserialize;
 
 use crate::support::{CANARY, Desk, Running};
@@ -31,9 +32,8 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
         headers.insert("key".into(), AMQPValue::LongString("k".repeat(513).into()));
         BasicProperties::default().with_headers(headers)
     };
-    let consumer = desk
-        .consumer()
-        .json::<Order>()
+    let listener = desk
+        .listener()
         .key(|message| message.header("key").or_else(|| message.message_id().map(str::to_owned)));
     let cases: [(&str, BasicProperties, &[u8]); 6] = [
         ("no-key", BasicProperties::default(), b"{\"id\":1}"),
@@ -46,8 +46,12 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // One at a time, so that the dead letters have this order.
-    let running =
-        Running::counting(&consumer.concurrency(1).build().expect("built"), &engine, &runs);
+    let counts = Arc::clone(&runs);
+    let handler = guarded(&engine, move |_: Order, _lease| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, ()>(()) }
+    });
+    let running = Running::handling(listener.concurrency(1).build().expect("built"), handler);
     for (_, properties, body) in &cases {
         desk.send(body, properties.clone()).await;
     }
@@ -69,7 +73,7 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let running = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
+    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
     desk.publish("k", "10 EUR").await;
     running.answered(Reason::Executed, 1).await;
     desk.publish("k", "99 EUR").await;
@@ -81,8 +85,7 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
     // With `any_body`, the body does not matter.
-    let any =
-        Running::counting(&desk.consumer().any_body().build().expect("built"), &engine, &runs);
+    let any = Running::counting(desk.listener().any_body().build().expect("built"), &engine, &runs);
     desk.publish("k", "99 EUR").await;
     any.answered(Reason::Replayed, 1).await;
     any.stop().await.expect("stopped");
@@ -99,15 +102,14 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_
     desk.send(b"{\"id\":7}", under("good")).await;
     let ids = Arc::new(AtomicUsize::new(0));
     let sum = Arc::clone(&ids);
-    let consumer = desk.consumer().json::<Order>().build().expect("built");
-    let running = Running::start(&consumer, move |incoming| {
-        sum.fetch_add(usize::try_from(incoming.body.id).unwrap_or(0), Ordering::SeqCst);
-        async {
-            Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(
-                retryproof_core::Outcome::Executed(()),
-            ))
-        }
-    });
+    let running =
+        Running::handling(desk.listener().build().expect("built"), move |delivery: Delivery| {
+            let order = delivery.json::<Order>();
+            let id = order.as_ref().map_or(0, |order| order.id);
+            sum.fetch_add(usize::try_from(id).unwrap_or(0), Ordering::SeqCst);
+            let done = Ok::<_, ExecuteError<()>>(Outcome::Executed(()));
+            async move { order.map(|_| Verdict::of(&done)) }
+        });
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Poison(Poison::Unreadable), 300).await;
     assert_eq!(ids.load(Ordering::SeqCst), 7);
@@ -119,5 +121,43 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_
     );
     running.stop().await.expect("stopped");
     assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 300));
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_key_function_that_panics_costs_its_message_and_not_the_listener() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let listener = desk.listener().key(|message| {
+        let key = message.message_id()?;
+        assert_ne!(key, "o-1", "planted");
+        Some(key.to_owned())
+    });
+    let running = Running::counting(listener.build().expect("built"), &engine, &runs);
+    for key in ["o-0", "o-1", "o-2"] {
+        desk.publish(key, key).await;
+    }
+    let dead = desk.take(&desk.dead()).await;
+    running.answered(Reason::Executed, 2).await;
+    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("bad-key"), &b"o-1"[..]));
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_message_whose_headers_leave_no_room_for_those_of_a_letter_has_one_without_them() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    // All headers have to fit into one frame of 128 KiB.
+    let mut headers = FieldTable::default();
+    headers.insert("trace".into(), AMQPValue::LongString("a".repeat(131_000).into()));
+    desk.send(b"paid", BasicProperties::default().with_headers(headers)).await;
+    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
+    let dead = desk.take(&desk.dead()).await;
+    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("no-key"), &b"paid"[..]));
+    assert_eq!(dead.omitted.as_deref(), Some("headers"));
+    running.stop().await.expect("stopped");
     desk.clean().await;
 }

@@ -27,7 +27,7 @@ async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
         if let Some(own) = own {
             builder = builder.max_deliveries(own);
         }
-        let listener = builder.build().await.expect("built");
+        let listener = builder.build().expect("built");
         place.publish("o-1", "{}").await;
         let running = start(listener, move |delivery: Delivery| {
             let (engine, counted) = (engine.clone(), Arc::clone(&counted));
@@ -43,8 +43,8 @@ async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
         place.until_done().await;
         running.stop().await;
         assert_eq!(runs.load(Ordering::SeqCst), 3);
-        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some("failed"));
-        assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("3"));
+        assert_eq!(header(&letters[0].0, "retryproof-reason"), Some("failed"));
+        assert_eq!(header(&letters[0].0, "retryproof-deliveries"), Some("3"));
         place.leave().await;
     }
 }
@@ -54,15 +54,15 @@ async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_the_last
     for verdict in [lease_lost(), not_recorded().await] {
         let place = Place::new().await;
         let listener = place.listener(Config { max_deliver: 2, ..Config::default() }).await;
-        let listener = listener.build().await.expect("built");
+        let listener = listener.build().expect("built");
         let counters = listener.counters();
         place.publish("o-1", "{}").await;
         let running = start(listener, move |_| async move { Ok(verdict) });
         let letters = place.until_letters(1).await;
         place.until_done().await;
         running.stop().await;
-        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some(verdict.reason().as_str()));
-        assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("2"));
+        assert_eq!(header(&letters[0].0, "retryproof-reason"), Some(verdict.reason().as_str()));
+        assert_eq!(header(&letters[0].0, "retryproof-deliveries"), Some("2"));
         assert_eq!((counters.read().nacks, counters.read().dead_letters), (1, 1), "{verdict:?}");
         place.leave().await;
     }
@@ -85,7 +85,6 @@ async fn lst_2_a_store_that_is_away_costs_no_message_its_last_delivery() {
         .listener(Config { max_deliver: 1, ..Config::default() })
         .await
         .build()
-        .await
         .expect("built");
     let counters = listener.counters();
     faults.begin_outage(Outage::Refuse);
@@ -115,8 +114,7 @@ async fn lst_2_a_store_that_is_away_sends_messages_back_and_slows_the_listener_d
     let store = FaultStore::new(MemoryStore::new(), faults.clone());
     let place = Place::with(IdempotencyEngine::new(SharedStore::new(store))).await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener =
-        place.listener(Config::default()).await.prefetch(10).build().await.expect("built");
+    let listener = place.listener(Config::default()).await.prefetch(10).build().expect("built");
     let counters = listener.counters();
     faults.begin_outage(Outage::Refuse);
     for n in 0..50 {
@@ -138,7 +136,7 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     let mut wire = place.wire().await;
     let gate = Arc::new(Gate::closed());
     let config = Config { ack_wait: Duration::from_secs(6), ..Config::default() };
-    let listener = place.listener(config).await.build().await.expect("built");
+    let listener = place.listener(config).await.build().expect("built");
     place.publish("o-1", "{}").await;
     let running = start(listener, waiting(&place, &gate));
     // One report every 2 s; together they take longer than `ack_wait`.
@@ -161,7 +159,7 @@ async fn lst_2_an_engine_that_shuts_down_sends_messages_back() {
     let mut wire = place.wire().await;
     let runs = Arc::new(AtomicUsize::new(0));
     place.engine.shutdown(Duration::from_secs(1)).await;
-    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let listener = place.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;

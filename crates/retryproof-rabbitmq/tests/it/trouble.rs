@@ -9,21 +9,12 @@ use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::observe::{LeaseEvent, Observer};
 use retryproof_core::{IdempotencyEngine, Recorded};
 use retryproof_memory::MemoryStore;
-use retryproof_rabbitmq::Consumer;
+use retryproof_rabbitmq::Delivery;
 use retryproof_testkit::broker::{Gate, counted, until};
 use retryproof_testkit::wire::WireProxy;
 use tokio::sync::Semaphore;
 
-use crate::support::{Desk, Running, eventually, url};
-
-/// A proxy to the broker, and the URL through it.
-pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
-    let url = url();
-    let (login, address) = url.rsplit_once('@').expect("user and server");
-    let proxy = WireProxy::to(address.parse().expect("an address")).await.expect("a proxy");
-    let through = format!("{login}@{}", proxy.addr());
-    (Arc::new(proxy), through)
-}
+use crate::support::{Desk, Running, eventually, proxied};
 
 /// Cuts the connection when the work is recorded: the acknowledgement that follows is lost.
 struct CutAtCompletion(Arc<WireProxy>);
@@ -52,9 +43,8 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     let engine =
         IdempotencyEngine::builder(MemoryStore::new()).observer(observer).build().expect("built");
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer =
-        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
-    let running = Running::counting(&consumer, &engine, &runs);
+    let listener = desk.listener_at(&through).build().expect("built");
+    let running = Running::counting(listener, &engine, &runs);
     desk.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
     // The broker did not receive the answer, so it has the message again.
@@ -69,18 +59,19 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_ack_costs_no_second_r
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let (runs, completed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (own, counts, done) = (engine.clone(), Arc::clone(&runs), Arc::clone(&completed));
-    let running = Running::start(&desk.consumer().build().expect("built"), move |incoming| {
-        let (engine, runs, done) = (own.clone(), Arc::clone(&counts), Arc::clone(&done));
-        async move {
-            let _ = counted(&engine, incoming.ctx, &runs).await;
-            done.add_permits(1);
-            std::future::pending().await
-        }
-    });
+    let running =
+        Running::start(desk.listener().build().expect("built"), move |delivery: Delivery| {
+            let (engine, runs, done) = (own.clone(), Arc::clone(&counts), Arc::clone(&done));
+            async move {
+                let _ = counted(&engine, delivery.context().expect("a key"), &runs).await;
+                done.add_permits(1);
+                std::future::pending().await
+            }
+        });
     desk.publish("k", "paid").await;
     drop(completed.acquire().await);
     running.die().await;
-    let running = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
+    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
     skipped(desk, running, &runs).await;
 }
 
@@ -90,10 +81,10 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
-    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests");
+    let listener = desk.listener_at(&through);
     // Long enough for punctual heartbeats on a busy machine; the redelivery is delayed for that time.
-    let consumer = consumer.lease(Duration::from_secs(10)).build().expect("built");
-    let running = Running::waiting(&consumer, &engine, &gate);
+    let listener = listener.lease(Duration::from_secs(10)).build().expect("built");
+    let running = Running::waiting(listener, &engine, &gate);
     desk.publish("k", "paid").await;
     until("it is at work", || gate.begun() == 1).await;
     let lines = proxy.lines();
@@ -113,22 +104,20 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
     let desk = Desk::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let consumer =
-        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let listener = desk.listener_at(&through).build().expect("built");
     let (refusing, seen) = (Arc::clone(&proxy), Arc::new(std::sync::Mutex::new(Vec::new())));
     let sees = Arc::clone(&seen);
-    let running = Running::start(&consumer, move |incoming| {
-        let message = Arc::clone(&incoming.message);
-        let delivery =
-            (message.failures(), message.redelivered(), message.header("x-delivery-count"));
+    let running = Running::start(listener, move |delivery: Delivery| {
+        let attempt =
+            (delivery.failures(), delivery.redelivered(), delivery.header("x-delivery-count"));
         let first = {
             let mut seen = sees.lock().expect("unpoisoned");
-            seen.push(delivery);
+            seen.push(attempt);
             seen.len() == 1
         };
         // The connection of the message stays; the one for the copies cannot be opened.
         refusing.refuse(first);
-        let call = engine.call(incoming.ctx);
+        let call = engine.call(delivery.context().expect("a key"));
         async move {
             Verdict::of(&call.execute(async || if first { Err("away") } else { Ok(1_u8) }).await)
         }
@@ -151,15 +140,14 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // The drain would wait for a handler that hangs while answering.
-    let consumer =
-        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").lease(Duration::from_secs(10));
-    let consumer =
-        consumer.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");
+    let listener = desk.listener_at(&through).lease(Duration::from_secs(10));
+    let listener =
+        listener.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");
     for n in 0..300 {
         desk.publish(&format!("k{n}"), "paid").await;
         desk.publish(&format!("k{n}"), "paid").await;
     }
-    let running = Running::counting(&consumer, &engine, &runs);
+    let running = Running::counting(listener, &engine, &runs);
     for cut in 0..10 {
         eventually("it works", async || running.counters.read().acks > cut * 10).await;
         proxy.cut();
@@ -174,8 +162,8 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     };
     eventually("the queues are empty", async || waits().await == 0).await;
     running.stop().await.expect("stopped");
-    // Redelivered messages were done, so a consumer with the same records has nothing left to run.
-    let again = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
+    // Redelivered messages were done, so a listener with the same records has nothing left to run.
+    let again = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
     desk.publish("last", "paid").await;
     again.answered(Reason::Executed, 1).await;
     again.stop().await.expect("stopped");
@@ -190,13 +178,12 @@ async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
     proxy.refuse(true);
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer =
-        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
-    let running = Running::counting(&consumer, &engine, &runs);
+    let listener = desk.listener_at(&through).build().expect("built");
+    let running = Running::counting(listener, &engine, &runs);
     desk.publish("k", "paid").await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
-    // A consumer that waits for its broker can be stopped.
+    // A listener that waits for its broker can be stopped.
     proxy.refuse(true);
     proxy.cut();
     running.stop().await.expect("stopped");

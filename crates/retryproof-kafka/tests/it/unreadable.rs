@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kafka's protocol by hand, for a message that rdkafka cannot publish: a header name that is not
-//! UTF-8.
+//! A message that rdkafka cannot read: a header name that is not UTF-8. No client would publish it
+//! either, so the request is written in Kafka's protocol by hand.
 
 use std::io::{Error, Read, Result, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::{PATIENCE, TOPIC};
+use rdkafka::Message;
+use retryproof_core::listener::{Poison, Reason};
+
+use crate::support::{Mock, PATIENCE, TOPIC, counting, start};
 
 /// `Produce`, version 7: a batch of one record, with one header and a body `{}`, for partition 0.
 pub(crate) fn produce(broker: &str, header: &[u8]) -> Result<()> {
@@ -94,4 +99,30 @@ fn short(length: usize) -> i16 {
 
 fn long(length: usize) -> i32 {
     i32::try_from(length).expect("short")
+}
+
+#[tokio::test]
+async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish_named(b"caf\xe9").await; // rdkafka panics when it reads this name
+    mock.publish(0, "o-2", "{}").await;
+    let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (1, 1));
+
+    let listener = mock.listener().key(|message| {
+        assert!(message.offset() != 2, "the function of the program panics");
+        Some(format!("o-{}", message.offset()))
+    });
+    mock.publish(0, "any", "{}").await;
+    mock.publish(0, "any", "{}").await;
+    let listener = listener.build().expect("built");
+    let counters = listener.counters();
+    let running = start(listener, counting(&mock, &runs));
+    mock.until_committed(0, 4).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (2, 2));
+    assert_eq!(counters.count_of(Reason::Poison(Poison::BadKey)), 1);
 }

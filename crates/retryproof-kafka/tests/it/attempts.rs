@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LST-2 on librdkafka's mock cluster: messages that fail are tried again in place, up to a limit; a
+//! store that is away uses up no attempt.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use retryproof_core::listener::{Reason, Verdict};
+use retryproof_core::{IdempotencyEngine, SharedStore};
+use retryproof_kafka::Delivery;
+use retryproof_memory::MemoryStore;
+use retryproof_testkit::broker::{lease_lost, not_recorded};
+use retryproof_testkit::{FaultStore, Faults, Outage};
+
+use crate::support::{Mock, counting, header, start, until};
+
+#[tokio::test]
+async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_order_is_kept() {
+    let mock = Mock::new(1);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for n in 1..=3 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let listener = mock.listener().max_attempts(3).build().expect("built");
+    let (counters, engine, noted) = (listener.counters(), mock.engine.clone(), Arc::clone(&order));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, noted) = (engine.clone(), Arc::clone(&noted));
+        async move {
+            let offset = delivery.offset();
+            let work = async || {
+                noted.lock().expect("noted").push(offset);
+                assert!(
+                    offset != 1 || noted.lock().expect("noted").len() != 2,
+                    "the second run panics"
+                );
+                if offset == 1 { Err("the printer is on fire") } else { Ok(()) }
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    mock.until_committed(0, 3).await;
+    running.stop().await;
+    assert_eq!(*order.lock().expect("noted"), [0, 1, 1, 1, 2]);
+    let letters = mock.letters(1).await;
+    assert_eq!(header(&letters[0], "retryproof-reason").as_deref(), Some("failed"));
+    assert_eq!((counters.count_of(Reason::Panicked), counters.read().dead_letters), (1, 1));
+}
+
+#[tokio::test]
+async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
+    let faults = Faults::none();
+    let store = FaultStore::new(MemoryStore::new(), faults.clone());
+    let mock = Mock::with(1, IdempotencyEngine::new(SharedStore::new(store)));
+    let runs = Arc::new(AtomicUsize::new(0));
+    faults.begin_outage(Outage::Refuse);
+    for n in 0..3 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let listener = mock.listener().max_attempts(1).build().expect("built");
+    let counters = listener.counters();
+    let running = start(listener, counting(&mock, &runs));
+    until("tried", || counters.count_of(Reason::Store) >= 3).await;
+    faults.end_outage();
+    mock.until_committed(0, 3).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), counters.read().acks), (3, 3));
+    assert_eq!(mock.buried().await, 0);
+}
+
+#[tokio::test]
+async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attempt() {
+    for verdict in [lease_lost(), not_recorded().await] {
+        let mock = Mock::new(1);
+        mock.publish(0, "o-1", "{}").await;
+        let listener = mock.listener().max_attempts(2).build().expect("built");
+        let counters = listener.counters();
+        let running = start(listener, move |_| async move { Ok(verdict) });
+        mock.until_committed(0, 1).await;
+        running.stop().await;
+        let letters = mock.letters(1).await;
+        assert_eq!(
+            header(&letters[0], "retryproof-reason").as_deref(),
+            Some(verdict.reason().as_str())
+        );
+        assert_eq!((counters.read().nacks, counters.read().dead_letters), (1, 1), "{verdict:?}");
+    }
+}

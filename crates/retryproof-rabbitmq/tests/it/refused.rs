@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Settings with which a listener does not start.
+
+use std::future::pending;
+use std::time::Duration;
+
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
+use retryproof_core::listener::Verdict;
+use retryproof_core::{Error, ErrorKind};
+use retryproof_rabbitmq::{RabbitmqListener, RabbitmqListenerBuilder, Topology};
+
+use crate::support::{CANARY, Desk, PATIENCE, url};
+
+async fn refused(listener: &RabbitmqListener) -> Error {
+    listener.run(|_| async { Ok(Verdict::failed()) }, pending()).await.expect_err("refused")
+}
+
+/// A listener with all settings that it needs.
+fn listener(url: &str, queue: &str) -> RabbitmqListenerBuilder {
+    RabbitmqListener::builder(url, queue, "s").dead_letters("q.dead")
+}
+
+#[tokio::test]
+async fn lst_2_a_missing_queue_is_refused_before_the_first_message_and_so_are_missing_dead_letters()
+{
+    let desk = Desk::bare().await;
+    let listener = desk.listener().build().expect("built");
+    let error = refused(&listener).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(
+        error.to_string().contains("no such queue") && error.to_string().contains(&desk.queue),
+        "{error}"
+    );
+    let made = desk.channel.queue_declare(
+        desk.queue.as_str().into(),
+        QueueDeclareOptions::durable(),
+        Default::default(),
+    );
+    made.await.expect("made");
+    let error = refused(&listener).await;
+    assert!(error.to_string().contains(&desk.dead()), "{error}");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_asked_for_ever() {
+    let desk = Desk::bare().await;
+    for queue in [desk.queue.clone(), desk.dead()] {
+        let made = desk.channel.queue_declare(
+            queue.as_str().into(),
+            QueueDeclareOptions::durable(),
+            Default::default(),
+        );
+        made.await.expect("made");
+    }
+    // Another consumer has the queue exclusively.
+    let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
+    let theirs = desk.channel.basic_consume(
+        desk.queue.as_str().into(),
+        "".into(),
+        alone,
+        Default::default(),
+    );
+    let theirs = theirs.await.expect("consuming");
+    let listener = desk.listener().build().expect("built");
+    let error = tokio::time::timeout(PATIENCE, refused(&listener)).await.expect("in time");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("refuses"), "{error}");
+    drop(theirs);
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn id_4_urls_are_refused_without_their_password() {
+    for bad in
+        [format!("amqp://user:{CANARY}@"), format!("http://user:{CANARY}@localhost"), CANARY.into()]
+    {
+        let error = listener(&bad, "q").build().expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
+    }
+    let built = listener(&format!("amqp://user:{CANARY}@localhost"), "q").build().expect("built");
+    assert!(!format!("{built:?}").contains(CANARY));
+    // After a refused login, the listener does not try again.
+    let url = url();
+    let address = url.rsplit_once('@').expect("a server").1;
+    let wrong = listener(&format!("amqp://user:{CANARY}@{address}"), "q").build().expect("built");
+    let error = refused(&wrong).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
+}
+
+#[test]
+fn ctx_2_id_3_a_builder_refuses_what_is_out_of_bounds() {
+    let of = |queue: &str| listener("amqp://localhost", queue);
+    assert!(of("q").build().is_ok());
+    assert!(of("").build().is_err());
+    assert!(of(&"q".repeat(231)).build().is_err());
+    assert!(of("q").dead_letters("").build().is_err());
+    assert!(of("q").prefetch(0).build().is_err());
+    assert!(of("q").max_attempts(0).build().is_err());
+    let error = of("q").lease(Duration::ZERO).build().expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let bare = |scope: &'static str| RabbitmqListener::builder("amqp://localhost", "q", scope);
+    assert!(bare("").dead_letters("q.dead").build().is_err());
+    let error = bare("s").build().expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("no queue for dead letters is set"), "{error}");
+}
+
+#[tokio::test]
+async fn lst_2_a_topology_is_made_once_and_never_over_another() {
+    let desk = Desk::new().await;
+    let topology = Topology::new(&desk.queue);
+    topology.declare(&url()).await.expect("there already");
+    let error = topology.delivery_limit(5).declare(&url()).await.expect_err("another limit");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("other arguments"), "{error}");
+    desk.clean().await;
+}
