@@ -198,7 +198,7 @@ pub(crate) fn wake_up(
         for _ in 0..KEYS {
             let answer = other.hear()?;
             let (key, at) = answer.split_once(' ').ok_or("an answer without a time")?;
-            let since = begun.get(key).ok_or("an answer for nobody")?;
+            let since = begun.get(key).ok_or("an answer without a caller")?;
             let at = at.parse::<i64>().map_err(|_| answer.clone())?;
             delays.push((at - since) as f64 / 1e6);
         }

@@ -26,7 +26,7 @@ pub(crate) fn run() -> Result<Report, String> {
         "The servers and floors of the suites `postgres`, `mariadb` and `redis`, of 10,000 and \
          of five million records in turn. *500 keys*: the same few hundred keys are asked for \
          again and again, as retries do; *any key*: each read goes to a record of the whole \
-         table that nobody has read lately, so it grows with what the processor's and the \
+         table that was not read lately, so it grows with what the processor's and the \
          server's caches hold, the bare read's as the replay's: the row above each replay shows \
          by how much. PostgreSQL keeps its shared buffers of 4 GiB on huge pages where the \
          machine has reserved them (`sysctl vm.nr_hugepages=2300`), as its manual advises: {} \

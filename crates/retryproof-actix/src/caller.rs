@@ -102,7 +102,7 @@ fn current_request() -> Option<HttpRequest> {
 }
 
 fn no_request() -> Caller {
-    tracing::error!("a caller hook of actix was asked about a request that is not actix's");
+    tracing::error!("a caller hook of actix was called for a request that is not actix's");
     let mut response = http::Response::new("the caller is not known");
     *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
     Caller::refuse(response)

@@ -61,7 +61,7 @@ impl Limits {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!(
-                        "a middleware outside keeps the request; actix's limits on bodies stay (said once)"
+                        "a middleware outside keeps the request; actix's limits on bodies stay (logged once)"
                     );
                 });
             }
@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// Of another type, `web::Form` refuses it whatever its length.
+/// Whether the request has the type of a form. `web::Form` refuses any other, whatever its length.
 fn is_form(request: &ServiceRequest) -> bool {
     request.content_type().eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

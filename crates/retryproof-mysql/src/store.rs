@@ -51,8 +51,8 @@ impl MysqlStore {
     /// # Errors
     /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of
     /// another version (STO-3); `Config` for a wrong user, password or database, an invalid table
-    /// name, and a TLS handshake that failed; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
-    /// old; `Unavailable` when it cannot be reached.
+    /// name, and a TLS handshake that failed; `Unexpected` for a missing privilege; `Unsupported`
+    /// for a server that is too old; `Unavailable` when it cannot be reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))
     }
@@ -164,7 +164,8 @@ impl MysqlStore {
         self.executor.read_record(CallPriority::Holder, Statement::Peek, id).await
     }
 
-    /// What is left of the lease with token `seen`; `None` when it has ended or its holder has.
+    /// What is left of the lease with token `seen`; `None` if it has run out, or was completed or
+    /// released.
     async fn remaining_lease(
         &self,
         id: &Identity,

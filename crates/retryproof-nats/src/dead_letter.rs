@@ -128,7 +128,7 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     headers
 }
 
-/// The name under which a server does not act on a header.
+/// The name of a header in a letter. A server acts on some of the original names.
 fn inert(name: &HeaderName) -> HeaderName {
     let text: &str = name.as_ref();
     if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {

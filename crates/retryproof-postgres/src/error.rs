@@ -35,9 +35,8 @@ impl From<Driver> for Failure {
 const TLS: &str =
     "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
 
-/// A driver's error with its kind and what helps. Its source is a copy of the server's code and
-/// first line only, because the details of a constraint quote the row, keys and values included
-/// (ID-4).
+/// A driver's error with its kind and advice. Its source is a copy of the server's code and first
+/// line only, because the details of a constraint quote the row, keys and values included (ID-4).
 pub(crate) fn classify(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),

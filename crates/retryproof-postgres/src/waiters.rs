@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn acq_4_only_announced_records_are_notified() {
         let (holder, waiter) = pair();
-        holder.notify_finished(&id("nobody waits"));
+        holder.notify_finished(&id("no waiters"));
         assert!(holder.next_payload().is_none());
         let subscription = waiter.subscribe(&id("k"));
         waiter.announce(&subscription);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: why a call got no answer, and what helps. This is the only place that translates it
-//! into an error.
+//! [`Failure`]: why a call got no answer, and how it can recover. This is the only place that
+//! translates it into an error.
 //!
 //! No text of the server reaches an error except through [`classify`]: "unknown command" repeats the
 //! arguments, and so a raw key (ID-4).

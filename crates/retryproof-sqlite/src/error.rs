@@ -4,7 +4,7 @@
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// A driver's error with its kind and what helps. The driver's error is kept as the source: SQLite's
+/// A driver's error with its kind and advice. The driver's error is kept as the source: SQLite's
 /// messages name tables and columns, never bound values, and no statement of the store contains a
 /// literal key (ID-4).
 pub(crate) fn classify(error: rusqlite::Error) -> Error {

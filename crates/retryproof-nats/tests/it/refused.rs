@@ -34,7 +34,8 @@ async fn lst_2_a_listener_without_a_place_for_dead_letters_is_refused() {
     let (kind, why) = refused(bare());
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("no subject for dead letters is set"), "{why}");
-    let (kind, why) = refused_at_start(bare().dead_letters(format!("nobody.{}", place.name))).await;
+    let (kind, why) =
+        refused_at_start(bare().dead_letters(format!("no.stream.{}", place.name))).await;
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("no stream takes the subject"), "{why}");
     let (kind, why) = refused_at_start(bare().dead_letters(format!("{}.dead", place.name))).await;

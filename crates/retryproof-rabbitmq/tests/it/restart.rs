@@ -77,7 +77,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     desk.publish("new", "new").await;
     eventually("a new one as well", async || seen.of("new").runs == 1).await;
     let again = AT_WORK as u64 + 1;
-    eventually("those come again whose answers nobody heard", async || {
+    eventually("those whose answers were lost are redelivered", async || {
         running.counters.count_of(Reason::Replayed) >= again
     })
     .await;

@@ -66,7 +66,7 @@ impl PrimaryLocator {
         log_move(from.as_ref(), &to);
     }
 
-    /// Records a report; the previous address if the primary has moved.
+    /// Records a report. Returns the previous address if the primary has moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
         // Every sentinel announces a move.
