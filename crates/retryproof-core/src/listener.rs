@@ -71,7 +71,7 @@ pub use crate::backoff::Backoff;
 pub use attempts::AttemptRules;
 pub use counters::{VerdictCounters, VerdictCounts};
 pub use guarded::{HandlerFuture, guarded};
-pub use message::{AnyDelivery, MessageCall, MessageSettings, json};
+pub use message::{AnyDelivery, MessageCall, MessageOptions, MessageSettings, json};
 pub use verdict::{Poison, Reason, Verdict};
 pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 

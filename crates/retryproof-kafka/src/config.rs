@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 use rdkafka::message::OwnedMessage;
-use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
+use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, header};
@@ -35,10 +35,7 @@ pub struct KafkaListenerBuilder {
     scope: Result<Scope>,
     key_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
-    ttl: Option<Duration>,
-    lease: Option<Duration>,
-    wait_timeout: Duration,
-    any_body: bool,
+    messages: MessageOptions,
     partition_prefetch: usize,
     partition_concurrency: usize,
     max_attempts: u32,
@@ -77,10 +74,7 @@ impl KafkaListenerBuilder {
             scope: scope.into_scope(),
             key_of: None,
             dead_letters: None,
-            ttl: None,
-            lease: None,
-            wait_timeout: Duration::ZERO,
-            any_body: false,
+            messages: MessageOptions::default(),
             partition_prefetch: 100,
             partition_concurrency: 1,
             max_attempts: 5,
@@ -117,7 +111,7 @@ impl KafkaListenerBuilder {
     /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
     /// with another body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
-        self.any_body = true;
+        self.messages.any_body = true;
         self
     }
 
@@ -125,21 +119,21 @@ impl KafkaListenerBuilder {
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in its topic and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.messages.ttl = Some(ttl);
         self
     }
 
     /// How long the messages of a listener that was killed stay in flight, as
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.messages.lease = Some(lease);
         self
     }
 
     /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
     /// delayed at once (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.wait_timeout = timeout;
+        self.messages.wait_timeout = timeout;
         self
     }
 
@@ -180,12 +174,7 @@ impl KafkaListenerBuilder {
 
     /// Checks the settings.
     pub(crate) fn check(self) -> Result<Settings> {
-        let messages = MessageSettings::new(self.scope?)
-            .ttl(self.ttl)
-            .lease(self.lease)
-            .wait_timeout(self.wait_timeout)
-            .any_body(self.any_body);
-        messages.check()?;
+        let messages = MessageSettings::new(self.scope?, self.messages)?;
         let key_of = self.key_of.ok_or_else(|| {
             invalid_setting("no key is set: call `.key_header(\"event-id\")` or `.key(..)`")
         })?;

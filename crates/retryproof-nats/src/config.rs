@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::Message;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
-use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
+use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, header};
@@ -26,10 +26,7 @@ pub struct NatsListenerBuilder {
     scope: Result<Scope>,
     key_of: Arc<KeyOf>,
     dead_letters: Option<String>,
-    ttl: Option<Duration>,
-    lease: Option<Duration>,
-    wait_timeout: Duration,
-    any_body: bool,
+    messages: MessageOptions,
     prefetch: usize,
     concurrency: usize,
     max_parked: usize,
@@ -79,10 +76,7 @@ impl NatsListenerBuilder {
             // Publishers set it for the stream's own duplicate check.
             key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
             dead_letters: None,
-            ttl: None,
-            lease: None,
-            wait_timeout: Duration::ZERO,
-            any_body: false,
+            messages: MessageOptions::default(),
             prefetch: 100,
             concurrency: 16,
             max_parked: 500,
@@ -119,7 +113,7 @@ impl NatsListenerBuilder {
     /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
     /// with another body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
-        self.any_body = true;
+        self.messages.any_body = true;
         self
     }
 
@@ -127,21 +121,21 @@ impl NatsListenerBuilder {
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in its stream and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.messages.ttl = Some(ttl);
         self
     }
 
     /// How long the messages of a listener that was killed stay in flight, as
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.messages.lease = Some(lease);
         self
     }
 
     /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
     /// parked at once (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.wait_timeout = timeout;
+        self.messages.wait_timeout = timeout;
         self
     }
 
@@ -197,12 +191,7 @@ impl NatsListenerBuilder {
 
     /// Checks the settings, also against those of the consumer.
     pub(crate) fn check(self) -> Result<Settings> {
-        let messages = MessageSettings::new(self.scope?)
-            .ttl(self.ttl)
-            .lease(self.lease)
-            .wait_timeout(self.wait_timeout)
-            .any_body(self.any_body);
-        messages.check()?;
+        let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;
         if config.ack_policy != AckPolicy::Explicit {
             return Err(invalid_setting(

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::listener::{AttemptRules, Backoff, MessageSettings};
+use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, Message};
@@ -26,10 +26,7 @@ pub struct RabbitmqListenerBuilder {
     scope: Result<Scope>,
     key_of: Arc<KeyOf>,
     dead_letters: Option<String>,
-    ttl: Option<Duration>,
-    lease: Option<Duration>,
-    wait_timeout: Duration,
-    any_body: bool,
+    messages: MessageOptions,
     /// The same as `concurrency` unless set.
     prefetch: Option<u16>,
     concurrency: usize,
@@ -60,10 +57,7 @@ impl RabbitmqListenerBuilder {
             scope: scope.into_scope(),
             key_of: Arc::new(|message| message.message_id().map(str::to_owned)),
             dead_letters: None,
-            ttl: None,
-            lease: None,
-            wait_timeout: Duration::ZERO,
-            any_body: false,
+            messages: MessageOptions::default(),
             prefetch: None,
             concurrency: 16,
             max_attempts: 20,
@@ -99,7 +93,7 @@ impl RabbitmqListenerBuilder {
     /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
     /// with another body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
-        self.any_body = true;
+        self.messages.any_body = true;
         self
     }
 
@@ -107,21 +101,21 @@ impl RabbitmqListenerBuilder {
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.messages.ttl = Some(ttl);
         self
     }
 
     /// How long the messages of a listener that was killed stay in flight, as
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.messages.lease = Some(lease);
         self
     }
 
     /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
     /// delayed at once (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.wait_timeout = timeout;
+        self.messages.wait_timeout = timeout;
         self
     }
 
@@ -174,12 +168,7 @@ impl RabbitmqListenerBuilder {
 
     /// Checks the settings.
     pub(crate) fn check(self) -> Result<Settings> {
-        let messages = MessageSettings::new(self.scope?)
-            .ttl(self.ttl)
-            .lease(self.lease)
-            .wait_timeout(self.wait_timeout)
-            .any_body(self.any_body);
-        messages.check()?;
+        let messages = MessageSettings::new(self.scope?, self.messages)?;
         let dead_letters = self.dead_letters.ok_or_else(|| {
             invalid_setting(
                 "no queue for dead letters is set: call `.dead_letters(\"orders.paid.dead\")`",

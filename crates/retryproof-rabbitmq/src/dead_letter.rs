@@ -105,7 +105,7 @@ mod tests {
     use std::sync::Arc;
 
     use retryproof_core::listener::dead_letter::TooLarge;
-    use retryproof_core::listener::{MessageSettings, Poison, Verdict};
+    use retryproof_core::listener::{MessageOptions, MessageSettings, Poison, Verdict};
     use retryproof_core::{Error, Rejected, Scope};
 
     use super::*;
@@ -119,7 +119,8 @@ mod tests {
     }
 
     fn delivery(properties: BasicProperties) -> Delivery {
-        let settings = MessageSettings::new(Scope::new("tests").expect("a scope"));
+        let scope = Scope::new("tests").expect("a scope");
+        let settings = MessageSettings::new(scope, MessageOptions::default()).expect("valid");
         Delivery::new(message(properties), Arc::new(settings), &|_| None)
     }
 

@@ -26,50 +26,37 @@ pub trait AnyDelivery: Clone + Send + 'static {
     fn context(&self) -> Result<IdempotencyContext, Poison>;
 }
 
-/// The settings of the calls that handle a listener's messages.
+/// What a program sets for the calls that handle its messages. Unset, lease and ttl are those of the
+/// scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct MessageOptions {
+    /// As [`ContextBuilder::ttl`].
+    pub ttl: Option<Duration>,
+    /// As [`ContextBuilder::lease`].
+    pub lease: Option<Duration>,
+    /// As [`ContextBuilder::wait_timeout`].
+    pub wait_timeout: Duration,
+    /// Whether a message with a known key is a redelivery whatever its body.
+    pub any_body: bool,
+}
+
+/// The scope and the checked options of a listener.
 #[derive(Debug, Clone)]
 pub struct MessageSettings {
     scope: Scope,
-    ttl: Option<Duration>,
-    lease: Option<Duration>,
-    wait_timeout: Duration,
-    any_body: bool,
+    options: MessageOptions,
 }
 
 impl MessageSettings {
-    /// Calls in this scope, with its configured lease and ttl, a wait timeout of zero (LST-1) and
-    /// the fingerprint of the body (FP-1).
-    #[must_use]
-    pub fn new(scope: Scope) -> Self {
-        Self { scope, ttl: None, lease: None, wait_timeout: Duration::ZERO, any_body: false }
-    }
-
-    /// Sets the ttl; see [`ContextBuilder::ttl`].
-    #[must_use]
-    pub fn ttl(mut self, ttl: Option<Duration>) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// Sets the lease; see [`ContextBuilder::lease`].
-    #[must_use]
-    pub fn lease(mut self, lease: Option<Duration>) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Sets the wait timeout; see [`ContextBuilder::wait_timeout`].
-    #[must_use]
-    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.wait_timeout = timeout;
-        self
-    }
-
-    /// Whether a message with a known key is a redelivery whatever its body.
-    #[must_use]
-    pub fn any_body(mut self, any: bool) -> Self {
-        self.any_body = any;
-        self
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// `Invalid` for a duration out of bounds (CTX-2).
+    pub fn new(scope: Scope, options: MessageOptions) -> Result<Self> {
+        let settings = Self { scope, options };
+        settings.context_builder("any", b"").build()?;
+        Ok(settings)
     }
 
     /// The scope.
@@ -78,24 +65,16 @@ impl MessageSettings {
         &self.scope
     }
 
-    /// Checks the durations.
-    ///
-    /// # Errors
-    /// `Invalid` for one out of bounds (CTX-2).
-    pub fn check(&self) -> Result<()> {
-        self.context_builder("any", b"").build().map(drop)
-    }
-
     fn context_builder(&self, key: &str, payload: &[u8]) -> ContextBuilder {
-        let mut builder =
-            IdempotencyContext::builder(&self.scope, key).wait_timeout(self.wait_timeout);
-        if let Some(ttl) = self.ttl {
+        let MessageOptions { ttl, lease, wait_timeout, any_body } = self.options;
+        let mut builder = IdempotencyContext::builder(&self.scope, key).wait_timeout(wait_timeout);
+        if let Some(ttl) = ttl {
             builder = builder.ttl(ttl);
         }
-        if let Some(lease) = self.lease {
+        if let Some(lease) = lease {
             builder = builder.lease(lease);
         }
-        if self.any_body { builder } else { builder.fingerprint(body_fingerprint(payload)) }
+        if any_body { builder } else { builder.fingerprint(body_fingerprint(payload)) }
     }
 }
 
@@ -174,13 +153,15 @@ pub fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Poison> {
 mod tests {
     use super::*;
 
-    fn call(find_key: impl FnOnce() -> Option<String>) -> MessageCall {
+    fn call(options: MessageOptions, find_key: impl FnOnce() -> Option<String>) -> MessageCall {
         let scope = Scope::new("orders.paid").expect("a scope");
-        MessageCall::new(Arc::new(MessageSettings::new(scope)), find_key)
+        let settings = MessageSettings::new(scope, options).expect("valid");
+        MessageCall::new(Arc::new(settings), find_key)
     }
 
     #[test]
     fn lst_2_a_key_function_that_panics_or_finds_no_valid_key_affects_its_message_only() {
+        let call = |find_key: fn() -> Option<String>| call(MessageOptions::default(), find_key);
         assert_eq!(call(|| None).context(b"").map(drop), Err(Poison::NoKey));
         assert_eq!(call(|| Some(" ".into())).context(b"").map(drop), Err(Poison::BadKey));
         let panicked = call(|| panic!("planted"));
@@ -190,20 +171,19 @@ mod tests {
 
     #[test]
     fn fp_1_the_body_is_part_of_the_context_unless_any_body_will_do() {
-        let known = call(|| Some("o-1".into()));
-        let fingerprint = |call: &MessageCall, body: &[u8]| {
-            call.context(body).expect("a context").fingerprint().copied()
+        let fingerprint = |any_body, body: &[u8]| {
+            let options = MessageOptions { any_body, ..MessageOptions::default() };
+            let context = call(options, || Some("o-1".into())).context(body);
+            context.expect("a context").fingerprint().copied()
         };
-        assert_ne!(fingerprint(&known, b"1 EUR"), fingerprint(&known, b"9 EUR"));
-        let settings = Arc::new((*known.settings).clone().any_body(true));
-        let any = MessageCall { settings, ..known };
-        assert_eq!(fingerprint(&any, b"1 EUR"), None);
+        assert_ne!(fingerprint(false, b"1 EUR"), fingerprint(false, b"9 EUR"));
+        assert_eq!(fingerprint(true, b"1 EUR"), None);
     }
 
     #[test]
     fn ctx_2_durations_out_of_bounds_are_refused() {
-        let settings = MessageSettings::new(Scope::new("s").expect("a scope"));
-        assert!(settings.check().is_ok());
-        assert!(settings.lease(Some(Duration::ZERO)).check().is_err());
+        let lease = Some(Duration::ZERO);
+        let options = MessageOptions { lease, ..MessageOptions::default() };
+        assert!(MessageSettings::new(Scope::new("s").expect("a scope"), options).is_err());
     }
 }
