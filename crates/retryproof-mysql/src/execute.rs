@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Executor`]: one operation on the server: one round trip where nothing is in its way, else time
-//! limit, retry, and replacement of a dead connection.
+//! [`Executor`]: one operation on the server, usually in one round trip. It has a time limit,
+//! repeats a statement that conflicted, and replaces a dead connection.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -159,7 +159,7 @@ pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
 
-/// Whether the connection is unusable, and probably all that are as old.
+/// Whether the connection is unusable; then all older ones probably are too.
 pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {
         Driver::Database(_) => code(error).is_some_and(|code| {

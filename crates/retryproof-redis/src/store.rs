@@ -102,8 +102,8 @@ impl RedisStore {
         })
     }
 
-    /// What is left of the lease with token `seen`; `None` when it has ended or its holder has. The
-    /// value is not read.
+    /// What is left of the lease with token `seen`; `None` if it has run out, or was completed or
+    /// released. The value is not read.
     async fn remaining_lease(
         &self,
         key: &[u8],
