@@ -5,8 +5,9 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use retryproof_core::config::{CONNECTION_BOUNDS, is_store_name};
+use retryproof_core::config::CONNECTION_BOUNDS;
 use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_mysql::MySqlConnectOptions;
 
@@ -179,17 +180,7 @@ impl MysqlConfig {
 
     /// The validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
-        valid_table(&self.table)
-    }
-}
-
-/// `name`, if it is valid as a table name.
-pub(crate) fn valid_table(name: &str) -> Result<&str> {
-    if is_store_name(name) {
-        Ok(name)
-    } else {
-        Err(Error::new(ErrorKind::Config, "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47}")
-            .with("table", format_args!("{name:?}")))
+        table_name(&self.table)
     }
 }
 
@@ -228,16 +219,6 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "mysql://user:geheim@localhost:3307/db";
-
-    #[test]
-    fn sto_3_table_names_are_validated() {
-        for good in ["r", "_", "Records_2", "select", &"r".repeat(48)] {
-            assert!(valid_table(good).is_ok(), "{good}");
-        }
-        for bad in ["", "1r", "r-s", "r s", "r;", "r`", "r.s", "é", &"r".repeat(49)] {
-            assert!(valid_table(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn cfg_1_url_form_names_server_table_and_connections() {

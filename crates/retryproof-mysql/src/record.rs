@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::{Blob, Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
+use retryproof_core::{Blob, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
+use retryproof_store_kit::unreadable;
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
@@ -117,12 +118,4 @@ fn bytes(row: &MySqlRow, at: usize) -> Option<&[u8]> {
 /// An integer column; an error names `field`.
 pub(crate) fn integer(row: &MySqlRow, at: usize, field: &'static str) -> Result<i64> {
     row.try_get(at).map_err(|_| unreadable(field))
-}
-
-pub(crate) fn unreadable(field: &'static str) -> Error {
-    Error::corrupt(
-        "the row of the record holds a value that this version does not write; look at it, or \
-         delete it by hand",
-    )
-    .with("field", field)
 }

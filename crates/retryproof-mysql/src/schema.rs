@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_store_kit::{Schema, table_name};
 use tokio::time::timeout;
 
-use crate::config::{DEFAULT_TABLE, MysqlConfig, valid_table};
+use crate::config::{DEFAULT_TABLE, MysqlConfig};
 use crate::connection::{Connection, ResultKind};
 use crate::error::{Failure, classify};
 use crate::record::integer;
 
-/// The schema version that this code reads and writes.
-const VERSION: i64 = 1;
-
-/// The shipped migrations, oldest first; each index is the version that it migrates from.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
+const SCHEMA: Schema = Schema {
+    migrations: &[include_str!("../migrations/V1__records.sql")],
+    migrate: "MysqlConfig::migrate()",
+};
 
 /// How long `migrate()` waits for another migration of the same tables, in seconds.
 const LOCK_TIMEOUT: i64 = 60;
@@ -31,7 +31,7 @@ const UNLOCK: &str =
 
 /// Reads the version row, and touches the table of records: if that one is missing, the schema is
 /// missing, whatever the version row says.
-const SCHEMA: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
+const READ_VERSION: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
      FROM `retryproof_records_meta` WHERE name='schema'";
 
 /// The schema as plain SQL, for your own migrator: it creates the tables under this name and writes
@@ -40,7 +40,7 @@ const SCHEMA: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WH
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
 pub fn schema_sql(table: &str) -> Result<String> {
-    Ok(MIGRATIONS[0].replace(DEFAULT_TABLE, valid_table(table)?))
+    Ok(SCHEMA.migrations.join("\n").replace(DEFAULT_TABLE, table_name(table)?))
 }
 
 impl MysqlConfig {
@@ -87,11 +87,7 @@ impl MysqlConfig {
 }
 
 async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    let found = version(connection, table).await?.unwrap_or(0);
-    if found > VERSION {
-        return Err(newer(found).into());
-    }
-    for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+    for script in SCHEMA.pending(version(connection, table).await?)? {
         // In MySQL each of these statements commits by itself. Each may run twice, and the version
         // row comes last.
         connection.run_script(script.replace(DEFAULT_TABLE, table)).await?;
@@ -101,29 +97,12 @@ async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> 
 
 /// Refuses a schema that this code cannot work with (STO-3).
 pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    Err(match version(connection, table).await? {
-        Some(VERSION) => return Ok(()),
-        Some(found) if found > VERSION => newer(found),
-        Some(found) => Error::new(
-            ErrorKind::Schema,
-            "the store's schema has an older version; call `retryproof::migrate(url)` \
-             (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
-        )
-        .with("found", found)
-        .with("expected", VERSION),
-        None => Error::new(
-            ErrorKind::Schema,
-            "the database has no tables of the store yet; call `retryproof::migrate(url)` once \
-             (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
-        )
-        .with("table", table),
-    }
-    .into())
+    Ok(SCHEMA.check(version(connection, table).await?, table)?)
 }
 
 /// The version row; `None` without the tables or the row.
 async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>, Failure> {
-    let sql = Arc::from(SCHEMA.replace(DEFAULT_TABLE, table));
+    let sql = Arc::from(READ_VERSION.replace(DEFAULT_TABLE, table));
     let found = match connection.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify) {
         Ok(found) => found,
         Err(failure) if failure.error.kind() == ErrorKind::Schema => return Ok(None),
@@ -133,16 +112,6 @@ async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>
         Some(row) => Ok(Some(integer(row, 0, "value")?)),
         None => Ok(None),
     }
-}
-
-fn newer(found: i64) -> Error {
-    Error::new(
-        ErrorKind::Schema,
-        "a newer retryproof created the store's schema; run that version, or name another table and \
-         call `retryproof::migrate(url)`",
-    )
-    .with("found", found)
-    .with("expected", VERSION)
 }
 
 /// How long each check at connect may take, not counting the opening of the connection.

@@ -5,8 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use retryproof_core::config::{CONNECTION_BOUNDS, Pooler, is_store_name};
+use retryproof_core::config::{CONNECTION_BOUNDS, Pooler};
 use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
 
@@ -230,16 +231,7 @@ impl PostgresConfig {
 
     /// The validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
-        validated(&self.table)
-    }
-}
-
-pub(crate) fn validated(name: &str) -> Result<&str> {
-    if is_store_name(name) {
-        Ok(name)
-    } else {
-        Err(Error::new(ErrorKind::Config, "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47}")
-            .with("table", format_args!("{name:?}")))
+        table_name(&self.table)
     }
 }
 
@@ -263,16 +255,6 @@ impl fmt::Debug for PostgresConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sto_3_table_names_are_validated() {
-        for good in ["r", "_", "Records_2", &"r".repeat(48)] {
-            assert!(validated(good).is_ok(), "{good}");
-        }
-        for bad in ["", "1r", "r-s", "r s", "r;", "r\"", "é", "a.b", &"r".repeat(49)] {
-            assert!(validated(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn cfg_1_url_form_names_server_table_and_pooler() {

@@ -6,7 +6,8 @@ pub(crate) mod hash;
 
 use std::time::Duration;
 
-use retryproof_core::{Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
+use retryproof_core::{FencingToken, Fingerprint, OwnerId, Result, StoredResult};
+use retryproof_store_kit::unreadable;
 use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
@@ -122,12 +123,4 @@ where
         + sqlx_core::types::Type<sqlx_postgres::Postgres>,
 {
     row.try_get(at).map_err(|_| unreadable(name))
-}
-
-pub(crate) fn unreadable(field: &'static str) -> Error {
-    Error::corrupt(
-        "the record holds a value that this version does not write; inspect it, or delete it by \
-         hand",
-    )
-    .with("field", field)
 }

@@ -3,20 +3,20 @@
 //! store is used (STO-3).
 
 use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_store_kit::{Schema, table_name};
 use sqlx_core::connection::Connection as _;
 use sqlx_core::row::Row as _;
 use sqlx_postgres::PgConnection;
 
-use crate::config::{DEFAULT_TABLE, PostgresConfig, validated};
+use crate::config::{DEFAULT_TABLE, PostgresConfig};
 use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres, open};
 use crate::error::{classify, is_missing_table};
 use crate::record::hash::pair_hash;
 
-/// The schema version that this code reads and writes.
-const VERSION: i64 = 1;
-
-/// The shipped migrations, oldest first; the index of each is the version that it updates.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
+const SCHEMA: Schema = Schema {
+    migrations: &[include_str!("../migrations/V1__records.sql")],
+    migrate: "PostgresConfig::migrate()",
+};
 
 /// A function of the schema. It has no version: its body and settings are compared with those in
 /// the database.
@@ -78,8 +78,9 @@ impl Function {
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
-    let table = validated(table)?;
-    let scripts = MIGRATIONS.into_iter().chain(FUNCTIONS.iter().map(|function| function.script));
+    let table = table_name(table)?;
+    let functions = FUNCTIONS.iter().map(|function| function.script);
+    let scripts = SCHEMA.migrations.iter().copied().chain(functions);
     Ok(scripts.collect::<Vec<_>>().join("\n").replace(DEFAULT_TABLE, table))
 }
 
@@ -126,11 +127,8 @@ impl PostgresConfig {
         execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))
             .await
             .map_err(fail)?;
-        let found = version(&mut conn, table).await.map_err(fail)?.unwrap_or(0);
-        if found > VERSION {
-            return Err(newer(found));
-        }
-        for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+        let found = version(&mut conn, table).await.map_err(fail)?;
+        for script in SCHEMA.pending(found)? {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
         // Compared first: a user that may not create anything can then call this too, after another
@@ -206,28 +204,16 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
              primary",
         ));
     }
-    match version(conn, table).await {
-        Ok(Some(VERSION)) => {
-            for function in FUNCTIONS {
-                if function.found(conn, table).await.map_err(unreadable)?.is_none() {
-                    return Err(missing(table));
-                }
-            }
-        }
-        Ok(Some(found)) if found > VERSION => return Err(newer(found)),
-        Ok(Some(found)) => {
-            return Err(Error::new(
-                ErrorKind::Schema,
-                "the store's schema has an older version; call `retryproof::migrate(url)` \
-                 (`PostgresConfig::migrate()` where only this crate is used), or apply the \
-                 shipped SQL",
-            )
-            .with("found", found)
-            .with("expected", VERSION));
-        }
-        Ok(None) => return Err(missing(table)),
-        Err(error) if is_missing_table(&error) => return Err(missing(table)),
+    let found = match version(conn, table).await {
+        Ok(found) => found,
+        Err(error) if is_missing_table(&error) => None,
         Err(error) => return Err(classify(&error)),
+    };
+    SCHEMA.check(found, table)?;
+    for function in FUNCTIONS {
+        if function.found(conn, table).await.map_err(unreadable)?.is_none() {
+            return Err(SCHEMA.missing(table));
+        }
     }
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(
@@ -239,23 +225,4 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         .with("table", table));
     }
     Ok(ServerInfo { reads_committed: facts.try_get(2).map_err(unreadable)? })
-}
-
-fn missing(table: &str) -> Error {
-    Error::new(
-        ErrorKind::Schema,
-        "tables or functions of the store are missing in the database; call \
-         `retryproof::migrate(url)` once (`PostgresConfig::migrate()` where only this crate is \
-         used), or apply the shipped SQL",
-    )
-    .with("table", table)
-}
-
-fn newer(found: i64) -> Error {
-    Error::new(
-        ErrorKind::Schema,
-        "a newer retryproof created the store's schema; run that version, or name another table",
-    )
-    .with("found", found)
-    .with("expected", VERSION)
 }

@@ -12,10 +12,8 @@ use parking_lot::Mutex;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
-use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
-};
-use retryproof_store_kit::{CompletedHint, wait_for_change};
+use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use retryproof_store_kit::{CompletedHint, too_large, wait_for_change};
 use tokio::time::{Instant, timeout};
 
 use crate::config::PostgresConfig;
@@ -58,11 +56,11 @@ impl PostgresStore {
     /// then on.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3);
-    /// [`ErrorKind::Config`] for an invalid table name, a wrong user or password, a database that
-    /// does not exist, or a TLS handshake that failed; [`ErrorKind::Unexpected`] for a missing privilege;
-    /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server
-    /// cannot be reached, accepts no more connections, or is a standby.
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of another
+    /// version (STO-3); `Config` for an invalid table name, a wrong user or password, a database that
+    /// does not exist, or a TLS handshake that failed; `Unexpected` for a missing privilege;
+    /// `Unsupported` before PostgreSQL 12; `Unavailable` when the server cannot be reached, accepts no
+    /// more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
@@ -198,12 +196,7 @@ impl PostgresStore {
         done: &Completion,
     ) -> Result<FencedWrite> {
         if done.value.len() > self.config.max_value {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "the value is larger than the store accepts",
-            )
-            .with("bytes", done.value.len())
-            .with("limit", self.config.max_value));
+            return Err(too_large(done.value.len(), self.config.max_value));
         }
         let deadline = self.executor.deadline();
         let written = match self.batcher.submit(id, owner, done, deadline).await {

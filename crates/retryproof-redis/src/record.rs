@@ -18,9 +18,9 @@
 use std::time::Duration;
 
 use retryproof_core::{
-    Blob, Error, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result,
-    StoredResult,
+    Blob, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
 };
+use retryproof_store_kit::unreadable;
 
 /// Bytes before the fingerprint.
 pub(crate) const HEADER: usize = 51;
@@ -167,14 +167,6 @@ pub(crate) fn decimal(bytes: &[u8], field: &'static str) -> Result<u64> {
         number.checked_mul(10)?.checked_add(u64::from(digit))
     };
     bytes.iter().try_fold(0, next).ok_or_else(|| unreadable(field))
-}
-
-pub(crate) fn unreadable(field: &'static str) -> Error {
-    Error::corrupt(
-        "the key of the record holds a value that this version does not write; look at it, or \
-         delete it by hand",
-    )
-    .with("field", field)
 }
 
 #[cfg(test)]

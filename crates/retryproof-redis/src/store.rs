@@ -9,10 +9,9 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
 };
 use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
-    StoredResult,
+    Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
 };
-use retryproof_store_kit::CompletedHint;
+use retryproof_store_kit::{CompletedHint, too_large, unreadable};
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
@@ -20,7 +19,7 @@ use crate::error::{Failure, Recovery};
 use crate::execute::{Executor, unexpected_answer};
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::sentinel_watchers::SentinelWatchers;
-use crate::record::{self, Header, RecordPhase, decimal, millis, stored_result, unreadable};
+use crate::record::{self, Header, RecordPhase, decimal, millis, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
@@ -47,10 +46,10 @@ impl RedisStore {
     /// connection is opened again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for an invalid prefix, a wrong user or password, or a TLS handshake
-    /// that failed; [`ErrorKind::Unavailable`] when no server answers, or only a replica;
-    /// [`ErrorKind::Unsupported`] for a cluster, an old server, or TLS without the feature;
-    /// [`ErrorKind::Unexpected`] for a missing right.
+    /// By its [kind](retryproof_core::ErrorKind): `Config` for an invalid prefix, a wrong user or
+    /// password, or a TLS handshake that failed; `Unavailable` when no server answers, or only a
+    /// replica; `Unsupported` for a cluster, an old server, or TLS without the feature; `Unexpected`
+    /// for a missing right.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
@@ -227,14 +226,8 @@ impl IdempotencyStore for RedisStore {
         done: &Completion,
     ) -> Result<FencedWrite> {
         if done.value.len() > self.max_value {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "the value is larger than the store accepts",
-            )
-            .with("bytes", done.value.len())
-            .with("limit", self.max_value)
-            .during("complete")
-            .for_identity(id));
+            let error = too_large(done.value.len(), self.max_value);
+            return Err(error.during("complete").for_identity(id));
         }
         let call = self.executor.scripts().complete(&self.key(id), owner, done);
         let written = |answer: &Value| matches!(answer, Value::Int(1 | 2));

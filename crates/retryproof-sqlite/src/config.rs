@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::config::{Synchronous, is_store_name};
+use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_store_kit::table_name;
 
 /// The default name of the table of records. Its second table and its index append `_meta` and
 /// `_purge` to it.
@@ -160,17 +161,11 @@ impl SqliteConfig {
 }
 
 pub(crate) fn validated(name: &str) -> Result<&str> {
-    let has_reserved_prefix =
-        name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
-    if is_store_name(name) && !has_reserved_prefix {
-        Ok(name)
-    } else {
-        Err(Error::new(
-            ErrorKind::Config,
-            "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47} and not begin with `sqlite_`",
-        )
-        .with("table", format_args!("{name:?}")))
+    if name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
+        return Err(Error::new(ErrorKind::Config, "no table name may begin with `sqlite_`")
+            .with("table", format_args!("{name:?}")));
     }
+    table_name(name)
 }
 
 impl fmt::Debug for SqliteConfig {

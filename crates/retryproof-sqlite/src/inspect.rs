@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{Error, ErrorKind, FencingToken, Identity, Result};
+use retryproof_core::{Error, FencingToken, Identity, Result};
+use retryproof_store_kit::unreadable;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -90,12 +91,7 @@ fn summary(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Opti
     let state = match state {
         IN_PROGRESS => RecordState::InProgress,
         COMPLETE => RecordState::Complete,
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "the record has a state that this version does not write",
-            ));
-        }
+        _ => return Err(unreadable("state")),
     };
     let remaining = u64::try_from(expires_at.saturating_sub(now)).ok().filter(|&us| us > 0);
     Ok(Some(RecordSummary::new(

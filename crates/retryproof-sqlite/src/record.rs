@@ -8,6 +8,7 @@ use std::time::Duration;
 use retryproof_core::{
     Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
 };
+use retryproof_store_kit::unreadable;
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 
@@ -117,12 +118,4 @@ fn integer(row: &Row<'_>, at: usize, name: &'static str) -> Result<i64> {
         Some(ValueRef::Integer(value)) => Ok(value),
         _ => Err(unreadable(name)),
     }
-}
-
-fn unreadable(field: &'static str) -> Error {
-    Error::corrupt(
-        "the record holds a value that this version does not write; inspect it, or delete it by \
-         hand",
-    )
-    .with("field", field)
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The shipped schema, [`SqliteConfig::migrate`], and the check of the schema version (STO-3).
 
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::Result;
+use retryproof_store_kit::Schema;
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::config::{DEFAULT_TABLE, SqliteConfig, validated};
 use crate::connection::{self, retry_while_locked};
 
-/// The schema version that this code reads and writes.
-const VERSION: i64 = 1;
-
-/// The shipped migrations, oldest first; the index of each is the version that it updates.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
+const SCHEMA: Schema = Schema {
+    migrations: &[include_str!("../migrations/V1__records.sql")],
+    migrate: "SqliteConfig::migrate()",
+};
 
 /// Reads the version row (STO-3).
 const READ_VERSION: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
@@ -20,9 +20,9 @@ const READ_VERSION: &str = "SELECT value FROM retryproof_records_meta WHERE name
 /// writes the version row. Run it inside a transaction.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] if the name is invalid (STO-3).
+/// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if the name is invalid (STO-3).
 pub fn schema_sql(table: &str) -> Result<String> {
-    Ok(MIGRATIONS.join("\n").replace(DEFAULT_TABLE, validated(table)?))
+    Ok(SCHEMA.migrations.join("\n").replace(DEFAULT_TABLE, validated(table)?))
 }
 
 impl SqliteConfig {
@@ -32,8 +32,8 @@ impl SqliteConfig {
     /// step. No other call creates a table (STO-3).
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise those of
-    /// [`SqliteStore::open`](crate::SqliteStore::open).
+    /// [`ErrorKind::Schema`](retryproof_core::ErrorKind::Schema) if a newer version of this library
+    /// created the tables; otherwise those of [`SqliteStore::open`](crate::SqliteStore::open).
     pub fn migrate(&self) -> Result<()> {
         self.try_migrate().map_err(|error| error.during("migrate"))
     }
@@ -47,11 +47,11 @@ impl SqliteConfig {
 
 fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, rusqlite::Error> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = version(&tx, table)?.unwrap_or(0);
-    if found > VERSION {
-        return Ok(Err(newer(found)));
-    }
-    for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+    let pending = match SCHEMA.pending(version(&tx, table)?) {
+        Ok(pending) => pending,
+        Err(newer) => return Ok(Err(newer)),
+    };
+    for script in pending {
         tx.execute_batch(&script.replace(DEFAULT_TABLE, table))?;
     }
     tx.commit()?;
@@ -63,23 +63,7 @@ pub(crate) fn check(
     conn: &Connection,
     table: &str,
 ) -> std::result::Result<Result<()>, rusqlite::Error> {
-    Ok(match version(conn, table)? {
-        Some(VERSION) => Ok(()),
-        Some(found) if found > VERSION => Err(newer(found)),
-        Some(found) => Err(Error::new(
-            ErrorKind::Schema,
-            "the store's schema has an older version; call `retryproof::migrate(url)` \
-             (`SqliteConfig::migrate()` where only this crate is used), or apply the shipped SQL",
-        )
-        .with("found", found)
-        .with("expected", VERSION)),
-        None => Err(Error::new(
-            ErrorKind::Schema,
-            "the database has no tables of the store yet; call `retryproof::migrate(url)` once \
-             (`SqliteConfig::migrate()` where only this crate is used), or apply the shipped SQL",
-        )
-        .with("table", table)),
-    })
+    Ok(SCHEMA.check(version(conn, table)?, table))
 }
 
 /// The version row; `None` without the table or the row.
@@ -97,14 +81,4 @@ fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, r
         Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn newer(found: i64) -> Error {
-    Error::new(
-        ErrorKind::Schema,
-        "a newer retryproof created the store's schema; run that version, or name another table and \
-         call `retryproof::migrate(url)`",
-    )
-    .with("found", found)
-    .with("expected", VERSION)
 }

@@ -11,10 +11,8 @@ use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
-use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
-};
-use retryproof_store_kit::wait_for_change;
+use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use retryproof_store_kit::{too_large, wait_for_change};
 use rusqlite::limits::Limit;
 use tokio::time::Instant;
 
@@ -66,11 +64,11 @@ impl SqliteStore {
     /// call it at start-up.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the file or the tables are missing or of another version (STO-3);
-    /// [`ErrorKind::Config`] for a directory that does not exist or an invalid table name;
-    /// [`ErrorKind::Unexpected`] for a file that may not be read or written; [`ErrorKind::Corrupt`]
-    /// for a file that is not a database; [`ErrorKind::Unsupported`] if the file cannot use WAL;
-    /// [`ErrorKind::Unavailable`] if another connection keeps the file locked.
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing or
+    /// of another version (STO-3); `Config` for a directory that does not exist or an invalid table
+    /// name; `Unexpected` for a file that may not be read or written; `Corrupt` for a file that is not
+    /// a database; `Unsupported` if the file cannot use WAL; `Unavailable` if another connection keeps
+    /// the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -236,14 +234,8 @@ impl IdempotencyStore for SqliteStore {
         done: &Completion,
     ) -> Result<FencedWrite> {
         if done.value.len() > self.max_value {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "the value is larger than the store accepts",
-            )
-            .with("bytes", done.value.len())
-            .with("limit", self.max_value)
-            .during("complete")
-            .for_identity(id));
+            let error = too_large(done.value.len(), self.max_value);
+            return Err(error.during("complete").for_identity(id));
         }
         self.fenced("complete", id, Transition::Complete(id.clone(), owner, done.clone())).await
     }

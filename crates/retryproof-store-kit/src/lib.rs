@@ -4,10 +4,14 @@
 
 mod coarse_timeout;
 mod completed_hint;
+mod errors;
+mod schema;
 mod wait;
 mod waiters;
 
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
+pub use errors::{too_large, unreadable};
+pub use schema::{Schema, table_name};
 pub use wait::{jitter, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

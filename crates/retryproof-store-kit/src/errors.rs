@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors that every store returns with the same text.
+
+use retryproof_core::{Error, ErrorKind};
+
+/// The error of a record that the store did not write, and leaves as it is (CMP-8). `field` is the
+/// part that could not be read.
+#[must_use]
+#[cold]
+pub fn unreadable(field: &'static str) -> Error {
+    Error::corrupt(
+        "the record holds a value that this version does not write; inspect it, or delete it by \
+         hand",
+    )
+    .with("field", field)
+}
+
+/// The error of a value that is larger than the store accepts (CMP-9).
+#[must_use]
+#[cold]
+pub fn too_large(bytes: usize, limit: usize) -> Error {
+    Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
+        .with("bytes", bytes)
+        .with("limit", limit)
+}
