@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, Identity};
-use retryproof_store_kit::{CoarseTimeout, jitter};
+use retryproof_store_kit::{CallPriority, CoarseTimeout, jitter};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{ResultKind, StatementResult};
 use crate::error::{Failure, Recovery, classify, too_large};
-use crate::pool::{CallPriority, Pool};
+use crate::pool::Pool;
 use crate::record::Record;
 use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size};
 

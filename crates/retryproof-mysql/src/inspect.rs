@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use retryproof_core::store::{Inspect, Param, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{FencingToken, Identity, Result};
-use retryproof_store_kit::unreadable;
+use retryproof_store_kit::{CallPriority, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 use tokio::time::Instant;
 
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery, classify};
-use crate::pool::CallPriority;
 use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining};
 use crate::statement::{Statement, key_of, size};
 use crate::store::MysqlStore;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::Error;
+use retryproof_store_kit::CallPriority;
 use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -30,15 +31,6 @@ use crate::error::{Failure, Recovery};
 /// drop silent ones.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-
-/// Which connections a call may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallPriority {
-    /// A caller without a lease.
-    Normal,
-    /// A holder's heartbeat, completion or release.
-    Holder,
-}
 
 pub(crate) struct Pool {
     options: MySqlConnectOptions,

@@ -10,13 +10,13 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Param, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::CompletedHint;
+use retryproof_store_kit::{CallPriority, CompletedHint};
 use tokio::time::{Instant, timeout};
 
 use crate::config::MysqlConfig;
 use crate::error::{Failure, too_large};
 use crate::execute::Executor;
-use crate::pool::{CallPriority, Pool};
+use crate::pool::Pool;
 use crate::record::{Record, RecordPhase, RecordStatus};
 use crate::schema::{CHECK_TIMEOUT, check};
 use crate::statement::{

@@ -8,12 +8,12 @@ pub(crate) mod record_limit;
 use std::time::Duration;
 
 use retryproof_core::Error;
-use retryproof_store_kit::CoarseTimeout;
+use retryproof_store_kit::{CallPriority, CoarseTimeout};
 use tokio::time::Instant;
 
 use crate::connection::{StatementResult, run};
 use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
-use crate::pool::{CallPriority, Pool};
+use crate::pool::Pool;
 use crate::statement::bound::BoundStatement;
 
 /// How often a statement that conflicted with another one is repeated.

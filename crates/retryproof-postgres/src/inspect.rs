@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{Identity, Result};
-use retryproof_store_kit::unreadable;
+use retryproof_store_kit::{CallPriority, unreadable};
 use sqlx_postgres::PgRow;
 use tokio::time::Instant;
 
 use crate::error::Failure;
-use crate::pool::CallPriority;
 use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};

@@ -18,6 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::config::Pooler;
 use retryproof_core::{Error, Result};
+use retryproof_store_kit::CallPriority;
 use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -34,16 +35,6 @@ use share::{IdleConnection, Share};
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a first connection is requested again from a server that takes no more.
 const MAX_REFUSALS: u32 = 5;
-
-/// Who gets a connection first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallPriority {
-    /// Acquires, looks, polls and purges.
-    Normal,
-    /// Heartbeats, completions and releases. They have reserved connections, and use those of
-    /// normal calls while these are idle (RUN-2).
-    Holder,
-}
 
 pub(crate) struct Pool {
     source: Source,

@@ -13,7 +13,7 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{CompletedHint, too_large, wait_for_change};
+use retryproof_store_kit::{CallPriority, CompletedHint, too_large, wait_for_change};
 use tokio::time::{Instant, timeout};
 
 use crate::config::PostgresConfig;
@@ -22,7 +22,7 @@ use crate::error::Failure;
 use crate::execute::Executor;
 use crate::execute::batch::{BatchOutcome, CompletionBatcher};
 use crate::execute::record_limit::RecordLimits;
-use crate::pool::{CallPriority, Pool};
+use crate::pool::Pool;
 use crate::record::{Record, RecordPhase};
 use crate::statement::bound::BoundStatement;
 use crate::statement::{Statement, StatementTexts};

@@ -5,6 +5,7 @@
 mod coarse_timeout;
 mod completed_hint;
 mod errors;
+mod priority;
 mod schema;
 mod wait;
 mod waiters;
@@ -12,6 +13,7 @@ mod waiters;
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
 pub use errors::{too_large, unreadable};
+pub use priority::CallPriority;
 pub use schema::{Schema, table_name};
 pub use wait::{jitter, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Param};
 use retryproof_core::{Error, FencingToken, Identity, StoredResult};
+use retryproof_store_kit::CallPriority;
 use tokio::time::Instant;
 
 use super::{Executor, MAX_LOCK_RETRIES};
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery};
-use crate::pool::CallPriority;
 use crate::record::{Record, RecordPhase, RecordStatus, stored_result};
 use crate::statement::{Statement, key_of, micros};
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::store::Completion;
 use retryproof_core::{Error, Identity, OwnerId};
+use retryproof_store_kit::CallPriority;
 use sqlx_core::row::Row as _;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -22,7 +23,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Failure, classify};
 use crate::execute::Executor;
-use crate::pool::CallPriority;
 use crate::statement::{OwnedCompletion, StatementTexts};
 
 /// Statements that run at the same time before further completions are queued.

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`CallPriority`]: which connections of a pool a call may use.
+
+/// Which connections of a pool a call may use. Some are reserved for holders, so that a rush of new
+/// callers does not cost the running ones their leases (RUN-2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallPriority {
+    /// A call without a lease: acquires, peeks, the polls of waiters, purges.
+    Normal,
+    /// A holder's heartbeat, completion or release. It may also use connections of normal calls.
+    Holder,
+}
