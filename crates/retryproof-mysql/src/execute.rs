@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, Identity};
-use retryproof_store_kit::{CallPriority, CoarseTimeout, jitter};
+use retryproof_store_kit::{CallPriority, CoarseTimeout, Record, jitter};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{ResultKind, StatementResult};
 use crate::error::{Failure, Recovery, classify, too_large};
 use crate::pool::Pool;
-use crate::record::Record;
+use crate::record::read_record;
 use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size};
 
 mod acquire;
@@ -185,6 +185,6 @@ impl Executor {
         let params = key_of(id);
         let result =
             self.run_until(deadline, priority, statement, &params, ResultKind::Rows).await?;
-        Ok(result.rows.first().map(Record::of).transpose()?)
+        Ok(result.rows.first().map(read_record).transpose()?)
     }
 }

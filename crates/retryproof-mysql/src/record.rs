@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::{Blob, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
-use retryproof_store_kit::unreadable;
+use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
@@ -16,26 +16,6 @@ pub(crate) const IN_PROGRESS: i64 = 0;
 pub(crate) const COMPLETE: i64 = 1;
 /// The owner of a released record.
 const NO_OWNER: [u8; 16] = [0; 16];
-
-/// A row, judged by the server's clock when the statement began.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) owner: OwnerId,
-    pub(crate) token: FencingToken,
-    /// Whether its last grant took over an expired lease.
-    pub(crate) took_over: bool,
-    pub(crate) phase: RecordPhase,
-}
-
-#[derive(Debug)]
-pub(crate) enum RecordPhase {
-    /// In progress; `None` once the lease has ended.
-    InProgress(Option<Duration>),
-    /// Complete; `None` once the ttl has ended, or where the statement does not read the value.
-    Complete(Option<StoredResult>),
-    /// Released: the record counts as absent and keeps its token (ACQ-10).
-    Released,
-}
 
 /// What a record means to a caller that does not hold it.
 pub(crate) enum RecordStatus {
@@ -52,7 +32,7 @@ impl RecordStatus {
     pub(crate) fn of(record: Option<Record>) -> Self {
         let Some(Record { token, phase, .. }) = record else { return Self::Absent(None) };
         match phase {
-            RecordPhase::Complete(Some(stored)) => Self::Complete(stored),
+            RecordPhase::Complete(Some((stored, _))) => Self::Complete(stored),
             RecordPhase::InProgress(Some(remaining)) => Self::Busy { remaining, token },
             RecordPhase::InProgress(None) | RecordPhase::Complete(None) | RecordPhase::Released => {
                 Self::Absent(Some(token))
@@ -61,30 +41,29 @@ impl RecordStatus {
     }
 }
 
-impl Record {
-    /// Reads a row of the statements ENTER, GRANT, FIND and PEEK.
-    pub(crate) fn of(row: &MySqlRow) -> Result<Self> {
-        let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
-        let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
-        let state = number("state")?;
-        let token = u64::try_from(number("token")?)
-            .map(FencingToken::new)
-            .map_err(|_| unreadable("token"))?;
-        let took_over = number("taken")? != 0;
-        let left = remaining(number("expires_at")?);
-        let phase = match state {
-            IN_PROGRESS if owner == NO_OWNER => RecordPhase::Released,
-            IN_PROGRESS => RecordPhase::InProgress(left),
-            COMPLETE if left.is_some() => RecordPhase::Complete(if row.len() > 1 {
-                Some(stored_result(row, 1)?)
-            } else {
-                None
-            }),
-            COMPLETE => RecordPhase::Complete(None),
-            _ => return Err(unreadable("state")),
-        };
-        Ok(Self { owner: OwnerId::from_bytes(owner), token, took_over, phase })
-    }
+/// Reads a row of the statements ENTER, GRANT, FIND and PEEK.
+pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
+    read_grant(row).map(|(record, _)| record)
+}
+
+/// Reads the same row, and whether its last grant took over an expired lease.
+pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
+    let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
+    let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
+    let state = number("state")?;
+    let token =
+        u64::try_from(number("token")?).map(FencingToken::new).map_err(|_| unreadable("token"))?;
+    let took_over = number("taken")? != 0;
+    let phase = match (state, remaining(number("expires_at")?)) {
+        (IN_PROGRESS, _) if owner == NO_OWNER => RecordPhase::Released,
+        (IN_PROGRESS, left) => RecordPhase::InProgress(left),
+        (COMPLETE, Some(left)) if row.len() > 1 => {
+            RecordPhase::Complete(Some((stored_result(row, 1)?, left)))
+        }
+        (COMPLETE, _) => RecordPhase::Complete(None),
+        _ => return Err(unreadable("state")),
+    };
+    Ok((Record { owner: OwnerId::from_bytes(owner), token, phase }, took_over))
 }
 
 /// The time that is left by the server's clock, from microseconds; `None` once it is over.

@@ -10,14 +10,13 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Param, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{CallPriority, CompletedHint};
+use retryproof_store_kit::{CallPriority, CompletedHint, Record, RecordPhase};
 use tokio::time::{Instant, timeout};
 
 use crate::config::MysqlConfig;
 use crate::error::{Failure, too_large};
 use crate::execute::Executor;
 use crate::pool::Pool;
-use crate::record::{Record, RecordPhase, RecordStatus};
 use crate::schema::{CHECK_TIMEOUT, check};
 use crate::statement::{
     PACKET_OVERHEAD, Statement, StatementTexts, completion_params, key_of, micros,
@@ -172,12 +171,7 @@ impl MysqlStore {
         seen: FencingToken,
     ) -> Result<Option<Duration>, Failure> {
         let found = self.executor.read_record(CallPriority::Normal, Statement::Peek, id).await?;
-        Ok(match found {
-            Some(Record { token, phase: RecordPhase::InProgress(left), .. }) if token == seen => {
-                left
-            }
-            _ => None,
-        })
+        Ok(found.and_then(|record| record.remaining_lease(seen)))
     }
 }
 
@@ -195,11 +189,7 @@ impl IdempotencyStore for MysqlStore {
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let found = self.executor.read_record(CallPriority::Normal, Statement::Find, id).await;
-        Ok(match RecordStatus::of(found.map_err(during("peek", id))?) {
-            RecordStatus::Complete(stored) => Peeked::Complete(stored),
-            RecordStatus::Busy { remaining, token } => Peeked::Busy { remaining, token },
-            RecordStatus::Absent(_) => Peeked::Absent,
-        })
+        found.map(Record::peeked).map_err(during("peek", id))
     }
 
     async fn wait_for_change(

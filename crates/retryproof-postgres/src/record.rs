@@ -7,7 +7,7 @@ pub(crate) mod hash;
 use std::time::Duration;
 
 use retryproof_core::{FencingToken, Fingerprint, OwnerId, Result, StoredResult};
-use retryproof_store_kit::unreadable;
+use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
@@ -18,23 +18,6 @@ pub(crate) const IN_PROGRESS: i16 = 0;
 pub(crate) const COMPLETE: i16 = 1;
 /// The owner of a released record.
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
-
-/// A row, judged by the server's clock when it was read.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) owner: OwnerId,
-    pub(crate) token: FencingToken,
-    pub(crate) phase: RecordPhase,
-}
-
-#[derive(Debug)]
-pub(crate) enum RecordPhase {
-    /// With what is left of the lease; `None` when it is over.
-    InProgress(Option<Duration>),
-    /// With the value and what is left of its ttl; `None` when the ttl is over, or the statement
-    /// does not read the value.
-    Complete(Option<(StoredResult, Duration)>),
-}
 
 /// The row that an acquire returns.
 pub(crate) enum AcquireRow {
@@ -57,10 +40,10 @@ impl AcquireRow {
             {
                 Ok(Self::Conflict)
             }
-            None => Record::read(row).map(Self::Found),
+            None => read_record(row).map(Self::Found),
             // Reading it reports a state that the store never wrote, which is not granted.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
-                Record::read(row).map(|_| Self::Conflict)
+                read_record(row).map(|_| Self::Conflict)
             }
             Some(0) => Ok(Self::Conflict),
             Some(granted) => Ok(Self::Granted {
@@ -71,22 +54,20 @@ impl AcquireRow {
     }
 }
 
-impl Record {
-    /// Reads a row; `None` for a released record.
-    pub(crate) fn read(row: &PgRow) -> Result<Option<Self>> {
-        let owner: [u8; 16] = column(row, 1, "owner")?;
-        let remaining = remaining(row)?;
-        let phase = match column::<i16>(row, 0, "state")? {
-            IN_PROGRESS if owner == NO_OWNER => return Ok(None),
-            IN_PROGRESS => RecordPhase::InProgress(remaining),
-            COMPLETE => RecordPhase::Complete(match remaining {
-                Some(remaining) => value(row)?.map(|stored| (stored, remaining)),
-                None => None,
-            }),
-            _ => return Err(unreadable("state")),
-        };
-        Ok(Some(Self { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
-    }
+/// Reads a row; `None` for a released record.
+pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
+    let owner: [u8; 16] = column(row, 1, "owner")?;
+    let remaining = remaining(row)?;
+    let phase = match column::<i16>(row, 0, "state")? {
+        IN_PROGRESS if owner == NO_OWNER => return Ok(None),
+        IN_PROGRESS => RecordPhase::InProgress(remaining),
+        COMPLETE => RecordPhase::Complete(match remaining {
+            Some(remaining) => value(row)?.map(|stored| (stored, remaining)),
+            None => None,
+        }),
+        _ => return Err(unreadable("state")),
+    };
+    Ok(Some(Record { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
 }
 
 /// Whether the statement left the value out because its ttl is over.

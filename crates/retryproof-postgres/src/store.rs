@@ -13,7 +13,9 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{CallPriority, CompletedHint, too_large, wait_for_change};
+use retryproof_store_kit::{
+    CallPriority, CompletedHint, Record, RecordPhase, too_large, wait_for_change,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::config::PostgresConfig;
@@ -23,7 +25,7 @@ use crate::execute::Executor;
 use crate::execute::batch::{BatchOutcome, CompletionBatcher};
 use crate::execute::record_limit::RecordLimits;
 use crate::pool::Pool;
-use crate::record::{Record, RecordPhase};
+use crate::record::read_record;
 use crate::statement::bound::BoundStatement;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
@@ -126,34 +128,21 @@ impl PostgresStore {
         id: &Identity,
     ) -> Result<Option<Record>> {
         let result = self.run(priority, &self.statements.by_key(statement, id)).await?;
-        result.row.as_ref().map_or(Ok(None), Record::read)
+        result.row.as_ref().map_or(Ok(None), read_record)
     }
 
     /// The status of a record. A complete one is remembered.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
-        match record {
-            Some(Record { phase: RecordPhase::Complete(Some((stored, remaining))), .. }) => {
-                self.completed.note(id, remaining);
-                Peeked::Complete(stored)
-            }
-            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                Peeked::Busy { remaining, token }
-            }
-            _ => Peeked::Absent,
+        if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = &record {
+            self.completed.note(id, *remaining);
         }
+        Record::peeked(record)
     }
 
     /// What is left of the lease with token `seen`; `None` when it is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let record = self.read_record(CallPriority::Normal, Statement::Peek, id).await?;
-        Ok(match record {
-            Some(Record { token, phase: RecordPhase::InProgress(remaining), .. })
-                if token == seen =>
-            {
-                remaining
-            }
-            _ => None,
-        })
+        Ok(record.and_then(|record| record.remaining_lease(seen)))
     }
 
     /// Whether notifications arrive. Through a pooler that was not detected at first they do not,

@@ -7,7 +7,7 @@ use retryproof_core::{Identity, Result};
 
 use crate::connection::Request;
 use crate::error::Failure;
-use crate::record::{Header, RecordPhase};
+use crate::record::{Header, HeaderPhase};
 use crate::statement::{add_length_and_header, pttl_length_and_header, scan};
 use crate::store::RedisStore;
 
@@ -42,9 +42,9 @@ impl RedisStore {
         let header = Header::read(head)?;
         let length = usize::try_from(*length).unwrap_or(0);
         let state = match header.phase {
-            RecordPhase::Released => return Ok(None),
-            RecordPhase::InProgress => RecordState::InProgress,
-            RecordPhase::Complete => RecordState::Complete,
+            HeaderPhase::Released => return Ok(None),
+            HeaderPhase::InProgress => RecordState::InProgress,
+            HeaderPhase::Complete => RecordState::Complete,
         };
         Ok(Some(RecordSummary::new(
             state,
@@ -95,9 +95,9 @@ impl RedisStore {
             };
             // A key that another program wrote, or that is gone, is not counted.
             let Ok(header) = Header::read(head) else { continue };
-            if header.phase != RecordPhase::Released {
+            if header.phase != HeaderPhase::Released {
                 stats.records += 1;
-                stats.in_progress += u64::from(header.phase == RecordPhase::InProgress);
+                stats.in_progress += u64::from(header.phase == HeaderPhase::InProgress);
                 stats.bytes += key.len() as u64 + u64::try_from(*length).unwrap_or(0);
             }
         }

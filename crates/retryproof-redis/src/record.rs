@@ -27,7 +27,7 @@ pub(crate) const HEADER: usize = 51;
 const MAGIC: &[u8] = b"rp1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RecordPhase {
+pub(crate) enum HeaderPhase {
     InProgress,
     Complete,
     /// The record counts as absent and keeps its token (ACQ-10).
@@ -37,7 +37,7 @@ pub(crate) enum RecordPhase {
 /// The part of a record before the fingerprint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Header {
-    pub(crate) phase: RecordPhase,
+    pub(crate) phase: HeaderPhase,
     pub(crate) token: FencingToken,
     grace: u64,
     fingerprint: usize,
@@ -50,9 +50,9 @@ impl Header {
             return Err(unreadable("version"));
         }
         let phase = match head[3] {
-            b'P' | b'T' => RecordPhase::InProgress,
-            b'C' => RecordPhase::Complete,
-            b'R' => RecordPhase::Released,
+            b'P' | b'T' => HeaderPhase::InProgress,
+            b'C' => HeaderPhase::Complete,
+            b'R' => HeaderPhase::Released,
             _ => return Err(unreadable("state")),
         };
         let fingerprint = usize::try_from(decimal(&head[49..51], "fingerprint")?)
@@ -185,7 +185,7 @@ mod tests {
         let header = Header::read(&good).unwrap();
         assert_eq!(
             (header.phase, header.token.get(), header.has_fingerprint()),
-            (RecordPhase::Complete, 42, true)
+            (HeaderPhase::Complete, 42, true)
         );
         assert_eq!(stored_result(&header, good.clone()).unwrap().fingerprint(), Some(&fingerprint));
         for (at, bad) in

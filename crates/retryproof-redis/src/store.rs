@@ -19,7 +19,7 @@ use crate::error::{Failure, Recovery};
 use crate::execute::{Executor, unexpected_answer};
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::sentinel_watchers::SentinelWatchers;
-use crate::record::{self, Header, RecordPhase, decimal, millis, stored_result};
+use crate::record::{self, Header, HeaderPhase, decimal, millis, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
@@ -92,9 +92,9 @@ impl RedisStore {
         let Value::BulkString(value) = value else { return Ok(Peeked::Absent) };
         let header = Header::read(&value)?;
         Ok(match header.phase {
-            RecordPhase::Released => Peeked::Absent,
-            RecordPhase::Complete => Peeked::Complete(stored_result(&header, value)?),
-            RecordPhase::InProgress => match header.remaining(pttl) {
+            HeaderPhase::Released => Peeked::Absent,
+            HeaderPhase::Complete => Peeked::Complete(stored_result(&header, value)?),
+            HeaderPhase::InProgress => match header.remaining(pttl) {
                 Some(remaining) => Peeked::Busy { remaining, token: header.token },
                 None => Peeked::Absent,
             },
@@ -114,7 +114,7 @@ impl RedisStore {
             return Ok(None);
         }
         let header = Header::read(&head)?;
-        if header.phase != RecordPhase::InProgress || header.token != seen {
+        if header.phase != HeaderPhase::InProgress || header.token != seen {
             return Ok(None);
         }
         Ok(header.remaining(pttl))
@@ -124,7 +124,7 @@ impl RedisStore {
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::read(&value)?;
-            if header.phase == RecordPhase::Complete {
+            if header.phase == HeaderPhase::Complete {
                 return Ok(Some(stored_result(&header, value)?));
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use retryproof_core::{
     Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
 };
-use retryproof_store_kit::unreadable;
+use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 
@@ -18,22 +18,6 @@ use crate::error::classify;
 pub(crate) const IN_PROGRESS: i64 = 0;
 /// `state` of a record that has a result.
 pub(crate) const COMPLETE: i64 = 1;
-
-/// A row, judged at one instant.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) owner: OwnerId,
-    pub(crate) token: FencingToken,
-    pub(crate) phase: RecordPhase,
-}
-
-#[derive(Debug)]
-pub(crate) enum RecordPhase {
-    /// With what is left of the lease; `None` when it is over.
-    InProgress(Option<Duration>),
-    /// With the value; `None` when the ttl is over, or the statement does not read the value.
-    Complete(Option<StoredResult>),
-}
 
 /// Why a read failed.
 pub(crate) enum ReadError {
@@ -86,8 +70,10 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
     let remaining = u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros);
     let phase = match integer(row, 0, "state")? {
         IN_PROGRESS => RecordPhase::InProgress(remaining),
-        COMPLETE if remaining.is_some() => RecordPhase::Complete(value(row)?),
-        COMPLETE => RecordPhase::Complete(None),
+        COMPLETE => RecordPhase::Complete(match remaining {
+            Some(remaining) => value(row)?.map(|stored| (stored, remaining)),
+            None => None,
+        }),
         _ => return Err(unreadable("state")),
     };
     Ok(Record { owner, token, phase })

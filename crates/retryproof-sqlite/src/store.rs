@@ -12,7 +12,7 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{too_large, wait_for_change};
+use retryproof_store_kit::{Record, RecordPhase, too_large, wait_for_change};
 use rusqlite::limits::Limit;
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::execute::transaction::WriteConnection;
 use crate::execute::transition::{Transition, TransitionResult, unexpected_answer};
 use crate::execute::write_lock::FileWriteLock;
 use crate::pool::ReadPool;
-use crate::record::{ReadError, Record, RecordPhase, read_record};
+use crate::record::{ReadError, read_record};
 use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
@@ -139,14 +139,8 @@ impl SqliteStore {
 
     /// What is left of the lease with token `seen`; `None` when it is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
-        Ok(match self.read_record(Statement::Peek, id).await? {
-            Some(Record { token, phase: RecordPhase::InProgress(remaining), .. })
-                if token == seen =>
-            {
-                remaining
-            }
-            _ => None,
-        })
+        let found = self.read_record(Statement::Peek, id).await?;
+        Ok(found.and_then(|record| record.remaining_lease(seen)))
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
@@ -183,7 +177,7 @@ impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let explain = |error: Error| error.during("acquire").for_identity(id);
         match self.read_record(Statement::Read, id).await.map_err(explain)? {
-            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
+            Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
                 return Ok(Acquired::Complete(stored));
             }
             Some(Record { owner, token, phase: RecordPhase::InProgress(Some(remaining)) })
@@ -201,15 +195,7 @@ impl IdempotencyStore for SqliteStore {
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let found = self.read_record(Statement::Read, id).await;
-        Ok(match found.map_err(|error| error.during("peek").for_identity(id))? {
-            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
-                Peeked::Complete(stored)
-            }
-            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                Peeked::Busy { remaining, token }
-            }
-            _ => Peeked::Absent,
-        })
+        found.map(Record::peeked).map_err(|error| error.during("peek").for_identity(id))
     }
 
     async fn wait_for_change(

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Param};
 use retryproof_core::{Error, FencingToken, Identity, StoredResult};
-use retryproof_store_kit::CallPriority;
+use retryproof_store_kit::{CallPriority, Record, RecordPhase};
 use tokio::time::Instant;
 
 use super::{Executor, MAX_LOCK_RETRIES};
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery};
-use crate::record::{Record, RecordPhase, RecordStatus, stored_result};
+use crate::record::{RecordStatus, read_grant, stored_result};
 use crate::statement::{Statement, key_of, micros};
 
 /// The result of an upsert.
@@ -126,14 +126,15 @@ impl Executor {
             let result = self
                 .run_until(deadline, CallPriority::Normal, statement, &params, ResultKind::Rows)
                 .await?;
-            let record = result.rows.first().map(Record::of).transpose()?;
-            return Ok(match record {
+            let grant = result.rows.first().map(read_grant).transpose()?;
+            return Ok(match grant {
                 // The row is that after the statement. Our own, in progress, was granted by GRANT
                 // in any case; by ENTER if the whole lease is left, else the row was there before
                 // and GRANT has to renew it (ACQ-9).
-                Some(Record { owner, token, took_over, phase: RecordPhase::InProgress(left) })
-                    if owner == req.owner =>
-                {
+                Some((
+                    Record { owner, token, phase: RecordPhase::InProgress(left) },
+                    took_over,
+                )) if owner == req.owner => {
                     if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease))
                     {
                         granted(token, took_over)
@@ -141,7 +142,7 @@ impl Executor {
                         Upserted::NotGranted(RecordStatus::Absent(Some(token)))
                     }
                 }
-                record => Upserted::NotGranted(RecordStatus::of(record)),
+                grant => Upserted::NotGranted(RecordStatus::of(grant.map(|(record, _)| record))),
             });
         }
         let (priority, statement) = (CallPriority::Normal, Statement::GrantPortable);

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
-use retryproof_store_kit::{CallPriority, jitter};
+use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
 
 use crate::connection::StatementResult;
 use crate::error::{Failure, classify, is_locked, is_read_only};
 use crate::execute::record_limit::LimitDecision;
+use crate::record::AcquireRow;
 use crate::record::hash::identity_hash;
-use crate::record::{AcquireRow, Record, RecordPhase};
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
+use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
 
 use crate::error::classify;
-use crate::record::{ReadError, Record, RecordPhase, read_record};
+use crate::record::{ReadError, read_record};
 use crate::statement::{Statement, StatementTexts};
 
 /// A change that a caller requests.
@@ -89,8 +90,8 @@ impl<'a> WriteTransaction<'a> {
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         // Read again under the lock, because the look before it saw an older snapshot.
         let (token, took_over) = match self.read_record(id)? {
-            None => (self.draw()?, false),
-            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
+            None | Some(Record { phase: RecordPhase::Released, .. }) => (self.draw()?, false),
+            Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
                 return Ok(Acquired::Complete(stored));
             }
             Some(Record { phase: RecordPhase::Complete(None), .. }) => (self.draw()?, false),

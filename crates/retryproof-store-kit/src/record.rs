@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Record`]: the row of a record, as a statement read it.
+
+use std::time::Duration;
+
+use retryproof_core::store::Peeked;
+use retryproof_core::{FencingToken, OwnerId, StoredResult};
+
+/// The row of a record, judged by the store's clock when it was read (ACQ-7).
+#[derive(Debug)]
+pub struct Record {
+    /// The owner of the last grant.
+    pub owner: OwnerId,
+    /// The token of the last grant.
+    pub token: FencingToken,
+    /// What the record means now.
+    pub phase: RecordPhase,
+}
+
+/// What a record means at the time of its read.
+#[derive(Debug)]
+pub enum RecordPhase {
+    /// In progress, with what is left of the lease; `None` once it has ended.
+    InProgress(Option<Duration>),
+    /// Complete, with the value and what is left of the ttl; `None` once the ttl has ended, or where
+    /// the statement does not read the value.
+    Complete(Option<(StoredResult, Duration)>),
+    /// Released: the record counts as absent and keeps its token (ACQ-10).
+    Released,
+}
+
+impl Record {
+    /// What a peek returns for this row, or for none.
+    #[must_use]
+    pub fn peeked(found: Option<Self>) -> Peeked {
+        match found {
+            Some(Self { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
+                Peeked::Complete(stored)
+            }
+            Some(Self { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
+                Peeked::Busy { remaining, token }
+            }
+            _ => Peeked::Absent,
+        }
+    }
+
+    /// What is left of the lease with token `seen`; `None` when it has ended or its holder has
+    /// (ACQ-4).
+    #[must_use]
+    pub fn remaining_lease(&self, seen: FencingToken) -> Option<Duration> {
+        match self.phase {
+            RecordPhase::InProgress(remaining) if self.token == seen => remaining,
+            _ => None,
+        }
+    }
+}
