@@ -9,12 +9,38 @@ use retryproof_core::config::CONNECTION_BOUNDS;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
-use sqlx_mysql::MySqlConnectOptions;
+use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
 use crate::error::classify;
 
 /// The default name of the table of records. The table of the version has `_meta` appended.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Options(Box<MySqlConnectOptions>),
+    /// Read again for each connection, so that a password that the application changes in its pool
+    /// reaches the store.
+    Pool(MySqlPool),
+}
+
+impl Source {
+    /// The options of one connection, without the driver's own settings at connect: the store binds
+    /// only bytes and integers, and uses no time zone.
+    pub(crate) fn options(&self) -> MySqlConnectOptions {
+        let options = match self {
+            Self::Options(options) => (**options).clone(),
+            Self::Pool(pool) => (*pool.connect_options()).clone(),
+        };
+        options
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .timezone(None)
+            .set_names(false)
+            .disable_statement_logging()
+    }
+}
 
 /// The configuration of a [`MysqlStore`](crate::MysqlStore).
 ///
@@ -30,11 +56,12 @@ pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 /// ```
 #[derive(Clone)]
 pub struct MysqlConfig {
-    pub(crate) options: MySqlConnectOptions,
+    pub(crate) source: Source,
     pub(crate) table: String,
     pub(crate) max_connections: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
+    pub(crate) max_value: Option<usize>,
     pub(crate) returning: Option<bool>,
 }
 
@@ -108,24 +135,33 @@ impl MysqlConfig {
                 "the URL of a MySQL store names no database; write `…@HOST:PORT/DATABASE`",
             ));
         }
-        // The driver's own settings at connect are not needed: the store binds only bytes and
-        // integers, and uses no time zone.
-        let options = options
-            .pipes_as_concat(false)
-            .no_engine_substitution(false)
-            .timezone(None)
-            .set_names(false)
-            .disable_statement_logging();
-        let config = Self {
-            options,
-            table: table.to_owned(),
-            max_connections: max_connections.unwrap_or(16),
-            connect_timeout: Duration::from_secs(3),
-            call_timeout: Duration::from_secs(4),
-            returning: None,
-        };
+        let mut config = Self::of(Source::Options(Box::new(options))).with_table_name(table);
+        if let Some(connections) = max_connections {
+            config = config.with_max_connections(connections);
+        }
         config.table()?;
         Ok(config)
+    }
+
+    /// The server and database of the application's `sqlx::MySqlPool`. The store opens separate
+    /// connections with the pool's current settings, so actions that hold all connections of the
+    /// application never delay the store (RUN-2). The pool's `after_connect` is not run on the
+    /// store's connections.
+    #[must_use]
+    pub fn from_pool(pool: &MySqlPool) -> Self {
+        Self::of(Source::Pool(pool.clone()))
+    }
+
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            table: DEFAULT_TABLE.to_owned(),
+            max_connections: 16,
+            connect_timeout: Duration::from_secs(3),
+            call_timeout: Duration::from_secs(4),
+            max_value: None,
+            returning: None,
+        }
     }
 
     /// Sets the name of the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3);
@@ -160,6 +196,14 @@ impl MysqlConfig {
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
+        self
+    }
+
+    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper bound:
+    /// the server's `max_allowed_packet` at connect, less 4 KiB.
+    #[must_use]
+    pub fn with_max_value(mut self, bytes: usize) -> Self {
+        self.max_value = Some(bytes);
         self
     }
 
@@ -202,10 +246,11 @@ fn check_encryption(mode: &str) -> Result<()> {
 /// Without user, password and certificates (ID-4).
 impl fmt::Debug for MysqlConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = self.source.options();
         f.debug_struct("MysqlConfig")
-            .field("host", &self.options.get_host())
-            .field("port", &self.options.get_port())
-            .field("database", &self.options.get_database())
+            .field("host", &options.get_host())
+            .field("port", &options.get_port())
+            .field("database", &options.get_database())
             .field("table", &self.table)
             .field("max_connections", &self.max_connections)
             .field("connect_timeout", &self.connect_timeout)
@@ -224,8 +269,9 @@ mod tests {
     fn cfg_1_url_form_names_server_table_and_connections() {
         let config = MysqlConfig::from_url(&format!("{GOOD}?table=t&max-connections=8")).unwrap();
         assert_eq!((config.table.as_str(), config.max_connections, config.reserved()), ("t", 8, 2));
-        assert_eq!((config.options.get_host(), config.options.get_port()), ("localhost", 3307));
-        assert_eq!(config.options.get_database(), Some("db"));
+        let options = config.source.options();
+        assert_eq!((options.get_host(), options.get_port()), ("localhost", 3307));
+        assert_eq!(options.get_database(), Some("db"));
         assert!(
             MysqlConfig::from_url("mariadb://u@h/d?socket=/run/x.sock&ssl-mode=disabled").is_ok()
         );

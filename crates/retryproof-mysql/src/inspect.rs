@@ -74,7 +74,7 @@ impl MysqlStore {
         let (mut keys, mut bytes) = (0, 0);
         // As many as a small packet holds, with room for the text.
         while let Some(row) = found.get(keys)
-            && (keys == 0 || bytes < self.max_value / 2)
+            && (keys == 0 || bytes < self.packet_limit / 2)
         {
             for at in 0..2 {
                 params.push(Param::Bytes(row.try_get(at).map_err(classify)?));

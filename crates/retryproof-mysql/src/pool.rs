@@ -20,10 +20,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::Error;
 use retryproof_store_kit::CallPriority;
-use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::config::Source;
 use crate::connection::Connection;
 use crate::error::{Failure, Recovery};
 
@@ -33,7 +33,7 @@ const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Pool {
-    options: MySqlConnectOptions,
+    source: Source,
     connect_timeout: Duration,
     shared: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
@@ -93,13 +93,13 @@ impl Pool {
     /// A pool of up to `max_connections`, of which `reserved` serve holders only. `connect_timeout`
     /// bounds the opening of a connection.
     pub(crate) fn new(
-        options: MySqlConnectOptions,
+        source: Source,
         max_connections: usize,
         reserved: usize,
         connect_timeout: Duration,
     ) -> Self {
         Self {
-            options,
+            source,
             connect_timeout,
             shared: Arc::new(Semaphore::new(max_connections.saturating_sub(reserved))),
             reserved: Arc::new(Semaphore::new(reserved)),
@@ -137,7 +137,7 @@ impl Pool {
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<PooledConnection, Failure> {
-        let options = self.options.clone();
+        let options = self.source.options();
         let deadline = deadline.min(Instant::now() + self.connect_timeout);
         let (idle, epoch) = (Arc::clone(&self.idle), self.idle.epoch.load(Ordering::Acquire));
         let (mut to, opened) = oneshot::channel();

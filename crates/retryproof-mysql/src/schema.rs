@@ -63,9 +63,11 @@ impl MysqlConfig {
     async fn try_migrate(&self) -> Result<(), Failure> {
         let table = self.table()?;
         let mut connection =
-            timeout(self.connect_timeout, Connection::open(&self.options)).await.map_err(
-                |_| Error::unavailable("the MySQL server did not accept a new connection in time"),
-            )??;
+            timeout(self.connect_timeout, Connection::open(&self.source.options()))
+                .await
+                .map_err(|_| {
+                    Error::unavailable("the MySQL server did not accept a new connection in time")
+                })??;
         let name = Param::Bytes(table.as_bytes());
         let locked = connection
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_TIMEOUT)], ResultKind::Rows, false)

@@ -41,7 +41,9 @@ pub struct MysqlStore {
     pub(crate) joined_completion: Arc<str>,
     /// Where the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
-    pub(crate) max_value: usize,
+    max_value: usize,
+    /// The bytes that fit into a packet of the server beside a statement.
+    pub(crate) packet_limit: usize,
 }
 
 impl MysqlStore {
@@ -60,7 +62,7 @@ impl MysqlStore {
         let table = config.table()?;
         let texts = StatementTexts::new(table);
         let pool = Pool::new(
-            config.options.clone(),
+            config.source.clone(),
             config.max_connections,
             config.reserved(),
             config.connect_timeout,
@@ -74,6 +76,7 @@ impl MysqlStore {
             .map_err(late)??;
         let server = lent.connection.server;
         lent.release();
+        let packet_limit = server.max_packet.saturating_sub(PACKET_OVERHEAD);
         let returning = server.returning && config.returning.unwrap_or(true);
         Ok(Self {
             executor: Executor::new(texts, pool, config.call_timeout, returning),
@@ -82,7 +85,8 @@ impl MysqlStore {
             has_row: CompletedHint::new(),
             joined_completion,
             purge_cursor: AtomicI64::new(0),
-            max_value: server.max_packet.saturating_sub(PACKET_OVERHEAD),
+            max_value: config.max_value.map_or(packet_limit, |bytes| bytes.min(packet_limit)),
+            packet_limit,
             config,
         })
     }
@@ -225,7 +229,7 @@ impl IdempotencyStore for MysqlStore {
     }
 
     /// The largest value is the server's `max_allowed_packet` at connect, less 4 KiB for the rest
-    /// of the row.
+    /// of the row, unless the configuration sets less.
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("mysql").with_max_value(self.max_value)
     }

@@ -49,6 +49,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &PostgresConfig) -> Self {
+        // Few are enough: completions share statements, and holders use those of normal calls too.
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),

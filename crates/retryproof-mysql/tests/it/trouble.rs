@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite, Peeked};
 use retryproof_core::{Blob, Error, ErrorKind, IdempotencyStore, OwnerId};
-use retryproof_mysql::{MysqlConfig, MysqlStore};
-use sqlx::mysql::MySqlConnection;
+use retryproof_mysql::{MySqlPool, MysqlConfig, MysqlStore};
+use sqlx::mysql::{MySqlConnection, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::support::server::Server;
@@ -270,6 +270,39 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         store.complete(&key, owner, &of(100)).await.expect("completed"),
         FencedWrite::Applied
     );
+}
+
+#[tokio::test]
+async fn cmp_9_a_configured_limit_below_the_servers_holds() {
+    let table = Table::new().await;
+    let config = table.config().with_max_value(1_000);
+    let store = MysqlStore::connect(config).await.expect("connected");
+    assert_eq!(store.profile().max_value, 1_000);
+    let (key, owner) = (id(CANARY), OwnerId::new());
+    grant(&store, &key, owner).await;
+    let large = completion(&"x".repeat(1_000));
+    let error = store.complete(&key, owner, &large).await.expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert_masked(&error);
+    let small = completion(&"x".repeat(900));
+    assert_eq!(store.complete(&key, owner, &small).await.expect("it fits"), FencedWrite::Applied);
+    let usual = MysqlStore::connect(table.config().with_max_value(usize::MAX)).await;
+    let usual = usual.expect("connected").profile().max_value;
+    assert!(usual < usize::MAX, "the server's limit is the upper bound");
+}
+
+#[tokio::test]
+async fn run_2_an_applications_pool_lends_its_settings_and_no_connection() {
+    let table = Table::new().await;
+    let pool: MySqlPool =
+        MySqlPoolOptions::new().max_connections(1).connect(&url()).await.expect("a pool");
+    let taken = pool.acquire().await.expect("the application's only connection");
+    let config = MysqlConfig::from_pool(&pool).with_table_name(&table.name);
+    config.migrate().await.expect("migrated beside it");
+    let store = MysqlStore::connect(config).await.expect("connected beside it");
+    execute(&store, &id("k"), "result").await;
+    assert_eq!(replay(&store, &id("k")).await, "result");
+    drop(taken);
 }
 
 #[tokio::test]
