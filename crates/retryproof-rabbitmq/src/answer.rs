@@ -58,7 +58,7 @@ impl BrokerReplies {
         }
     }
 
-    /// Moves the message where its verdict says and acknowledges it. Returns whether the broker
+    /// Moves the message as its verdict requires and acknowledges it. Returns whether the broker
     /// accepted the answer.
     async fn send(&self, verdict: Verdict, delivery: &Delivery, acker: &Acker) -> bool {
         let mut failed_moves = 0_u32;

@@ -52,7 +52,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let listen = SocketAddr::from(([127, 0, 0, 1], 4808));
     let mut options = Options { listen, store: None, config: None, framework: Framework::Axum };
     while let Some(option) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
         match option.as_str() {
             "--listen" => {
                 let address = value()?;

@@ -124,7 +124,7 @@ async fn play(
     row("times a message was found in flight", count_of(Reason::InFlight));
     row("messages handled again by another member", handled.saturating_sub(orders * 2) as u64);
     row("most times that one was handled", most as u64);
-    println!("What the database says");
+    println!("What the database holds");
     row("receipts", receipts as u64);
     println!("What must be zero");
     row("orders without a receipt", orders.saturating_sub(of) as u64);

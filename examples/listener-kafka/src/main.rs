@@ -39,13 +39,13 @@ enum Command {
     Help,
 }
 
-struct Asked {
+struct Arguments {
     command: Command,
     brokers: Option<String>,
     topic: String,
 }
 
-fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
+fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut args = args.peekable();
     let verb = match args.peek().map(String::as_str) {
         Some("demo" | "listen" | "publish") => args.next().unwrap_or_default(),
@@ -55,7 +55,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
     let (mut topic, mut orders, mut deaths, mut help) = ("orders.paid".to_owned(), None, 3, false);
     let mut db = PathBuf::from("receipts.db");
     while let Some(option) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
         match (verb.as_str(), option.as_str()) {
             (_, "help" | "--help" | "-h") => help = true,
             (_, "--brokers") => brokers = Some(value()?),
@@ -72,7 +72,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
         "publish" => Command::Publish { orders: orders.unwrap_or(10) },
         _ => Command::Demo { orders: orders.unwrap_or(300), deaths },
     };
-    Ok(Asked { command, brokers, topic })
+    Ok(Arguments { command, brokers, topic })
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
@@ -81,25 +81,25 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let asked = match parse(std::env::args().skip(1)) {
-        Ok(asked) => asked,
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
         Err(problem) => {
             eprint!("listener-kafka: {problem}\n\n{USAGE}");
             return ExitCode::from(2);
         }
     };
     let named =
-        asked.brokers.clone().ok_or_else(|| "say `--brokers HOST:PORT`, or try `demo`".into());
-    let done: Result<bool, BoxError> = match asked.command {
+        arguments.brokers.clone().ok_or_else(|| "set `--brokers HOST:PORT`, or try `demo`".into());
+    let done: Result<bool, BoxError> = match arguments.command {
         Command::Demo { orders, deaths } => {
-            demo::run(orders, deaths, asked.brokers, &asked.topic).await
+            demo::run(orders, deaths, arguments.brokers, &arguments.topic).await
         }
         Command::Listen { db } => match named {
-            Ok(brokers) => app::listen(&brokers, &asked.topic, &db).await.map(|()| true),
+            Ok(brokers) => app::listen(&brokers, &arguments.topic, &db).await.map(|()| true),
             Err(error) => Err(error),
         },
         Command::Publish { orders } => match named {
-            Ok(brokers) => app::publish(&brokers, &asked.topic, orders).await.map(|()| true),
+            Ok(brokers) => app::publish(&brokers, &arguments.topic, orders).await.map(|()| true),
             Err(error) => Err(error),
         },
         Command::Help => {

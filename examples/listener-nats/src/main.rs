@@ -31,7 +31,7 @@ usage: listener-nats [listen|publish|storm] [options]
               --workers N       consumers at once; default 3
               --kills N         how often a consumer is killed; default 20
               --cuts N          how often all connections are cut; default 20
-              --keep            leaves the database and the consumers' log behind, and says where
+              --keep            keeps the database and the consumers' log, and prints their paths
   all       --url URL           the server; else the variable NATS_URL, else what `cargo xtask services up nats`
                                 started, else nats://127.0.0.1:4222
             --name NAME         of stream and subjects; default orders
@@ -45,13 +45,13 @@ enum Command {
     Help,
 }
 
-struct Asked {
+struct Arguments {
     command: Command,
     url: String,
     name: String,
 }
 
-fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
+fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut args = args.peekable();
     let verb = match args.peek().map(String::as_str) {
         Some("listen" | "publish" | "storm") => args.next().unwrap_or_default(),
@@ -61,7 +61,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
     let (mut db, mut lease) = (PathBuf::from("invoices.db"), 30);
     let mut plan = storm::Plan::default();
     while let Some(option) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
         match (verb.as_str(), option.as_str()) {
             (_, "help" | "--help" | "-h") => help = true,
             (_, "--url") => url = Some(value()?),
@@ -86,7 +86,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
         "storm" => Command::Storm(plan),
         _ => Command::Listen { db, lease: Duration::from_secs(lease) },
     };
-    Ok(Asked { command, url: url.unwrap_or_else(server), name })
+    Ok(Arguments { command, url: url.unwrap_or_else(server), name })
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
@@ -102,17 +102,19 @@ fn server() -> String {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let asked = match parse(std::env::args().skip(1)) {
-        Ok(asked) => asked,
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
         Err(problem) => {
             eprint!("listener-nats: {problem}\n\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    let done = match asked.command {
-        Command::Listen { db, lease } => app::listen(&asked.url, &asked.name, &db, lease).await,
-        Command::Publish { orders } => app::publish(&asked.url, &asked.name, orders).await,
-        Command::Storm(plan) => match storm::run(plan, &asked.url).await {
+    let done = match arguments.command {
+        Command::Listen { db, lease } => {
+            app::listen(&arguments.url, &arguments.name, &db, lease).await
+        }
+        Command::Publish { orders } => app::publish(&arguments.url, &arguments.name, orders).await,
+        Command::Storm(plan) => match storm::run(plan, &arguments.url).await {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => Err(error),

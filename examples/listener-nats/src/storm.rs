@@ -3,7 +3,7 @@
 //! connections are cut; then every order is accounted for.
 
 mod account;
-mod ear;
+mod ack_monitor;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{BoxError, app, invoices};
 use account::Account;
-use ear::Ear;
+use ack_monitor::AckMonitor;
 
 /// The time between two kills or cuts.
 const FOR_EACH: Duration = Duration::from_millis(1_000);
@@ -107,7 +107,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     let jetstream = app::connect(url).await?;
     app::streams(&jetstream, name).await?;
     app::consumer(&jetstream, name).await?;
-    let ear = Ear::listen(&jetstream, name).await?;
+    let acks = AckMonitor::listen(&jetstream, name).await?;
     let proxy = WireProxy::to(address(url)?).await?;
     let mut workers = Workers {
         url: format!("nats://{}", proxy.addr()),
@@ -135,10 +135,10 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     let turns = plan.kills + plan.cuts;
     for turn in 0..turns {
         // In the middle of a burst, just after some messages were answered.
-        let heard = ear.answers();
+        let before = acks.answers();
         let patience = sleep(FOR_EACH * 10);
         tokio::select! {
-            () = ear.more_than(heard + BURST / 4) => {}
+            () = acks.more_than(before + BURST / 4) => {}
             () = patience => {}
         }
         if (turn % 2 == 0 && killed < plan.kills) || cut == plan.cuts {
@@ -170,7 +170,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     for worker in &mut workers.running {
         worker.kill().await?;
     }
-    let account = Account::draw(plan, &workers.db, &workers.log, &ear, &jetstream, name).await?;
+    let account = Account::draw(plan, &workers.db, &workers.log, &acks, &jetstream, name).await?;
     account.print(killed, cut, all, took);
     jetstream.delete_stream(name).await?;
     jetstream.delete_stream(app::dead(name).0).await?;
@@ -213,6 +213,7 @@ async fn is_done(jetstream: &Context, name: &str) -> Result<bool, BoxError> {
 
 fn address(url: &str) -> Result<SocketAddr, BoxError> {
     let host = url.strip_prefix("nats://").unwrap_or(url);
-    host.parse()
-        .map_err(|_| "the storm wants a server by its address, as nats://127.0.0.1:4222".into())
+    host.parse().map_err(|_| {
+        "the storm needs the address of a server, such as nats://127.0.0.1:4222".into()
+    })
 }

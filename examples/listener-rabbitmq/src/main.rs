@@ -33,7 +33,7 @@ const USAGE: &str = "\
 usage: listener-rabbitmq [demo|listen|last-words|storm] [options]
 
   demo    a few orders, each published twice, and what becomes of them (the default)
-  listen  books orders until it is told to stop
+  listen  books orders until it is stopped
             --db FILE         ledger and records in that SQLite file; default orders.db
             --prefix NAME     before the names of exchange and queues; default shop
             --lease SECONDS   how long the orders of a listener that was killed stay away; default 30
@@ -45,7 +45,7 @@ usage: listener-rabbitmq [demo|listen|last-words|storm] [options]
             --kills N         how often a listener is killed; default 20
             --cuts N          how often all connections are cut; default 20
             --listeners N     how many processes listen at once; default 3
-            --keep            leaves the database and the journal behind, and says where
+            --keep            keeps the database and the journal, and prints their paths
 
 The broker is that of the variable RABBITMQ_URL, else the one that `cargo xtask services up rabbitmq` has started.
 ";
@@ -68,7 +68,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
         _ => "demo".to_owned(),
     };
     while let Some(option) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
         match (verb.as_str(), option.as_str()) {
             ("listen", "--db") => shop.db = PathBuf::from(value()?),
             ("listen", "--prefix") => shop.prefix = value()?,

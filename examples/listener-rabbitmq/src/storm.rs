@@ -223,7 +223,7 @@ async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
         }
         if moved.elapsed() > PATIENCE {
             return Err(
-                format!("no progress: {now} orders are booked, {wanted} were waited for").into()
+                format!("no progress: {now} orders are booked, {wanted} were expected").into()
             );
         }
         sleep(Duration::from_millis(10)).await;
@@ -245,7 +245,7 @@ struct Proxy {
 impl Proxy {
     async fn to(url: &str) -> Result<Self, BoxError> {
         let (login, server) =
-            url.rsplit_once('@').ok_or("the storm wants a URL with a user and a port")?;
+            url.rsplit_once('@').ok_or("the storm needs a URL with a user and a port")?;
         let (server, vhost) =
             server.split_once('/').map_or((server, None), |(server, vhost)| (server, Some(vhost)));
         let address = tokio::net::lookup_host(server).await?.next().ok_or("no such host")?;
@@ -332,9 +332,7 @@ impl Listeners {
             if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
-                return Err(
-                    format!("a listener that was told to stop ended by {status}: {last}").into()
-                );
+                return Err(format!("a listener that was stopped ended by {status}: {last}").into());
             }
         }
         Ok(())

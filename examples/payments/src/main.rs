@@ -66,7 +66,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
         _ => "serve".to_owned(),
     };
     while let Some(option) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
         match (verb.as_str(), option.as_str()) {
             ("serve", "--listen") => listen = number(&option, &value()?)?,
             ("serve", "--db") => store = format!("sqlite:{}", value()?),

@@ -109,7 +109,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         patience: Duration::from_secs(20),
     };
     while let Some(option) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{option} wants a value"))?;
+        let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
         let refused = || format!("{option} cannot be {value:?}");
         match option.as_str() {
             "--listen" => options.listen = value.parse().map_err(|_| refused())?,

@@ -59,7 +59,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<(Verb, Options), Stri
         times: 1,
     };
     while let Some(option) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{option} wants a value"))?;
+        let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
         let refused = || format!("{option} cannot be {value:?}");
         match (&verb, option.as_str()) {
             (Verb::Serve, "--listen") => options.listen = value.parse().map_err(|_| refused())?,

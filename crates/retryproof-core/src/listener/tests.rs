@@ -50,7 +50,7 @@ fn lst_2_ann_5_executed_and_replayed_are_acknowledged() {
     assert_eq!(
         of_function,
         Verdict::Ack { reason: Reason::Executed },
-        "a function tells them not apart"
+        "a function does not distinguish them"
     );
 }
 
@@ -176,7 +176,7 @@ fn fp_1_another_body_has_another_fingerprint() {
 #[tokio::test]
 async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (told, mut answers) = mpsc::unbounded_channel();
+    let (sender, mut answers) = mpsc::unbounded_channel();
     // Four have to run at the same time before any of them continues.
     let four = Arc::new(Barrier::new(4));
     let work = |n: &usize| {
@@ -194,7 +194,7 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
         }
     };
     batch(0..100_usize, 4, work, move |n, verdict| {
-        told.send((n, verdict)).expect("heard");
+        sender.send((n, verdict)).expect("received");
         std::future::ready(())
     })
     .await;
@@ -216,13 +216,13 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
 
 #[tokio::test]
 async fn lst_2_work_that_panics_before_its_future_is_a_verdict_and_the_others_run() {
-    let (told, mut answers) = mpsc::unbounded_channel();
+    let (sender, mut answers) = mpsc::unbounded_channel();
     let work = |n: &usize| {
         assert!(*n != 3, "message 3 panics");
         std::future::ready(Verdict::ack(Reason::Executed))
     };
     batch(0..10_usize, 2, work, move |n, verdict| {
-        told.send((n, verdict.reason())).expect("heard");
+        sender.send((n, verdict.reason())).expect("received");
         std::future::ready(())
     })
     .await;
@@ -237,7 +237,7 @@ async fn lst_2_work_that_panics_before_its_future_is_a_verdict_and_the_others_ru
 
 #[tokio::test]
 async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
-    let (told, mut answers) = mpsc::unbounded_channel();
+    let (sender, mut answers) = mpsc::unbounded_channel();
     let go = Arc::new(Notify::new());
     let slow = Arc::clone(&go);
     let running = tokio::spawn(async move {
@@ -251,7 +251,7 @@ async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
             }
         };
         batch(0..10_usize, 2, work, move |n, _| {
-            told.send(n).expect("heard");
+            sender.send(n).expect("received");
             std::future::ready(())
         })
         .await;

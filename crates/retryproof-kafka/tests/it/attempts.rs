@@ -64,7 +64,7 @@ async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
     mock.until_committed(0, 3).await;
     running.stop().await;
     assert_eq!((runs.load(Ordering::SeqCst), counters.read().acks), (3, 3));
-    assert_eq!(mock.buried().await, 0);
+    assert_eq!(mock.dead_letter_count().await, 0);
 }
 
 #[tokio::test]

@@ -49,14 +49,14 @@ async fn lst_2_a_dead_letter_that_is_too_large_for_its_topic_goes_there_without_
     mock.until_committed(0, 2).await;
     running.stop().await;
     let letters = mock.letters(2).await;
-    let said = |letter: usize, name| header(&letters[letter], name);
+    let header_of = |letter: usize, name| header(&letters[letter], name);
     assert_eq!(
         (letters[0].payload().unwrap_or_default(), letters[0].key()),
         (&b""[..], Some(&b"alice"[..]))
     );
-    assert_eq!(said(0, "retryproof-omitted").as_deref(), Some("body"));
+    assert_eq!(header_of(0, "retryproof-omitted").as_deref(), Some("body"));
     assert_eq!(
-        (said(0, "event-id").as_deref(), said(0, "retryproof-offset").as_deref()),
+        (header_of(0, "event-id").as_deref(), header_of(0, "retryproof-offset").as_deref()),
         (Some("o-1"), Some("0"))
     );
     assert_eq!(letters[1].payload(), Some(&b"not json either"[..]), "the next one is whole");
@@ -73,14 +73,14 @@ async fn lst_2_a_dead_letter_whose_headers_are_too_large_says_where_its_message_
     mock.until_committed(0, 1).await;
     running.stop().await;
     let letters = mock.letters(1).await;
-    let said = |name| header(&letters[0], name);
-    assert_eq!((letters[0].key(), said("event-id")), (None, None));
+    let header_of = |name| header(&letters[0], name);
+    assert_eq!((letters[0].key(), header_of("event-id")), (None, None));
     assert_eq!(
-        (said("retryproof-topic").as_deref(), said("retryproof-offset").as_deref()),
+        (header_of("retryproof-topic").as_deref(), header_of("retryproof-offset").as_deref()),
         (Some("orders"), Some("0"))
     );
-    assert_eq!(said("retryproof-omitted").as_deref(), Some("body, headers"));
-    assert_eq!(said("retryproof-reason").as_deref(), Some("unreadable-message"));
+    assert_eq!(header_of("retryproof-omitted").as_deref(), Some("body, headers"));
+    assert_eq!(header_of("retryproof-reason").as_deref(), Some("unreadable-message"));
 }
 
 #[tokio::test]
@@ -112,10 +112,10 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
     let letters = mock.letters(5).await;
-    let said: Vec<_> =
+    let found: Vec<_> =
         letters.iter().map(|letter| header(letter, "retryproof-reason").expect("why")).collect();
     assert_eq!(
-        said,
+        found,
         ["no-key", "bad-key", "bad-key", "unreadable-message", "fingerprint-mismatch"]
     );
     let (last, of) = (&letters[4], |name| header(&letters[4], name));
@@ -126,7 +126,7 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
         (of("retryproof-partition"), of("retryproof-offset")),
         (Some("0".into()), Some("5".into()))
     );
-    assert_eq!((mock.buried().await, counters.read().dead_letters), (5, 5));
+    assert_eq!((mock.dead_letter_count().await, counters.read().dead_letters), (5, 5));
 }
 
 #[tokio::test]
@@ -141,5 +141,5 @@ async fn lst_2_a_dead_letter_that_is_not_taken_holds_its_message() {
     let running = start(listener, |_| async { Err::<Verdict, _>(Poison::Unreadable) });
     mock.until_committed(0, 2).await;
     running.stop().await;
-    assert_eq!((mock.buried().await, counters.read().dead_letters), (2, 2), "each once");
+    assert_eq!((mock.dead_letter_count().await, counters.read().dead_letters), (2, 2), "each once");
 }

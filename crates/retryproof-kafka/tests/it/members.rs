@@ -44,7 +44,7 @@ async fn lst_1_a_redelivery_to_the_next_group_member_runs_nothing() {
     assert_eq!(runs.load(Ordering::SeqCst), 5);
     assert!(counters.count_of(Reason::Replayed) >= 1, "the third came again");
     assert_eq!(counters.count_of(Reason::Executed), 2, "the fourth and the fifth");
-    assert_eq!(mock.buried().await, 0);
+    assert_eq!(mock.dead_letter_count().await, 0);
 }
 
 #[tokio::test]
@@ -99,5 +99,5 @@ async fn lst_1_members_that_come_and_go_run_each_message_once() {
     }
     stays.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 160);
-    assert_eq!(mock.buried().await, 0);
+    assert_eq!(mock.dead_letter_count().await, 0);
 }

@@ -19,8 +19,8 @@ fn client() -> ClientConfig {
 }
 
 fn refused(builder: KafkaListenerBuilder) -> (ErrorKind, String) {
-    let said = format!("{builder:?}");
-    assert!(!said.contains("secret"), "{said}");
+    let text = format!("{builder:?}");
+    assert!(!text.contains("secret"), "{text}");
     let error = builder.build().expect_err("refused");
     (error.kind(), format!("{error} {error:?}"))
 }
@@ -46,9 +46,9 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
             "no `group.id`",
         ),
     ] {
-        let (kind, said) = refused(builder);
+        let (kind, text) = refused(builder);
         assert_eq!(kind, ErrorKind::Config);
-        assert!(said.contains(why), "{said}");
+        assert!(text.contains(why), "{text}");
     }
     let scope =
         KafkaListener::builder(client(), &["orders"], "").key_header("id").dead_letters("dead");
@@ -61,9 +61,9 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
 fn lst_2_a_listener_outside_of_a_runtime_is_refused_and_no_panic() {
     let builder =
         KafkaListener::builder(client(), &["orders"], "x").key_header("id").dead_letters("dead");
-    let (kind, said) = refused(builder);
+    let (kind, text) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
-    assert!(said.contains("inside a tokio runtime"), "{said}");
+    assert!(text.contains("inside a tokio runtime"), "{text}");
 }
 
 #[tokio::test]
@@ -72,9 +72,9 @@ async fn id_4_a_setting_that_is_refused_is_named_without_its_value() {
     client.set("security.protocol", "hunter2");
     let builder =
         KafkaListener::builder(client, &["orders"], "x").key_header("id").dead_letters("dead");
-    let (kind, said) = refused(builder);
+    let (kind, text) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
-    assert!(said.contains("setting = security.protocol") && !said.contains("hunter2"), "{said}");
+    assert!(text.contains("setting = security.protocol") && !text.contains("hunter2"), "{text}");
 }
 
 #[tokio::test]

@@ -74,5 +74,5 @@ async fn lst_2_a_stop_waits_for_no_pause() {
         (None, None),
         "neither is answered"
     );
-    assert_eq!(mock.buried().await, 0);
+    assert_eq!(mock.dead_letter_count().await, 0);
 }

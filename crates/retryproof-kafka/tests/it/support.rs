@@ -109,17 +109,17 @@ impl Mock {
     /// The group's committed offset.
     pub(crate) async fn committed(&self, partition: i32) -> Option<i64> {
         let client = self.client();
-        let asked = spawn_blocking(move || {
-            let asker: BaseConsumer = client.create().expect("a client");
+        let looked_up = spawn_blocking(move || {
+            let client: BaseConsumer = client.create().expect("a client");
             let mut list = TopicPartitionList::new();
             list.add_partition(TOPIC, partition);
-            let offsets = asker.committed_offsets(list, Duration::from_secs(20)).ok()?;
+            let offsets = client.committed_offsets(list, Duration::from_secs(20)).ok()?;
             match offsets.find_partition(TOPIC, partition)?.offset() {
                 Offset::Offset(offset) => Some(offset),
                 _ => None,
             }
         });
-        asked.await.expect("asked")
+        looked_up.await.expect("answered")
     }
 
     pub(crate) async fn until_committed(&self, partition: i32, offset: i64) {
@@ -148,13 +148,13 @@ impl Mock {
     }
 
     /// How many dead letters there are.
-    pub(crate) async fn buried(&self) -> i64 {
+    pub(crate) async fn dead_letter_count(&self) -> i64 {
         let client = self.client();
-        let asked = spawn_blocking(move || {
-            let asker: BaseConsumer = client.create().expect("a client");
-            asker.fetch_watermarks(DEAD, 0, Duration::from_secs(20)).expect("asked").1
+        let looked_up = spawn_blocking(move || {
+            let client: BaseConsumer = client.create().expect("a client");
+            client.fetch_watermarks(DEAD, 0, Duration::from_secs(20)).expect("answered").1
         });
-        asked.await.expect("asked")
+        looked_up.await.expect("answered")
     }
 }
 

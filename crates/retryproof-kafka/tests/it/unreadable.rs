@@ -110,7 +110,7 @@ async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
     let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
     mock.until_committed(0, 2).await;
     running.stop().await;
-    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (1, 1));
+    assert_eq!((runs.load(Ordering::SeqCst), mock.dead_letter_count().await), (1, 1));
 
     let listener = mock.listener().key(|message| {
         assert!(message.offset() != 2, "the function of the program panics");
@@ -123,6 +123,6 @@ async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
     let running = start(listener, counting(&mock, &runs));
     mock.until_committed(0, 4).await;
     running.stop().await;
-    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (2, 2));
+    assert_eq!((runs.load(Ordering::SeqCst), mock.dead_letter_count().await), (2, 2));
     assert_eq!(counters.count_of(Reason::Poison(Poison::BadKey)), 1);
 }

@@ -16,7 +16,7 @@ use retryproof_testkit::broker::{Gate, unsure};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::support::{Place, SCOPE, counting, start, until, waiting};
+use crate::support::{SCOPE, TestStreams, counting, start, until, waiting};
 
 /// Another owner that holds the key of the messages with this body.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
@@ -33,13 +33,14 @@ async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration
 
 #[tokio::test]
 async fn lst_2_acknowledged_after_completion() {
-    let place = Place::new().await;
-    let mut wire = place.wire().await;
+    let streams = TestStreams::new().await;
+    let mut wire = streams.wire().await;
     let gate = Arc::new(Gate::closed());
-    let listener =
-        place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
-    let running = start(listener.build().expect("built"), waiting(&place, &gate));
-    place.publish("o-1", "{}").await;
+    let listener = streams
+        .listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() })
+        .await;
+    let running = start(listener.build().expect("built"), waiting(&streams, &gate));
+    streams.publish("o-1", "{}").await;
     // While the work runs, only progress is reported.
     assert_eq!(wire.next().await, "+WPI");
     assert_eq!(wire.next().await, "+WPI");
@@ -47,56 +48,56 @@ async fn lst_2_acknowledged_after_completion() {
     assert_eq!(wire.answer().await, "+ACK");
     let ctx = IdempotencyContext::builder(SCOPE, "o-1").build().expect("a context");
     assert!(matches!(
-        place.engine.try_acquire(&ctx).await.expect("looked"),
+        streams.engine.try_acquire(&ctx).await.expect("looked"),
         Acquisition::Complete(_)
     ));
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_1_a_message_published_twice_runs_once_and_both_are_acknowledged() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
-    place.publish("o-1", "{}").await;
-    place.publish("o-1", "{}").await;
-    let running = start(listener, counting(&place, &runs));
-    place.until_done().await;
+    streams.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
+    let running = start(listener, counting(&streams, &runs));
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
     assert_eq!(counters.read().acks, 2);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let mut wire = place.wire().await;
+    let mut wire = streams.wire().await;
     // The message has one delivery: if it was given back, the server would drop it.
     let config =
         Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
-    let listener = place.listener(config).await.build().expect("built");
+    let listener = streams.listener(config).await.build().expect("built");
     let counters = listener.counters();
-    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
-    let (handle, looked) = (counting(&place, &runs), Arc::new(AtomicUsize::new(0)));
+    let held = hold(&streams.engine, "o-1", "{}", Duration::from_secs(10)).await;
+    let (handle, looked) = (counting(&streams, &runs), Arc::new(AtomicUsize::new(0)));
     let (looks, began) = (Arc::clone(&looked), Instant::now());
     let running = start(listener, move |delivery| {
         looks.fetch_add(1, Ordering::SeqCst);
         handle(delivery)
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     for _ in 0..6 {
         // More than twice the `ack_wait`.
         assert_eq!(wire.next().await, "+WPI");
     }
     drop(held.complete_tombstone(Tombstone::new()).await);
     assert_eq!(wire.answer().await, "+ACK");
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 0, "the holder's work is not repeated");
     assert_eq!(
@@ -106,46 +107,46 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     // At least a second follows each attempt except the last, however long the holder took.
     let (looks, seconds) = (looked.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
     assert!(looks <= 2 + seconds, "{looks} looks in {seconds} s");
-    assert_eq!(place.info().await.delivered.consumer_sequence, 1);
-    assert!(place.letters().await.is_empty());
-    place.leave().await;
+    assert_eq!(streams.info().await.delivered.consumer_sequence, 1);
+    assert!(streams.letters().await.is_empty());
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_ends() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let mut wire = place.wire().await;
-    let listener = place.listener(Config::default()).await.max_parked(0).build().expect("built");
+    let mut wire = streams.wire().await;
+    let listener = streams.listener(Config::default()).await.max_parked(0).build().expect("built");
     let counters = listener.counters();
-    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
-    let running = start(listener, counting(&place, &runs));
-    place.publish("o-1", "{}").await;
-    let told = wire.answer().await;
-    let delay = told
+    let held = hold(&streams.engine, "o-1", "{}", Duration::from_secs(10)).await;
+    let running = start(listener, counting(&streams, &runs));
+    streams.publish("o-1", "{}").await;
+    let answers = wire.answer().await;
+    let delay = answers
         .strip_prefix("-NAK {\"delay\":")
         .and_then(|rest| rest.strip_suffix('}'))
         .expect("a delay");
     // The remaining lease in whole seconds, rounded up; a heartbeat may have renewed it.
     let delay = Duration::from_nanos(delay.parse().expect("a number"));
-    assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(10), "{told}");
+    assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(10), "{answers}");
     drop(held.release().await);
     assert_eq!(wire.answer().await, "+ACK");
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!((counters.count_of(Reason::InFlight), counters.read().acks), (1, 1), "no hot loop");
-    assert_eq!(place.info().await.delivered.consumer_sequence, 2, "one redelivery for one look");
-    place.leave().await;
+    assert_eq!(streams.info().await.delivered.consumer_sequence, 2, "one redelivery for one look");
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_failure_comes_again_and_is_run_again() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let mut wire = place.wire().await;
-    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let mut wire = streams.wire().await;
+    let (engine, counted) = (streams.engine.clone(), Arc::clone(&runs));
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     let running = start(listener, move |delivery: Delivery| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
@@ -158,38 +159,38 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
         }
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     assert_eq!(wire.answer().await, "-NAK {\"delay\":20000000}");
     assert_eq!(wire.answer().await, "-NAK {\"delay\":40000000}", "longer each time");
     assert_eq!(wire.answer().await, "+ACK");
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     assert_eq!((counters.count_of(Reason::Failed), counters.count_of(Reason::Panicked)), (1, 1));
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
-    let place = Place::new().await;
-    let mut wire = place.wire().await;
-    let listener = place.listener(Config::default()).await.max_parked(0).build().expect("built");
+    let streams = TestStreams::new().await;
+    let mut wire = streams.wire().await;
+    let listener = streams.listener(Config::default()).await.max_parked(0).build().expect("built");
     let running = start(listener, |_| async {
         let returned: Result<(), _> =
             Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
         assert!(!returned.as_ref().expect_err("refused").verdict().is_failure());
         Ok(Verdict::of_function(&returned))
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     assert_eq!(wire.answer().await, "-NAK {\"delay\":90000000000}");
     running.stop().await;
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
-    let place = Place::new().await;
-    let mut builder = place.listener(Config::default()).await;
+    let streams = TestStreams::new().await;
+    let mut builder = streams.listener(Config::default()).await;
     builder = builder.backoff(Backoff::new(Duration::from_millis(300), Duration::from_secs(1)));
     let listener = builder.build().expect("built");
     let looked = Arc::new(AtomicUsize::new(0));
@@ -205,25 +206,25 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
             })
         }
     });
-    place.publish("o-1", "{}").await;
-    place.until_done().await;
+    streams.publish("o-1", "{}").await;
+    streams.until_done().await;
     let took = began.elapsed();
     running.stop().await;
     assert_eq!(
-        (looked.load(Ordering::SeqCst), place.info().await.delivered.consumer_sequence),
+        (looked.load(Ordering::SeqCst), streams.info().await.delivered.consumer_sequence),
         (4, 1)
     );
     assert!(took >= Duration::from_millis(900), "three pauses in {took:?}");
-    place.leave().await;
+    streams.leave().await;
 }
 
 /// LST-2: the message is redelivered when its lease is over, and not before.
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
-    let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().expect("built");
-    let (counters, engine) = (listener.counters(), place.engine.clone());
-    place.publish("o-1", "{}").await;
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.build().expect("built");
+    let (counters, engine) = (listener.counters(), streams.engine.clone());
+    streams.publish("o-1", "{}").await;
     let running = start(listener, move |_| {
         let engine = engine.clone();
         async move {
@@ -232,16 +233,16 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
             Ok(unsure(&engine, ctx).await)
         }
     });
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!((counters.count_of(Reason::Held), counters.count_of(Reason::InFlight)), (1, 0));
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_from_its_answer() {
-    let place = Place::new().await;
-    let listener = place
+    let streams = TestStreams::new().await;
+    let listener = streams
         .listener(Config::default())
         .await
         .prefetch(100)
@@ -250,12 +251,12 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
         .expect("built");
     let counters = listener.counters();
     for n in 0..100 {
-        place.publish(&format!("o-{n}"), "{}").await;
+        streams.publish(&format!("o-{n}"), "{}").await;
     }
     let gate = Arc::new(Semaphore::new(0));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (engine, opens, inside, peak) =
-        (place.engine.clone(), Arc::clone(&gate), Arc::clone(&now), Arc::clone(&most));
+        (streams.engine.clone(), Arc::clone(&gate), Arc::clone(&now), Arc::clone(&most));
     let running = start(listener, move |delivery: Delivery| {
         let (engine, opens) = (engine.clone(), Arc::clone(&opens));
         let (inside, peak) = (Arc::clone(&inside), Arc::clone(&peak));
@@ -274,52 +275,52 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
         }
     });
     until("all but the slow one", || counters.read().acks == 99).await;
-    assert_eq!(place.info().await.num_ack_pending, 1);
+    assert_eq!(streams.info().await.num_ack_pending, 1);
     gate.add_permits(1);
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(counters.read().acks, 100);
     assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_no_more_is_fetched_than_there_is_room_for() {
-    let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.prefetch(5).build().expect("built");
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.prefetch(5).build().expect("built");
     for n in 0..20 {
-        place.publish(&format!("o-{n}"), "{}").await;
+        streams.publish(&format!("o-{n}"), "{}").await;
     }
     let gate = Arc::new(Gate::closed());
-    let running = start(listener, waiting(&place, &gate));
+    let running = start(listener, waiting(&streams, &gate));
     until("five at work", || gate.begun() == 5).await;
-    let info = place.info().await;
+    let info = streams.info().await;
     assert_eq!((info.num_ack_pending, info.num_pending), (5, 15));
     gate.let_go(20);
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(gate.begun(), 20);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_two_listeners_share_a_consumer_and_run_each_message_once() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let config = || Config { ack_wait: Duration::from_secs(20), ..Config::default() };
-    let one = place.listener(config()).await.build().expect("built");
-    let other = place.listener(config()).await.build().expect("built");
+    let one = streams.listener(config()).await.build().expect("built");
+    let other = streams.listener(config()).await.build().expect("built");
     for _ in 0..2 {
         for n in 0..100 {
-            place.publish(&format!("o-{n}"), "{}").await;
+            streams.publish(&format!("o-{n}"), "{}").await;
         }
     }
     let both =
-        [one, other].map(|listener| start(listener, crate::support::counting(&place, &runs)));
-    place.until_done().await;
+        [one, other].map(|listener| start(listener, crate::support::counting(&streams, &runs)));
+    streams.until_done().await;
     for running in both {
         running.stop().await;
     }
     assert_eq!(runs.load(Ordering::SeqCst), 100);
-    place.leave().await;
+    streams.leave().await;
 }

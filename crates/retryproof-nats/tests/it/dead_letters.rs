@@ -12,7 +12,7 @@ use retryproof_core::{ExecuteError, Outcome};
 use retryproof_nats::Delivery;
 use serde::Deserialize;
 
-use crate::support::{Place, counting, header, start, until};
+use crate::support::{TestStreams, counting, header, start, until};
 
 #[derive(Deserialize)]
 struct Order {
@@ -21,17 +21,17 @@ struct Order {
 
 #[tokio::test]
 async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_runs_nothing() {
-    let place = Place::new().await;
-    let mut wire = place.wire().await;
+    let streams = TestStreams::new().await;
+    let mut wire = streams.wire().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let (engine, counted) = (streams.engine.clone(), Arc::clone(&runs));
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
-    place.publish_with(HeaderMap::new(), "{\"number\":1}").await;
-    place.publish(&"k".repeat(513), "{\"number\":2}").await;
-    place.publish("   ", "{\"number\":3}").await;
-    place.publish("o-4", "{\"number\":").await;
-    place.publish("o-5", "{\"number\":5}").await;
+    streams.publish_with(HeaderMap::new(), "{\"number\":1}").await;
+    streams.publish(&"k".repeat(513), "{\"number\":2}").await;
+    streams.publish("   ", "{\"number\":3}").await;
+    streams.publish("o-4", "{\"number\":").await;
+    streams.publish("o-5", "{\"number\":5}").await;
     let running = start(listener, move |delivery: Delivery| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
         async move {
@@ -43,100 +43,100 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
         }
     });
-    let mut letters = place.until_letters(4).await;
-    place.until_done().await;
+    let mut letters = streams.until_letters(4).await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
     letters.sort_by(|a, b| {
         header(&a.0, "retryproof-sequence").cmp(&header(&b.0, "retryproof-sequence"))
     });
-    let said: Vec<_> = letters
+    let found: Vec<_> = letters
         .iter()
         .map(|(headers, body)| (header(headers, "retryproof-reason").expect("why"), body.as_str()))
         .collect();
-    let wanted = [
+    let expected = [
         ("no-key", "{\"number\":1}"),
         ("bad-key", "{\"number\":2}"),
         ("bad-key", "{\"number\":3}"),
         ("unreadable-message", "{\"number\":"),
     ];
-    assert_eq!(said, wanted);
+    assert_eq!(found, expected);
     assert_eq!(counters.read().dead_letters, 4);
-    let mut told: Vec<String> = Vec::new();
+    let mut answers: Vec<String> = Vec::new();
     for _ in 0..5 {
-        told.push(wire.answer().await);
+        answers.push(wire.answer().await);
     }
-    told.sort_unstable();
-    assert_eq!(told, ["+ACK", "+TERM", "+TERM", "+TERM", "+TERM"]);
-    place.leave().await;
+    answers.sort_unstable();
+    assert_eq!(answers, ["+ACK", "+TERM", "+TERM", "+TERM", "+TERM"]);
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_server() {
-    let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", "the publisher's");
-    headers.insert("Nats-Expected-Stream", place.name.as_str());
+    headers.insert("Nats-Expected-Stream", streams.name.as_str());
     headers.append("Trace", "a");
     headers.append("Trace", "b");
-    place.publish_with(headers, "what was said").await;
+    streams.publish_with(headers, "the body").await;
     let running =
         start(listener, |_| async { unreachable!("it has no key where this listener looks") });
-    let letters = place.until_letters(1).await;
-    place.until_done().await;
+    let letters = streams.until_letters(1).await;
+    streams.until_done().await;
     running.stop().await;
     let (headers, body) = &letters[0];
-    assert_eq!(body, "what was said");
+    assert_eq!(body, "the body");
     let of = |name| header(headers, name);
     assert_eq!(of("retryproof-reason"), Some("no-key"));
-    assert_eq!(of("retryproof-stream"), Some(place.name.as_str()));
-    assert_eq!(of("retryproof-subject"), Some(place.subject().as_str()));
+    assert_eq!(of("retryproof-stream"), Some(streams.name.as_str()));
+    assert_eq!(of("retryproof-subject"), Some(streams.subject().as_str()));
     assert_eq!((of("retryproof-sequence"), of("retryproof-deliveries")), (Some("1"), Some("1")));
     assert_eq!(of("retryproof-consumer"), Some("invoices"));
     let id = of("Nats-Msg-Id").expect("an id");
-    assert!(id.starts_with(&format!("{}:invoices:1:", place.name)), "{id}");
+    assert!(id.starts_with(&format!("{}:invoices:1:", streams.name)), "{id}");
     assert_eq!(of("retryproof-original-Nats-Msg-Id"), Some("the publisher's"));
-    assert_eq!(of("retryproof-original-Nats-Expected-Stream"), Some(place.name.as_str()));
+    assert_eq!(of("retryproof-original-Nats-Expected-Stream"), Some(streams.name.as_str()));
     let traces: Vec<_> = headers.get_all("Trace").map(async_nats::HeaderValue::as_str).collect();
     assert_eq!(traces, ["a", "b"]);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_fp_1_another_body_under_a_known_key_is_refused_and_each_of_them_is_kept() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.prefetch(1).build().expect("built");
+    let listener = streams.listener(Config::default()).await.prefetch(1).build().expect("built");
     let counters = listener.counters();
-    place.publish("o-1", "100 euros").await;
-    let running = start(listener, counting(&place, &runs));
-    place.until_done().await;
+    streams.publish("o-1", "100 euros").await;
+    let running = start(listener, counting(&streams, &runs));
+    streams.until_done().await;
     for body in ["900 euros", "800 euros", "100 euros"] {
-        place.publish("o-1", body).await;
+        streams.publish("o-1", body).await;
     }
-    let letters = place.until_letters(2).await;
-    place.until_done().await;
+    let letters = streams.until_letters(2).await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     let bodies: Vec<_> = letters.iter().map(|(_, body)| body.as_str()).collect();
     assert_eq!(bodies, ["900 euros", "800 euros"]);
     assert_eq!(counters.count_of(Reason::Mismatch), 2);
     assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_are_handled() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let (engine, counted) = (streams.engine.clone(), Arc::clone(&runs));
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let counters = listener.counters();
     for n in 0..200 {
-        place.publish("the same", "not json").await;
+        streams.publish("the same", "not json").await;
         if n % 20 == 0 {
-            place.publish(&format!("o-{n}"), "{\"number\":1}").await;
+            streams.publish(&format!("o-{n}"), "{\"number\":1}").await;
         }
     }
     let running = start(listener, move |delivery: Delivery| {
@@ -150,24 +150,24 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_a
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
         }
     });
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 10);
-    assert_eq!(place.letters().await.len(), 200, "each of them once");
+    assert_eq!(streams.letters().await.len(), 200, "each of them once");
     assert_eq!(
         (counters.read().acks, counters.read().dead_letters, counters.read().nacks),
         (10, 200, 0)
     );
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
     for config in [Config::default(), Config { max_deliver: 1, ..Config::default() }] {
         let last = config.max_deliver == 1;
-        let place = Place::new().await;
-        let mut wire = place.wire().await;
-        let listener = place.listener(config).await.build().expect("built");
+        let streams = TestStreams::new().await;
+        let mut wire = streams.wire().await;
+        let listener = streams.listener(config).await.build().expect("built");
         let counters = listener.counters();
         let looked = Arc::new(AtomicUsize::new(0));
         let looks = Arc::clone(&looked);
@@ -177,31 +177,31 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
             async move { if first { Ok(Verdict::of(&done)) } else { Err(Poison::Unreadable) } }
         });
         // The listener checks the stream before its first message.
-        place.publish("o-0", "{}").await;
+        streams.publish("o-0", "{}").await;
         assert_eq!(wire.answer().await, "+ACK");
-        place.jetstream.delete_stream(place.grave()).await.expect("removed");
-        place.publish("o-1", "{}").await;
+        streams.jetstream.delete_stream(streams.dead_stream()).await.expect("removed");
+        streams.publish("o-1", "{}").await;
         if last {
             until("a look", || looked.load(Ordering::SeqCst) == 2).await;
         } else {
             assert!(wire.answer().await.starts_with("-NAK"));
         }
         assert_eq!(counters.read().dead_letters, 0);
-        place.restore_grave().await;
-        assert_eq!(place.until_letters(1).await.len(), 1);
-        place.until_done().await;
+        streams.restore_dead_stream().await;
+        assert_eq!(streams.until_letters(1).await.len(), 1);
+        streams.until_done().await;
         running.stop().await;
-        assert_eq!(place.letters().await.len(), 1);
+        assert_eq!(streams.letters().await.len(), 1);
         assert_eq!(counters.read().dead_letters, 1);
-        place.leave().await;
+        streams.leave().await;
     }
 }
 
 #[tokio::test]
 async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let builder = place.listener(Config::default()).await.key(|message| {
+    let builder = streams.listener(Config::default()).await.key(|message| {
         let key = header(message.headers.as_ref()?, "Event-Id")?;
         assert_ne!(key, "o-1", "planted");
         Some(key.to_owned())
@@ -209,11 +209,11 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     let listener = builder.build().expect("built");
     let counters = listener.counters();
     for key in ["o-0", "o-1", "o-2"] {
-        place.publish(key, key).await;
+        streams.publish(key, key).await;
     }
-    let running = start(listener, counting(&place, &runs));
-    let letters = place.until_letters(1).await;
-    place.until_done().await;
+    let running = start(listener, counting(&streams, &runs));
+    let letters = streams.until_letters(1).await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(
         (runs.load(Ordering::SeqCst), counters.read().acks, counters.read().dead_letters),
@@ -223,24 +223,27 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
         (header(&letters[0].0, "retryproof-reason"), letters[0].1.as_str()),
         (Some("bad-key"), "o-1")
     );
-    place.leave().await;
+    streams.leave().await;
 }
 
 /// One stream, two consumers, one stream of dead letters.
 #[tokio::test]
 async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
-    let place = Place::new().await;
-    let first = place.consumer(Config::default()).await;
+    let streams = TestStreams::new().await;
+    let first = streams.consumer(Config::default()).await;
     let config = Config { durable_name: Some("receipts".into()), ..Config::default() };
-    let second =
-        place.jetstream.create_consumer_on_stream(config, place.name.clone()).await.expect("made");
-    place.publish("o-1", "neither reads this").await;
+    let second = streams
+        .jetstream
+        .create_consumer_on_stream(config, streams.name.clone())
+        .await
+        .expect("made");
+    streams.publish("o-1", "neither reads this").await;
     let mut running = Vec::new();
     for consumer in [first, second] {
-        let listener = place.builder(place.jetstream.clone(), consumer).build().expect("built");
+        let listener = streams.builder(streams.jetstream.clone(), consumer).build().expect("built");
         running.push(start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) }));
     }
-    let letters = place.until_letters(2).await;
+    let letters = streams.until_letters(2).await;
     for running in running {
         running.stop().await;
     }
@@ -248,29 +251,29 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
         letters.iter().map(|(headers, _)| header(headers, "retryproof-consumer")).collect();
     of.sort_unstable();
     assert_eq!(of, [Some("invoices"), Some("receipts")]);
-    place.leave().await;
+    streams.leave().await;
 }
 
 /// The sequence numbers of a stream that was created again start at 1.
 #[tokio::test]
 async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     for round in 1..=2 {
-        let listener = place.listener(Config::default()).await.build().expect("built");
+        let listener = streams.listener(Config::default()).await.build().expect("built");
         let running = start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) });
-        place.publish("o-1", "{}").await;
-        place.until_letters(round).await;
+        streams.publish("o-1", "{}").await;
+        streams.until_letters(round).await;
         running.stop().await;
-        place.make_anew().await;
+        streams.recreate().await;
     }
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_headers() {
-    let place = Place::new().await;
-    let most = place.client.max_payload();
-    let listener = place.listener(Config::default()).await.build().expect("built");
+    let streams = TestStreams::new().await;
+    let most = streams.client.max_payload();
+    let listener = streams.listener(Config::default()).await.build().expect("built");
     let headers = |large: usize| {
         let mut headers = HeaderMap::new();
         headers.insert("Trace", "a".repeat(large).as_str());
@@ -279,39 +282,39 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
     // As large as the server accepts, without room for another header. Headers may have 64 KiB.
     let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
     let most_headers = usize::from(u16::MAX) - framing;
-    place.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;
-    place.publish_with(headers(most_headers), "small").await;
-    place.publish_with(headers(most_headers), &"b".repeat(most - framing - most_headers)).await;
+    streams.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;
+    streams.publish_with(headers(most_headers), "small").await;
+    streams.publish_with(headers(most_headers), &"b".repeat(most - framing - most_headers)).await;
     let running = start(listener, |_| async { unreachable!("none has a key") });
-    let mut letters = place.until_letters(3).await;
-    place.until_done().await;
+    let mut letters = streams.until_letters(3).await;
+    streams.until_done().await;
     running.stop().await;
     letters.sort_by_key(|letter| header(&letter.0, "retryproof-sequence").map(str::to_owned));
-    let said = letters.iter().map(|(headers, body)| {
+    let found = letters.iter().map(|(headers, body)| {
         let of = |name| header(headers, name);
         (of("retryproof-reason"), of("retryproof-omitted"), of("Trace"), body.as_str())
     });
     let why = Some("no-key");
-    let wanted = [
+    let expected = [
         (why, Some("body"), Some("a"), ""),
         (why, Some("headers"), None, "small"),
         (why, Some("body, headers"), None, ""),
     ];
-    assert_eq!(said.collect::<Vec<_>>(), wanted);
-    place.leave().await;
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without_its_body() {
-    let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.build().expect("built");
-    place.limit_grave(2_000).await;
-    place.publish("   ", &"b".repeat(3_000)).await;
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.build().expect("built");
+    streams.limit_dead_stream(2_000).await;
+    streams.publish("   ", &"b".repeat(3_000)).await;
     let running = start(listener, |_| async { unreachable!("it has no good key") });
-    let letters = place.until_letters(1).await;
-    place.until_done().await;
+    let letters = streams.until_letters(1).await;
+    streams.until_done().await;
     running.stop().await;
     let of = |name| header(&letters[0].0, name);
     assert_eq!((of("retryproof-omitted"), letters[0].1.as_str()), (Some("body"), ""));
-    place.leave().await;
+    streams.leave().await;
 }

@@ -14,7 +14,7 @@ use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Seen, Server};
 use tokio::sync::Semaphore;
 
-use crate::support::{Place, start, until};
+use crate::support::{TestStreams, start, until};
 
 /// The messages that are being handled when the server dies.
 const AT_WORK: usize = 8;
@@ -42,13 +42,13 @@ async fn handle(
 async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_repeats_none() {
     let mut server = Server::nats().await.expect("a server of our own");
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let place = Place::at(server.url(), engine.clone(), StorageType::File).await;
+    let streams = TestStreams::at(server.url(), engine.clone(), StorageType::File).await;
     // Messages that the killed server had delivered are redelivered soon.
     let config = || Config { ack_wait: Duration::from_secs(3), ..Config::default() };
-    let listener = place.listener(config()).await.prefetch(AT_WORK).build().expect("built");
+    let listener = streams.listener(config()).await.prefetch(AT_WORK).build().expect("built");
     let publish = async |bodies: &[String]| {
         for body in bodies {
-            place.publish(body, body).await; // returns when it is stored
+            streams.publish(body, body).await; // returns when it is stored
         }
     };
     let named =
@@ -64,7 +64,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     until("it has its hands full", || seen.runs() == AT_WORK).await;
 
     // Another process completes a message, and dies together with the server before it answers.
-    let listener = place.listener(config()).await.prefetch(1).build().expect("built");
+    let listener = streams.listener(config()).await.prefetch(1).build().expect("built");
     let (sees, of_engine) = (seen.clone(), engine.clone());
     let dying = start(listener, move |delivery: Delivery| {
         let (seen, engine) = (sees.clone(), of_engine.clone());
@@ -83,15 +83,15 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     server.start().await.expect("it comes back");
 
     until("all are handled", || seen.ends() == 1 + AT_WORK + WAITING).await;
-    place.until_done().await;
+    streams.until_done().await;
     publish(&["new".to_owned()]).await;
     until("a new one as well", || seen.of("new").ends.len() == 1).await;
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     for body in named(AT_WORK, "at-work").into_iter().chain(named(WAITING, "waiting")) {
         assert!(seen.of(&body).is_once(), "{body}: {:?}", seen.of(&body));
     }
     let completed = seen.of("completed");
     assert!(completed.is_once() && completed.ends.len() > 1, "{completed:?}");
-    assert!(place.letters().await.is_empty());
+    assert!(streams.letters().await.is_empty());
 }

@@ -9,65 +9,66 @@ use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::ErrorKind;
 use retryproof_testkit::broker::Gate;
 
-use crate::support::{Place, counting, start, until, waiting};
+use crate::support::{TestStreams, counting, start, until, waiting};
 
 #[tokio::test]
 async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
-    let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.concurrency(1).build().expect("built");
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.concurrency(1).build().expect("built");
     let counters = listener.counters();
     for n in 0..5 {
-        place.publish(&format!("o-{n}"), "{}").await;
+        streams.publish(&format!("o-{n}"), "{}").await;
     }
     let gate = Arc::new(Gate::closed());
-    let running = start(listener, waiting(&place, &gate));
+    let running = start(listener, waiting(&streams, &gate));
     until("the first at work", || gate.begun() == 1).await;
     running.ask_to_stop().await;
     gate.let_go(1);
     running.ended().await.expect("no error");
     assert_eq!((gate.begun(), counters.read().acks), (1, 1));
     // Messages are not given back to the request that is still open: they would circle.
-    let delivered = place.info().await.delivered.consumer_sequence;
+    let delivered = streams.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
     // The next listener gets the others as soon as that request is over, not after `ack_wait`.
     let runs = Arc::new(AtomicUsize::new(0));
-    let next = place.listener(Config::default()).await.build().expect("built");
-    let running = start(next, counting(&place, &runs));
-    place.until_done().await;
+    let next = streams.listener(Config::default()).await.build().expect("built");
+    let running = start(next, counting(&streams, &runs));
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 4);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn run_5_what_takes_longer_than_the_drain_time_is_dropped() {
-    let place = Place::new().await;
-    let builder = place.listener(Config::default()).await.drain_timeout(Duration::from_millis(20));
+    let streams = TestStreams::new().await;
+    let builder =
+        streams.listener(Config::default()).await.drain_timeout(Duration::from_millis(20));
     let entered = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&entered);
     let running = start(builder.build().expect("built"), move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending()
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     until("at work", || entered.load(Ordering::SeqCst) == 1).await;
     running.stop().await;
-    assert_eq!(place.info().await.num_ack_pending, 1, "it comes again");
-    place.leave().await;
+    assert_eq!(streams.info().await.num_ack_pending, 1, "it comes again");
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_deleted_consumer_ends_its_listener_with_an_error() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.build().expect("built");
-    let running = start(listener, counting(&place, &runs));
-    place.publish("o-1", "{}").await;
-    place.until_done().await;
-    let stream = place.jetstream.get_stream(&place.name).await.expect("the stream");
+    let listener = streams.listener(Config::default()).await.build().expect("built");
+    let running = start(listener, counting(&streams, &runs));
+    streams.publish("o-1", "{}").await;
+    streams.until_done().await;
+    let stream = streams.jetstream.get_stream(&streams.name).await.expect("the stream");
     stream.delete_consumer("invoices").await.expect("deleted");
-    let error = running.ended().await.expect_err("it says so");
+    let error = running.ended().await.expect_err("an error");
     assert_eq!(error.kind(), ErrorKind::Unexpected);
     assert!(error.to_string().contains("the consumer was deleted"), "{error}");
-    place.leave().await;
+    streams.leave().await;
 }

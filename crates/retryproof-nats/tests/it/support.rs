@@ -32,7 +32,7 @@ pub(crate) fn url() -> String {
 }
 
 /// The streams of one test; [`leave`](Self::leave) deletes them.
-pub(crate) struct Place {
+pub(crate) struct TestStreams {
     pub(crate) name: String,
     pub(crate) client: Client,
     pub(crate) jetstream: Context,
@@ -40,7 +40,7 @@ pub(crate) struct Place {
     storage: StorageType,
 }
 
-impl Place {
+impl TestStreams {
     pub(crate) async fn new() -> Self {
         Self::with(IdempotencyEngine::new(MemoryStore::new())).await
     }
@@ -55,10 +55,10 @@ impl Place {
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let client = async_nats::connect(url).await.expect("a nats-server");
         let jetstream = jetstream::new(client.clone());
-        let place = Self { name, client, jetstream, engine, storage };
-        place.stream(&place.name, &format!("{}.>", place.name)).await;
-        place.stream(&place.grave(), &place.dead()).await;
-        place
+        let streams = Self { name, client, jetstream, engine, storage };
+        streams.stream(&streams.name, &format!("{}.>", streams.name)).await;
+        streams.stream(&streams.dead_stream(), &streams.dead()).await;
+        streams
     }
 
     async fn stream(&self, name: &str, subject: &str) {
@@ -76,7 +76,7 @@ impl Place {
     }
 
     /// The stream of the dead letters.
-    pub(crate) fn grave(&self) -> String {
+    pub(crate) fn dead_stream(&self) -> String {
         format!("dead-{}", self.name)
     }
 
@@ -85,20 +85,20 @@ impl Place {
         format!("dead.{}", self.name)
     }
 
-    pub(crate) async fn restore_grave(&self) {
-        self.stream(&self.grave(), &self.dead()).await;
+    pub(crate) async fn restore_dead_stream(&self) {
+        self.stream(&self.dead_stream(), &self.dead()).await;
     }
 
     /// Deletes the stream and creates it again.
-    pub(crate) async fn make_anew(&self) {
+    pub(crate) async fn recreate(&self) {
         self.jetstream.delete_stream(&self.name).await.expect("removed");
         self.stream(&self.name, &format!("{}.>", self.name)).await;
     }
 
     /// Limits the size of dead letters from now on.
-    pub(crate) async fn limit_grave(&self, bytes: i32) {
-        let mut stream = self.jetstream.get_stream(self.grave()).await.expect("the stream");
-        let config = stream.info().await.expect("asked").config.clone();
+    pub(crate) async fn limit_dead_stream(&self, bytes: i32) {
+        let mut stream = self.jetstream.get_stream(self.dead_stream()).await.expect("the stream");
+        let config = stream.info().await.expect("answered").config.clone();
         let config = StreamConfig { max_message_size: bytes, ..config };
         self.jetstream.update_stream(config).await.expect("limited");
     }
@@ -176,8 +176,11 @@ impl Place {
         // A reader without acknowledgements leaves the messages in the stream. (A message that is read
         // by its sequence number shows only one value of each header.)
         let config = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
-        let reader =
-            self.jetstream.create_consumer_on_stream(config, self.grave()).await.expect("a reader");
+        let reader = self
+            .jetstream
+            .create_consumer_on_stream(config, self.dead_stream())
+            .await
+            .expect("a reader");
         let mut letters =
             reader.fetch().max_messages(1_000).messages().await.expect("the dead letters");
         let mut read = Vec::new();
@@ -189,7 +192,10 @@ impl Place {
             ));
         }
         let name = reader.cached_info().name.clone();
-        self.jetstream.delete_consumer_from_stream(name, self.grave()).await.expect("removed");
+        self.jetstream
+            .delete_consumer_from_stream(name, self.dead_stream())
+            .await
+            .expect("removed");
         read
     }
 
@@ -209,14 +215,14 @@ impl Place {
     /// The answers to the consumer's messages from now on.
     pub(crate) async fn wire(&self) -> Wire {
         let subject = format!("$JS.ACK.{}.invoices.>", self.name);
-        let heard = self.client.subscribe(subject).await.expect("subscribed");
+        let answers = self.client.subscribe(subject).await.expect("subscribed");
         self.client.flush().await.expect("flushed");
-        Wire(heard)
+        Wire(answers)
     }
 
     pub(crate) async fn leave(self) {
         self.jetstream.delete_stream(&self.name).await.expect("removed");
-        self.jetstream.delete_stream(self.grave()).await.expect("removed");
+        self.jetstream.delete_stream(self.dead_stream()).await.expect("removed");
     }
 }
 
@@ -250,12 +256,12 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Handles messages by the engine of `place`, with an action that only counts its runs.
+/// Handles messages by the engine of `streams`, with an action that only counts its runs.
 pub(crate) fn counting(
-    place: &Place,
+    streams: &TestStreams,
     runs: &Arc<AtomicUsize>,
 ) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
-    let (engine, runs) = (place.engine.clone(), Arc::clone(runs));
+    let (engine, runs) = (streams.engine.clone(), Arc::clone(runs));
     move |delivery: Delivery| {
         let (engine, runs) = (engine.clone(), Arc::clone(&runs));
         Box::pin(async move { Ok(counted(&engine, delivery.context()?, &runs).await) })
@@ -264,10 +270,10 @@ pub(crate) fn counting(
 
 /// Handles messages by the engine, with an action that waits at the gate.
 pub(crate) fn waiting(
-    place: &Place,
+    streams: &TestStreams,
     gate: &Arc<Gate>,
 ) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
-    let (engine, gate) = (place.engine.clone(), Arc::clone(gate));
+    let (engine, gate) = (streams.engine.clone(), Arc::clone(gate));
     move |delivery: Delivery| {
         let (engine, gate) = (engine.clone(), Arc::clone(&gate));
         Box::pin(async move { Ok(gated(&engine, delivery.context()?, &gate).await) })

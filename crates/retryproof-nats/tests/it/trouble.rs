@@ -14,31 +14,32 @@ use retryproof_testkit::broker::Running;
 use retryproof_testkit::wire::WireProxy;
 use tokio::sync::Semaphore;
 
-use crate::support::{Place, counting, start, until, url};
+use crate::support::{TestStreams, counting, start, until, url};
 
 /// A listener behind a proxy that can cut and stall its connection. Messages without an answer are
 /// redelivered after `ack_wait`.
 async fn behind_a_proxy(
-    place: &Place,
+    streams: &TestStreams,
     ack_wait: Duration,
 ) -> (Arc<WireProxy>, NatsListenerBuilder) {
     let at: SocketAddr = url().trim_start_matches("nats://").parse().expect("an address");
     let proxy = WireProxy::to(at).await.expect("a port");
     let client = async_nats::connect(proxy.addr().to_string()).await.expect("connected");
     let jetstream = jetstream::new(client);
-    let consumer = place.consumer_over(&jetstream, Config { ack_wait, ..Config::default() }).await;
-    (Arc::new(proxy), place.builder(jetstream, consumer))
+    let consumer =
+        streams.consumer_over(&jetstream, Config { ack_wait, ..Config::default() }).await;
+    (Arc::new(proxy), streams.builder(jetstream, consumer))
 }
 
 /// Starts the listener, and disturbs its connection once, when the first message is completed; returns
 /// after that.
 async fn with_trouble(
-    place: &Place,
+    streams: &TestStreams,
     listener: NatsListener,
     runs: &Arc<AtomicUsize>,
     trouble: impl Fn() + Send + Sync + 'static,
 ) -> Running {
-    let (handle, trouble) = (counting(place, runs), Arc::new(trouble));
+    let (handle, trouble) = (counting(streams, runs), Arc::new(trouble));
     let (begun, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let is_over = Arc::clone(&over);
     let running = start(listener, move |delivery| {
@@ -53,62 +54,62 @@ async fn with_trouble(
             verdict
         }
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     until("completed, and in trouble", || is_over.load(Ordering::SeqCst)).await;
     running
 }
 
 #[tokio::test]
 async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_second_run() {
-    let place = Place::new().await;
-    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(2)).await;
+    let streams = TestStreams::new().await;
+    let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(2)).await;
     let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let gone = move || {
         line.refuse(true);
         line.cut();
     };
-    let running = with_trouble(&place, listener, &runs, gone).await;
+    let running = with_trouble(&streams, listener, &runs, gone).await;
     // The server receives no answer and prepares the next delivery.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     proxy.refuse(false);
-    place.publish("o-2", "{}").await;
-    place.until_done().await;
+    streams.publish("o-2", "{}").await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 2, "each once");
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no_second_run() {
-    let place = Place::new().await;
-    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let streams = TestStreams::new().await;
+    let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(1)).await;
     let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
-    let running = with_trouble(&place, listener, &runs, move || line.stall(true)).await;
+    let running = with_trouble(&streams, listener, &runs, move || line.stall(true)).await;
     // The message is redelivered to another consumer while the first one's answer is still on its
     // way.
     let second =
-        place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
+        streams.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().expect("built");
     let counters = second.counters();
-    let other = start(second, counting(&place, &runs));
+    let other = start(second, counting(&streams, &runs));
     until("redelivered", || counters.count_of(Reason::Replayed) == 1).await;
     proxy.stall(false);
-    place.until_done().await;
+    streams.until_done().await;
     other.stop().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs_no_second_run() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let config = || Config { ack_wait: Duration::from_millis(500), ..Config::default() };
-    let listener = place.listener(config()).await.build().expect("built");
-    let (handle, done) = (counting(&place, &runs), Arc::new(Semaphore::new(0)));
+    let listener = streams.listener(config()).await.build().expect("built");
+    let (handle, done) = (counting(&streams, &runs), Arc::new(Semaphore::new(0)));
     let completed = Arc::clone(&done);
     let running = start(listener, move |delivery| {
         let (completed, work) = (Arc::clone(&completed), handle(delivery));
@@ -118,49 +119,49 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
             std::future::pending().await
         }
     });
-    place.publish("o-1", "{}").await;
+    streams.publish("o-1", "{}").await;
     drop(done.acquire().await);
     running.die().await;
-    let next = place.listener(config()).await.build().expect("built");
+    let next = streams.listener(config()).await.build().expect("built");
     let counters = next.counters();
-    let running = start(next, counting(&place, &runs));
-    place.until_done().await;
+    let running = start(next, counting(&streams, &runs));
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!((counters.count_of(Reason::Replayed), counters.count_of(Reason::Executed)), (1, 0));
-    place.leave().await;
+    streams.leave().await;
 }
 
 /// The listener does not wait for the end of its request, which was lost with the connection.
 #[tokio::test]
 async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     // Messages that were sent over the old connection are redelivered soon.
-    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(1)).await;
     let listener = listener.build().expect("built");
-    let running = start(listener, counting(&place, &runs));
+    let running = start(listener, counting(&streams, &runs));
     for n in 0..5 {
-        place.publish(&format!("o-{n}"), "{}").await;
+        streams.publish(&format!("o-{n}"), "{}").await;
         until("handled", || runs.load(Ordering::SeqCst) == n + 1).await;
         let lines = proxy.lines();
         proxy.cut();
         until("connected again", || proxy.lines() > lines).await;
     }
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5);
-    place.leave().await;
+    streams.leave().await;
 }
 
 #[tokio::test]
 async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
-    let place = Place::new().await;
+    let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(1)).await;
     let listener = listener.prefetch(20).build().expect("built");
     let counters = listener.counters();
-    let handle = counting(&place, &runs);
+    let handle = counting(&streams, &runs);
     let running = start(listener, move |delivery: Delivery| {
         let work = handle(delivery);
         async move {
@@ -169,15 +170,40 @@ async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
         }
     });
     for n in 0..200 {
-        place.publish(&format!("o-{n}"), "{}").await;
+        streams.publish(&format!("o-{n}"), "{}").await;
         if n % 20 == 19 {
             proxy.cut();
         }
     }
-    place.until_done().await;
+    streams.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 200);
     assert_eq!(counters.count_of(Reason::Executed), 200);
-    assert!(matches!(Verdict::failed(), Verdict::Nack { .. }) && place.letters().await.is_empty());
-    place.leave().await;
+    assert!(
+        matches!(Verdict::failed(), Verdict::Nack { .. }) && streams.letters().await.is_empty()
+    );
+    streams.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_server_that_is_away_at_the_start_is_waited_for_until_a_stop() {
+    let streams = TestStreams::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    streams.publish("o-1", "{}").await;
+    for returns in [false, true] {
+        let (proxy, listener) = behind_a_proxy(&streams, Duration::from_secs(1)).await;
+        proxy.refuse(true);
+        proxy.cut();
+        let running = start(listener.build().expect("built"), counting(&streams, &runs));
+        if returns {
+            // Long enough for a request that fails.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(runs.load(Ordering::SeqCst), 0);
+            proxy.refuse(false);
+            until("handled", || runs.load(Ordering::SeqCst) == 1).await;
+        }
+        running.stop().await;
+    }
+    streams.until_done().await;
+    streams.leave().await;
 }

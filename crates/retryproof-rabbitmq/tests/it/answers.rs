@@ -14,28 +14,31 @@ use retryproof_rabbitmq::Delivery;
 use retryproof_testkit::broker::{Gate, gated, unsure, until};
 use tokio::sync::Barrier;
 
-use crate::support::{Desk, Running};
+use crate::support::{Running, TestQueues};
 
 /// A heartbeat renews it at half of its time, so at least 1 s of it is left at any moment.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "that no message came too soon is said in real time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "that no message came too soon is measured in real time"
+)]
 async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_counts_as_no_failure()
  {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let waits_at = Arc::clone(&gate);
     // With one attempt, a delivery that counted as a failure would become a dead letter.
-    let listener = desk.listener().lease(LEASE).max_attempts(1).build().expect("built");
+    let listener = queues.listener().lease(LEASE).max_attempts(1).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         assert_eq!((delivery.failures(), delivery.header("x-delivery-count")), (0, None));
         let (engine, gate) = (engine.clone(), Arc::clone(&waits_at));
         async move { gated(&engine, delivery.context().expect("a key"), &gate).await }
     });
-    desk.publish("k", "paid").await;
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::InFlight, 1).await;
     let began = Instant::now();
     running.answered(Reason::InFlight, 3).await;
@@ -49,55 +52,55 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     assert_eq!(gate.begun(), 1);
     assert_eq!(running.counters.read().dead_letters, 0);
     running.stop().await.expect("stopped");
-    assert_eq!(desk.ready(&desk.queue).await, 0);
-    desk.clean().await;
+    assert_eq!(queues.ready(&queues.queue).await, 0);
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_1_with_a_wait_a_redelivery_waits_for_the_first_and_is_skipped() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
-    let listener = desk.listener().wait_timeout(Duration::from_secs(600)).build().expect("built");
+    let listener = queues.listener().wait_timeout(Duration::from_secs(600)).build().expect("built");
     let running = Running::waiting(listener, &engine, &gate);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     until("the first is at work", || gate.begun() == 1).await;
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     until("the second waits", || engine.activity().waiting == 1).await;
     gate.let_go(1);
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Replayed, 1).await;
     assert_eq!((gate.begun(), running.counters.count_of(Reason::InFlight)), (1, 0));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
-    let listener = desk.listener().lease(LEASE).backoff(soon).build().expect("built");
+    let listener = queues.listener().lease(LEASE).backoff(soon).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         let engine = engine.clone();
         async move { unsure(&engine, delivery.context().expect("a key")).await }
     });
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
     assert_eq!(
         (running.counters.count_of(Reason::Held), running.counters.count_of(Reason::InFlight)),
         (1, 0)
     );
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bounded() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     for _ in 0..2 {
         for n in 0..100 {
-            desk.publish(&format!("k{n}"), "paid").await;
+            queues.publish(&format!("k{n}"), "paid").await;
         }
     }
     let engine = IdempotencyEngine::new(MemoryStore::new());
@@ -108,7 +111,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
     );
     // Four have to run at the same time before any of them continues.
     let four = Arc::new(Barrier::new(4));
-    let listener = desk.listener().prefetch(100).concurrency(4).build().expect("built");
+    let listener = queues.listener().prefetch(100).concurrency(4).build().expect("built");
     let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));
     let running = Running::start(listener, move |delivery: Delivery| {
         let call = engine.call(delivery.context().expect("a key"));
@@ -130,14 +133,14 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
     assert_eq!((runs.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (100, 4));
     assert_eq!(running.counters.read().acks, 200);
     running.stop().await.expect("stopped");
-    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 0));
-    desk.clean().await;
+    assert_eq!((queues.ready(&queues.queue).await, queues.ready(&queues.dead()).await), (0, 0));
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_where_it_is_to_be_sent_on()
  {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     // A record of another version of this program, which stored bytes.
     let ctx = IdempotencyContext::builder("rabbitmq.tests", "k").build().expect("a context");
@@ -147,19 +150,19 @@ async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_wher
     for replies in [false, true] {
         let of_engine = engine.clone();
         let running =
-            Running::start(desk.listener().build().expect("built"), move |delivery: Delivery| {
+            Running::start(queues.listener().build().expect("built"), move |delivery: Delivery| {
                 let call = of_engine.call(delivery.context().expect("a key"));
                 async move {
                     let verdict = Verdict::of(&call.execute(async || Ok::<u8, ()>(1)).await);
                     if replies { verdict.replying() } else { verdict }
                 }
             });
-        desk.publish("k", "paid").await;
+        queues.publish("k", "paid").await;
         running.answered(Reason::Unreadable, 1).await;
         let counters = running.counters.read();
         assert_eq!((counters.acks, counters.dead_letters), if replies { (0, 1) } else { (1, 0) });
         running.stop().await.expect("stopped");
     }
-    assert_eq!(desk.take(&desk.dead()).await.why.as_deref(), Some("record-unreadable"));
-    desk.clean().await;
+    assert_eq!(queues.take(&queues.dead()).await.why.as_deref(), Some("record-unreadable"));
+    queues.clean().await;
 }

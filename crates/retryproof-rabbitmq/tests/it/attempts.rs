@@ -12,17 +12,17 @@ use retryproof_rabbitmq::Delivery;
 use retryproof_testkit::broker::{counted, lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
 
-use crate::support::{Desk, Running};
+use crate::support::{Running, TestQueues};
 
 const SOON: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
 
 #[tokio::test]
 async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let attempts = Arc::new(AtomicUsize::new(0));
     let tried = Arc::clone(&attempts);
-    let listener = desk.listener().backoff(SOON).build().expect("built");
+    let listener = queues.listener().backoff(SOON).build().expect("built");
     let running = Running::handling(
         listener,
         guarded(&engine, move |paid: String, _lease| {
@@ -34,97 +34,97 @@ async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
             }
         }),
     );
-    desk.publish("k", "\"o-1\"").await;
+    queues.publish("k", "\"o-1\"").await;
     running.answered(Reason::Executed, 1).await;
     assert_eq!(attempts.load(Ordering::SeqCst), 3);
     let count_of = |reason| running.counters.count_of(reason);
     assert_eq!((count_of(Reason::Failed), count_of(Reason::Panicked)), (1, 1));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let listener = desk.listener().backoff(SOON).max_attempts(3).build().expect("built");
+    let listener = queues.listener().backoff(SOON).max_attempts(3).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         let (call, before) = (engine.call(delivery.context().expect("a key")), delivery.failures());
         async move { Verdict::of(&call.execute(async || Err::<u8, _>(before)).await) }
     });
-    desk.publish("k", "paid").await;
-    let dead = desk.take(&desk.dead()).await;
+    queues.publish("k", "paid").await;
+    let dead = queues.take(&queues.dead()).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("failed"), &b"paid"[..]));
     assert_eq!(running.counters.count_of(Reason::Failed), 3);
     let counters = running.counters.read();
     assert_eq!((counters.nacks, counters.dead_letters), (2, 1));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attempt() {
     for verdict in [lease_lost(), not_recorded().await] {
-        let desk = Desk::new().await;
-        let listener = desk.listener().backoff(SOON).max_attempts(2).build().expect("built");
+        let queues = TestQueues::new().await;
+        let listener = queues.listener().backoff(SOON).max_attempts(2).build().expect("built");
         let running = Running::start(listener, move |_| async move { verdict });
-        desk.publish("k", "paid").await;
-        let dead = desk.take(&desk.dead()).await;
+        queues.publish("k", "paid").await;
+        let dead = queues.take(&queues.dead()).await;
         assert_eq!(dead.why.as_deref(), Some(verdict.reason().as_str()));
         let counters = running.counters.read();
         assert_eq!((counters.nacks, counters.dead_letters), (1, 1), "{verdict:?}");
         running.stop().await.expect("stopped");
-        desk.clean().await;
+        queues.clean().await;
     }
 }
 
 #[tokio::test]
 async fn lst_2_while_the_store_is_away_nothing_runs_and_the_message_comes_again() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let faults = Faults::none();
     let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
         MemoryStore::new(),
         faults.clone(),
     )));
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener().backoff(SOON).build().expect("built");
+    let listener = queues.listener().backoff(SOON).build().expect("built");
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(listener, &engine, &runs);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Store, 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 0);
     faults.end_outage();
     running.answered(Reason::Executed, 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_store_that_is_away_spends_none_of_a_messages_attempts_however_long_it_is() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let faults = Faults::none();
     let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
         MemoryStore::new(),
         faults.clone(),
     )));
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener().backoff(SOON).max_attempts(2).build().expect("built");
+    let listener = queues.listener().backoff(SOON).max_attempts(2).build().expect("built");
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(listener, &engine, &runs);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Store, 4).await;
     assert_eq!(running.counters.read().dead_letters, 0);
     faults.end_outage();
     running.answered(Reason::Executed, 1).await;
-    assert_eq!((runs.load(Ordering::SeqCst), desk.ready(&desk.dead()).await), (1, 0));
+    assert_eq!((runs.load(Ordering::SeqCst), queues.ready(&queues.dead()).await), (1, 0));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let faults = Faults::none();
     let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
         MemoryStore::new(),
@@ -132,9 +132,9 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     )));
     let runs = Arc::new(AtomicUsize::new(0));
     let long = Backoff::new(Duration::from_secs(600), Duration::from_secs(600));
-    let listener = desk.listener().backoff(long).concurrency(1).build().expect("built");
+    let listener = queues.listener().backoff(long).concurrency(1).build().expect("built");
     for n in 0..50 {
-        desk.publish(&format!("k{n}"), "paid").await;
+        queues.publish(&format!("k{n}"), "paid").await;
     }
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(listener, &engine, &runs);
@@ -143,22 +143,23 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(running.counters.count_of(Reason::Store), 1);
     running.stop().await.expect("it can be stopped meanwhile");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     // Another queue has the name of the wait queue.
-    let taken = desk.wait(1);
+    let taken = queues.wait(1);
     let options = lapin::options::QueueDeclareOptions::durable();
-    desk.channel
+    queues
+        .channel
         .queue_declare(taken.as_str().into(), options, Default::default())
         .await
         .expect("made");
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let failed = Arc::new(AtomicBool::new(false));
-    let listener = desk.listener().backoff(SOON).build().expect("built");
+    let listener = queues.listener().backoff(SOON).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         let (call, failed) = (engine.call(delivery.context().expect("a key")), Arc::clone(&failed));
         async move {
@@ -166,20 +167,20 @@ async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_los
             Verdict::of(&call.execute(async || if first() { Err("once") } else { Ok(1_u8) }).await)
         }
     });
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
-    assert_eq!(desk.ready(&taken).await, 0);
+    assert_eq!(queues.ready(&taken).await, 0);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_wait_queue_that_was_deleted_is_made_again_and_the_message_is_not_lost() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let failures = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&failures);
-    let listener = desk.listener().backoff(SOON).build().expect("built");
+    let listener = queues.listener().backoff(SOON).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         let (call, failures) =
             (engine.call(delivery.context().expect("a key")), Arc::clone(&counted));
@@ -193,25 +194,25 @@ async fn lst_2_a_wait_queue_that_was_deleted_is_made_again_and_the_message_is_no
             Verdict::of(&call.execute(run).await)
         }
     });
-    desk.publish("a", "paid").await;
+    queues.publish("a", "paid").await;
     running.answered(Reason::Executed, 1).await;
-    let gone = desk.wait(1);
-    desk.channel.queue_delete(gone.as_str().into(), Default::default()).await.expect("deleted");
-    desk.publish("b", "paid").await;
+    let gone = queues.wait(1);
+    queues.channel.queue_delete(gone.as_str().into(), Default::default()).await.expect("deleted");
+    queues.publish("b", "paid").await;
     running.answered(Reason::Executed, 2).await;
-    desk.publish("c", "paid").await;
+    queues.publish("c", "paid").await;
     running.answered(Reason::Executed, 3).await;
     assert_eq!(failures.load(Ordering::SeqCst), 3);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_consumer() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener().backoff(SOON).max_attempts(2).prefetch(1);
+    let listener = queues.listener().backoff(SOON).max_attempts(2).prefetch(1);
     let counts = Arc::clone(&runs);
     let running = Running::start(listener.build().expect("built"), move |delivery: Delivery| {
         let (engine, runs) = (engine.clone(), Arc::clone(&counts));
@@ -220,12 +221,12 @@ async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_
             counted(&engine, delivery.context().expect("a key"), &runs).await
         }
     });
-    desk.publish("a", "odd").await;
-    desk.publish("b", "even").await;
+    queues.publish("a", "odd").await;
+    queues.publish("b", "even").await;
     running.answered(Reason::Executed, 1).await;
-    let dead = desk.take(&desk.dead()).await;
+    let dead = queues.take(&queues.dead()).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("panicked"), &b"odd"[..]));
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }

@@ -13,7 +13,7 @@ use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Delivery;
 use serde::Deserialize;
 
-use crate::support::{CANARY, Desk, Running};
+use crate::support::{CANARY, Running, TestQueues};
 
 #[derive(Debug, Deserialize)]
 struct Order {
@@ -26,13 +26,13 @@ fn under(key: &str) -> BasicProperties {
 
 #[tokio::test]
 async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_nothing() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let long_key = {
         let mut headers = FieldTable::default();
         headers.insert("key".into(), AMQPValue::LongString("k".repeat(513).into()));
         BasicProperties::default().with_headers(headers)
     };
-    let listener = desk
+    let listener = queues
         .listener()
         .key(|message| message.header("key").or_else(|| message.message_id().map(str::to_owned)));
     let cases: [(&str, BasicProperties, &[u8]); 6] = [
@@ -53,10 +53,10 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
     });
     let running = Running::handling(listener.concurrency(1).build().expect("built"), handler);
     for (_, properties, body) in &cases {
-        desk.send(body, properties.clone()).await;
+        queues.send(body, properties.clone()).await;
     }
     for (why, _, body) in &cases {
-        let dead = desk.take(&desk.dead()).await;
+        let dead = queues.take(&queues.dead()).await;
         assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some(*why), *body));
         assert_eq!(dead.exchange.as_deref(), Some(""));
     }
@@ -64,20 +64,20 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
         .map(|poison| running.counters.count_of(Reason::Poison(poison)));
     assert_eq!((counts, runs.load(Ordering::SeqCst)), ([1, 3, 2], 0));
     running.stop().await.expect("stopped");
-    assert_eq!(desk.ready(&desk.queue).await, 0);
-    desk.clean().await;
+    assert_eq!(queues.ready(&queues.queue).await, 0);
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
-    desk.publish("k", "10 EUR").await;
+    let running = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
+    queues.publish("k", "10 EUR").await;
     running.answered(Reason::Executed, 1).await;
-    desk.publish("k", "99 EUR").await;
-    let dead = desk.take(&desk.dead()).await;
+    queues.publish("k", "99 EUR").await;
+    let dead = queues.take(&queues.dead()).await;
     assert_eq!(
         (dead.why.as_deref(), &dead.body[..]),
         (Some("fingerprint-mismatch"), &b"99 EUR"[..])
@@ -85,25 +85,26 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
     // With `any_body`, the body does not matter.
-    let any = Running::counting(desk.listener().any_body().build().expect("built"), &engine, &runs);
-    desk.publish("k", "99 EUR").await;
+    let any =
+        Running::counting(queues.listener().any_body().build().expect("built"), &engine, &runs);
+    queues.publish("k", "99 EUR").await;
     any.answered(Reason::Replayed, 1).await;
     any.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_the_good_one_runs()
 {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     for _ in 0..300 {
-        desk.send(CANARY.as_bytes(), under("poison")).await;
+        queues.send(CANARY.as_bytes(), under("poison")).await;
     }
-    desk.send(b"{\"id\":7}", under("good")).await;
+    queues.send(b"{\"id\":7}", under("good")).await;
     let ids = Arc::new(AtomicUsize::new(0));
     let sum = Arc::clone(&ids);
     let running =
-        Running::handling(desk.listener().build().expect("built"), move |delivery: Delivery| {
+        Running::handling(queues.listener().build().expect("built"), move |delivery: Delivery| {
             let order = delivery.json::<Order>();
             let id = order.as_ref().map_or(0, |order| order.id);
             sum.fetch_add(usize::try_from(id).unwrap_or(0), Ordering::SeqCst);
@@ -120,44 +121,44 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_
         "each was delivered once"
     );
     running.stop().await.expect("stopped");
-    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 300));
-    desk.clean().await;
+    assert_eq!((queues.ready(&queues.queue).await, queues.ready(&queues.dead()).await), (0, 300));
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_key_function_that_panics_costs_its_message_and_not_the_listener() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener().key(|message| {
+    let listener = queues.listener().key(|message| {
         let key = message.message_id()?;
         assert_ne!(key, "o-1", "planted");
         Some(key.to_owned())
     });
     let running = Running::counting(listener.build().expect("built"), &engine, &runs);
     for key in ["o-0", "o-1", "o-2"] {
-        desk.publish(key, key).await;
+        queues.publish(key, key).await;
     }
-    let dead = desk.take(&desk.dead()).await;
+    let dead = queues.take(&queues.dead()).await;
     running.answered(Reason::Executed, 2).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("bad-key"), &b"o-1"[..]));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_message_whose_headers_leave_no_room_for_those_of_a_letter_has_one_without_them() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // All headers have to fit into one frame of 128 KiB.
     let mut headers = FieldTable::default();
     headers.insert("trace".into(), AMQPValue::LongString("a".repeat(131_000).into()));
-    desk.send(b"paid", BasicProperties::default().with_headers(headers)).await;
-    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
-    let dead = desk.take(&desk.dead()).await;
+    queues.send(b"paid", BasicProperties::default().with_headers(headers)).await;
+    let running = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
+    let dead = queues.take(&queues.dead()).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("no-key"), &b"paid"[..]));
     assert_eq!(dead.omitted.as_deref(), Some("headers"));
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }

@@ -9,7 +9,7 @@ use retryproof_core::listener::Verdict;
 use retryproof_core::{Error, ErrorKind};
 use retryproof_rabbitmq::{RabbitmqListener, RabbitmqListenerBuilder, Topology};
 
-use crate::support::{CANARY, Desk, PATIENCE, url};
+use crate::support::{CANARY, PATIENCE, TestQueues, url};
 
 async fn refused(listener: &RabbitmqListener) -> Error {
     listener.run(|_| async { Ok(Verdict::failed()) }, pending()).await.expect_err("refused")
@@ -23,30 +23,30 @@ fn listener(url: &str, queue: &str) -> RabbitmqListenerBuilder {
 #[tokio::test]
 async fn lst_2_a_missing_queue_is_refused_before_the_first_message_and_so_are_missing_dead_letters()
 {
-    let desk = Desk::bare().await;
-    let listener = desk.listener().build().expect("built");
+    let queues = TestQueues::bare().await;
+    let listener = queues.listener().build().expect("built");
     let error = refused(&listener).await;
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(
-        error.to_string().contains("no such queue") && error.to_string().contains(&desk.queue),
+        error.to_string().contains("no such queue") && error.to_string().contains(&queues.queue),
         "{error}"
     );
-    let made = desk.channel.queue_declare(
-        desk.queue.as_str().into(),
+    let made = queues.channel.queue_declare(
+        queues.queue.as_str().into(),
         QueueDeclareOptions::durable(),
         Default::default(),
     );
     made.await.expect("made");
     let error = refused(&listener).await;
-    assert!(error.to_string().contains(&desk.dead()), "{error}");
-    desk.clean().await;
+    assert!(error.to_string().contains(&queues.dead()), "{error}");
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_asked_for_ever() {
-    let desk = Desk::bare().await;
-    for queue in [desk.queue.clone(), desk.dead()] {
-        let made = desk.channel.queue_declare(
+    let queues = TestQueues::bare().await;
+    for queue in [queues.queue.clone(), queues.dead()] {
+        let made = queues.channel.queue_declare(
             queue.as_str().into(),
             QueueDeclareOptions::durable(),
             Default::default(),
@@ -55,19 +55,19 @@ async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_aske
     }
     // Another consumer has the queue exclusively.
     let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
-    let theirs = desk.channel.basic_consume(
-        desk.queue.as_str().into(),
+    let theirs = queues.channel.basic_consume(
+        queues.queue.as_str().into(),
         "".into(),
         alone,
         Default::default(),
     );
     let theirs = theirs.await.expect("consuming");
-    let listener = desk.listener().build().expect("built");
+    let listener = queues.listener().build().expect("built");
     let error = tokio::time::timeout(PATIENCE, refused(&listener)).await.expect("in time");
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("refuses"), "{error}");
     drop(theirs);
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
@@ -110,11 +110,11 @@ fn ctx_2_id_3_a_builder_refuses_what_is_out_of_bounds() {
 
 #[tokio::test]
 async fn lst_2_a_topology_is_made_once_and_never_over_another() {
-    let desk = Desk::new().await;
-    let topology = Topology::new(&desk.queue);
+    let queues = TestQueues::new().await;
+    let topology = Topology::new(&queues.queue);
     topology.declare(&url()).await.expect("there already");
     let error = topology.delivery_limit(5).declare(&url()).await.expect_err("another limit");
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("other arguments"), "{error}");
-    desk.clean().await;
+    queues.clean().await;
 }

@@ -10,7 +10,7 @@ use retryproof_rabbitmq::Delivery;
 use retryproof_testkit::broker::{Seen, Server};
 use tokio::sync::{Semaphore, watch};
 
-use crate::support::{Desk, Running, eventually};
+use crate::support::{Running, TestQueues, eventually};
 
 /// The messages that are being handled when the broker dies, besides the completed one.
 const AT_WORK: usize = 7;
@@ -20,17 +20,17 @@ const WAITING: usize = 30;
 #[tokio::test]
 async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_repeats_none() {
     let mut server = Server::rabbitmq().await.expect("a broker of our own");
-    let desk = Desk::new_at(server.url()).await;
-    let queue = desk.queue.clone();
+    let queues = TestQueues::new_at(server.url()).await;
+    let queue = queues.queue.clone();
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let listener = desk.listener_at(server.url()).concurrency(AT_WORK + 1);
+    let listener = queues.listener_at(server.url()).concurrency(AT_WORK + 1);
     let listener = listener.build().expect("built");
     let numbered =
         |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
     let mut bodies = vec!["completed".to_owned()];
     bodies.extend(numbered(AT_WORK, "at-work").chain(numbered(WAITING, "waiting")));
     for body in &bodies {
-        desk.publish(body, body).await; // returns when it is stored
+        queues.publish(body, body).await; // returns when it is stored
     }
 
     let (seen, gate, dead) =
@@ -64,7 +64,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     })
     .await;
     server.until_kept(&queue).await.expect("kept");
-    server.until_kept(&desk.dead()).await.expect("kept");
+    server.until_kept(&queues.dead()).await.expect("kept");
     server.kill().expect("killed");
     dead.send_replace(true);
     gate.add_permits(1_000);
@@ -73,19 +73,19 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
 
     eventually("all are handled", async || seen.ends() == 1 + AT_WORK + WAITING).await;
     // The connection of the test itself was lost with the broker.
-    let desk = Desk::again(server.url(), &queue).await;
-    desk.publish("new", "new").await;
+    let queues = TestQueues::again(server.url(), &queue).await;
+    queues.publish("new", "new").await;
     eventually("a new one as well", async || seen.of("new").runs == 1).await;
     let again = AT_WORK as u64 + 1;
     eventually("those whose answers were lost are redelivered", async || {
         running.counters.count_of(Reason::Replayed) >= again
     })
     .await;
-    eventually("nothing is left", async || desk.ready(&queue).await == 0).await;
+    eventually("nothing is left", async || queues.ready(&queue).await == 0).await;
     running.stop().await.expect("stopped");
     for body in bodies.iter().map(String::as_str).chain(["new"]) {
         assert!(seen.of(body).is_once(), "{body}: {:?}", seen.of(body));
     }
     assert!(seen.of("completed").ends.len() > 1, "it came again");
-    assert_eq!((desk.ready(&queue).await, desk.ready(&desk.dead()).await), (0, 0));
+    assert_eq!((queues.ready(&queue).await, queues.ready(&queues.dead()).await), (0, 0));
 }

@@ -11,24 +11,24 @@ use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Delivery;
 use tokio::sync::Notify;
 
-use crate::support::{Desk, Running, eventually, proxied};
+use crate::support::{Running, TestQueues, eventually, proxied};
 
 #[tokio::test]
 async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (says, gate, of_engine) = (Arc::clone(&begun), Arc::clone(&go), engine.clone());
-    let listener = desk.listener().concurrency(1).build().expect("built");
+    let (notifies, gate, of_engine) = (Arc::clone(&begun), Arc::clone(&go), engine.clone());
+    let listener = queues.listener().concurrency(1).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
-        let (call, says, gate) = (
+        let (call, notifies, gate) = (
             of_engine.call(delivery.context().expect("a key")),
-            Arc::clone(&says),
+            Arc::clone(&notifies),
             Arc::clone(&gate),
         );
         async move {
             let run = async || {
-                says.notify_one();
+                notifies.notify_one();
                 gate.notified().await;
                 Ok::<_, std::io::Error>(())
             };
@@ -36,7 +36,7 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
         }
     });
     for n in 0..10 {
-        desk.publish(&format!("k{n}"), "paid").await;
+        queues.publish(&format!("k{n}"), "paid").await;
     }
     begun.notified().await;
     running.ask_to_stop().await;
@@ -45,24 +45,24 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
     running.stop().await.expect("stopped");
     assert_eq!(counters.read().acks, 1);
     let runs = Arc::new(AtomicUsize::new(0));
-    let rest = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
+    let rest = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
     rest.answered(Reason::Executed, 9).await;
     rest.stop().await.expect("stopped");
     assert_eq!(runs.load(Ordering::SeqCst), 9);
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redelivered() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let go = Arc::new(tokio::sync::Semaphore::new(0));
     let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&go));
     let begins = Arc::clone(&begun);
     for n in 0..10 {
-        desk.publish(&format!("k{n}"), "paid").await;
+        queues.publish(&format!("k{n}"), "paid").await;
     }
     let (proxy, through) = proxied().await;
-    let listener = desk.listener_at(&through).concurrency(2).build().expect("built");
+    let listener = queues.listener_at(&through).concurrency(2).build().expect("built");
     let done = || {
         Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(
             retryproof_core::Outcome::Executed(()),
@@ -77,49 +77,51 @@ async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redeliv
         }
     });
     eventually("two are in work", async || begun.load(Ordering::SeqCst) == 2).await;
-    let said = proxy.flights();
+    let flights = proxy.flights();
     running.ask_to_stop().await;
-    eventually("it asks for no more, and the broker knows", async || proxy.flights() > said).await;
+    eventually("it receives no more, and the broker knows", async || proxy.flights() > flights)
+        .await;
     go.add_permits(10);
     running.stop().await.expect("stopped");
-    assert_eq!((begun.load(Ordering::SeqCst), desk.ready(&desk.queue).await), (2, 8));
+    assert_eq!((begun.load(Ordering::SeqCst), queues.ready(&queues.queue).await), (2, 8));
     let again = Arc::new(AtomicUsize::new(0));
     let redelivered = Arc::clone(&again);
     let rest =
-        Running::start(desk.listener().build().expect("built"), move |delivery: Delivery| {
+        Running::start(queues.listener().build().expect("built"), move |delivery: Delivery| {
             redelivered.fetch_add(usize::from(delivery.redelivered()), Ordering::SeqCst);
             async move { done() }
         });
     rest.answered(Reason::Executed, 8).await;
     assert_eq!(again.load(Ordering::SeqCst), 0);
     rest.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn run_5_work_that_outlasts_the_drain_is_dropped_and_comes_again() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let begun = Arc::new(Notify::new());
-    let (says, of_engine) = (Arc::clone(&begun), engine.clone());
+    let (notifies, of_engine) = (Arc::clone(&begun), engine.clone());
     let listener =
-        desk.listener().lease(Duration::from_secs(1)).drain_timeout(Duration::from_millis(50));
+        queues.listener().lease(Duration::from_secs(1)).drain_timeout(Duration::from_millis(50));
     let running = Running::start(listener.build().expect("built"), move |delivery: Delivery| {
-        let (call, says) = (of_engine.call(delivery.context().expect("a key")), Arc::clone(&says));
+        let (call, notifies) =
+            (of_engine.call(delivery.context().expect("a key")), Arc::clone(&notifies));
         async move {
             let run = async || {
-                says.notify_one();
+                notifies.notify_one();
                 std::future::pending::<Result<(), ()>>().await
             };
             Verdict::of(&call.execute(run).await)
         }
     });
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     begun.notified().await;
     running.stop().await.expect("stopped");
     let runs = Arc::new(AtomicUsize::new(0));
-    let next = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
+    let next = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
     next.answered(Reason::Executed, 1).await;
     next.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }

@@ -35,7 +35,7 @@ pub(crate) fn service(name: &str) -> String {
 }
 
 /// A work queue with its dead letters, and the test's own channel to both.
-pub(crate) struct Desk {
+pub(crate) struct TestQueues {
     pub(crate) queue: String,
     pub(crate) channel: Channel,
     connection: Connection,
@@ -49,16 +49,16 @@ pub(crate) struct Found {
     pub(crate) exchange: Option<String>,
 }
 
-impl Desk {
+impl TestQueues {
     pub(crate) async fn new() -> Self {
         Self::new_at(&url()).await
     }
 
     /// At another broker than the shared one.
     pub(crate) async fn new_at(url: &str) -> Self {
-        let desk = Self::again(url, &own_name()).await;
-        Topology::new(&desk.queue).declare(url).await.expect("declared");
-        desk
+        let queues = Self::again(url, &own_name()).await;
+        Topology::new(&queues.queue).declare(url).await.expect("declared");
+        queues
     }
 
     /// Without any queue.
@@ -128,7 +128,7 @@ impl Desk {
                 .channel
                 .basic_get(queue.into(), BasicGetOptions { no_ack: true })
                 .await
-                .expect("asked");
+                .expect("answered");
             found.is_some()
         })
         .await;

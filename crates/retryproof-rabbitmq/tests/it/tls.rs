@@ -37,7 +37,7 @@ mod with_tls {
     use retryproof_rabbitmq::Delivery;
 
     use super::*;
-    use crate::support::{Desk, Running, service};
+    use crate::support::{Running, TestQueues, service};
 
     fn authority() -> Vec<u8> {
         std::fs::read(service("RETRYPROOF_TEST_RABBITMQ_TLS_ROOT")).expect("read")
@@ -47,15 +47,15 @@ mod with_tls {
     async fn lst_2_over_tls_messages_are_handled_put_off_and_skipped_as_without() {
         let url = service("RETRYPROOF_TEST_RABBITMQ_TLS");
         assert!(url.starts_with("amqps://"));
-        let desk = Desk::bare().await;
-        Topology::new(&desk.queue)
+        let queues = TestQueues::bare().await;
+        Topology::new(&queues.queue)
             .root_certificates(authority())
             .declare(&url)
             .await
             .expect("declared");
         let engine = IdempotencyEngine::new(MemoryStore::new());
         let runs = Arc::new(AtomicUsize::new(0));
-        let listener = desk.listener_at(&url).root_certificates(authority());
+        let listener = queues.listener_at(&url).root_certificates(authority());
         let soon = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
         let listener = listener.backoff(soon).build().expect("built");
         let counted = Arc::clone(&runs);
@@ -71,15 +71,15 @@ mod with_tls {
         });
         // More than one record of TLS.
         let body = "paid".repeat(50_000);
-        desk.publish("k", &body).await;
+        queues.publish("k", &body).await;
         running.answered(Reason::Failed, 1).await; // by the connection for copies
         running.answered(Reason::Executed, 1).await;
-        desk.publish("k", &body).await;
+        queues.publish("k", &body).await;
         running.answered(Reason::Replayed, 1).await;
         assert_eq!(runs.load(Ordering::SeqCst), 2);
         running.stop().await.expect("stopped");
-        assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 0));
-        desk.clean().await;
+        assert_eq!((queues.ready(&queues.queue).await, queues.ready(&queues.dead()).await), (0, 0));
+        queues.clean().await;
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use retryproof_testkit::broker::{Gate, counted, until};
 use retryproof_testkit::wire::WireProxy;
 use tokio::sync::Semaphore;
 
-use crate::support::{Desk, Running, eventually, proxied};
+use crate::support::{Running, TestQueues, eventually, proxied};
 
 /// Cuts the connection when the work is recorded: the acknowledgement that follows is lost.
 struct CutAtCompletion(Arc<WireProxy>);
@@ -27,40 +27,40 @@ impl Observer for CutAtCompletion {
 }
 
 /// The redelivery was acknowledged, and nothing ran again.
-async fn skipped(desk: Desk, running: Running, runs: &AtomicUsize) {
+async fn skipped(queues: TestQueues, running: Running, runs: &AtomicUsize) {
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
-    assert_eq!(desk.ready(&desk.queue).await, 0);
-    desk.clean().await;
+    assert_eq!(queues.ready(&queues.queue).await, 0);
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_skipped() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let (proxy, through) = proxied().await;
     let observer = CutAtCompletion(Arc::clone(&proxy));
     let engine =
         IdempotencyEngine::builder(MemoryStore::new()).observer(observer).build().expect("built");
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener_at(&through).build().expect("built");
+    let listener = queues.listener_at(&through).build().expect("built");
     let running = Running::counting(listener, &engine, &runs);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
     // The broker did not receive the answer, so it has the message again.
-    eventually("it is back in the queue", async || desk.ready(&desk.queue).await == 1).await;
+    eventually("it is back in the queue", async || queues.ready(&queues.queue).await == 1).await;
     proxy.refuse(false);
-    skipped(desk, running, &runs).await;
+    skipped(queues, running, &runs).await;
 }
 
 #[tokio::test]
 async fn lst_2_a_consumer_that_dies_between_completion_and_ack_costs_no_second_run() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let (runs, completed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (own, counts, done) = (engine.clone(), Arc::clone(&runs), Arc::clone(&completed));
     let running =
-        Running::start(desk.listener().build().expect("built"), move |delivery: Delivery| {
+        Running::start(queues.listener().build().expect("built"), move |delivery: Delivery| {
             let (engine, runs, done) = (own.clone(), Arc::clone(&counts), Arc::clone(&done));
             async move {
                 let _ = counted(&engine, delivery.context().expect("a key"), &runs).await;
@@ -68,24 +68,24 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_ack_costs_no_second_r
                 std::future::pending().await
             }
         });
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     drop(completed.acquire().await);
     running.die().await;
-    let running = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
-    skipped(desk, running, &runs).await;
+    let running = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
+    skipped(queues, running, &runs).await;
 }
 
 #[tokio::test]
 async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
-    let listener = desk.listener_at(&through);
+    let listener = queues.listener_at(&through);
     // Long enough for punctual heartbeats on a busy machine; the redelivery is delayed for that time.
     let listener = listener.lease(Duration::from_secs(10)).build().expect("built");
     let running = Running::waiting(listener, &engine, &gate);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     until("it is at work", || gate.begun() == 1).await;
     let lines = proxy.lines();
     proxy.cut();
@@ -96,15 +96,15 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(gate.begun(), 1);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_redelivered() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let listener = desk.listener_at(&through).build().expect("built");
+    let listener = queues.listener_at(&through).build().expect("built");
     let (refusing, seen) = (Arc::clone(&proxy), Arc::new(std::sync::Mutex::new(Vec::new())));
     let sees = Arc::clone(&seen);
     let running = Running::start(listener, move |delivery: Delivery| {
@@ -122,7 +122,7 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
             Verdict::of(&call.execute(async || if first { Err("away") } else { Ok(1_u8) }).await)
         }
     });
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     running.answered(Reason::Failed, 1).await;
     // Enough time for a few attempts, and for a redelivery of a message that was given back.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -130,22 +130,22 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
     running.answered(Reason::Executed, 1).await;
     assert_eq!(*seen.lock().expect("unpoisoned"), [(0, false, None), (1, false, None)]);
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_nobody_hanging() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // The drain would wait for a handler that hangs while answering.
-    let listener = desk.listener_at(&through).lease(Duration::from_secs(10));
+    let listener = queues.listener_at(&through).lease(Duration::from_secs(10));
     let listener =
         listener.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");
     for n in 0..300 {
-        desk.publish(&format!("k{n}"), "paid").await;
-        desk.publish(&format!("k{n}"), "paid").await;
+        queues.publish(&format!("k{n}"), "paid").await;
+        queues.publish(&format!("k{n}"), "paid").await;
     }
     let running = Running::counting(listener, &engine, &runs);
     for cut in 0..10 {
@@ -154,38 +154,38 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     }
     eventually("all ran", async || runs.load(Ordering::SeqCst) == 300).await;
     let waits = async || {
-        let mut left = desk.ready(&desk.queue).await;
+        let mut left = queues.ready(&queues.queue).await;
         for seconds in [1, 2, 4, 8, 16] {
-            left += desk.ready(&desk.wait(seconds)).await;
+            left += queues.ready(&queues.wait(seconds)).await;
         }
         left
     };
     eventually("the queues are empty", async || waits().await == 0).await;
     running.stop().await.expect("stopped");
     // Redelivered messages were done, so a listener with the same records has nothing left to run.
-    let again = Running::counting(desk.listener().build().expect("built"), &engine, &runs);
-    desk.publish("last", "paid").await;
+    let again = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
+    queues.publish("last", "paid").await;
     again.answered(Reason::Executed, 1).await;
     again.stop().await.expect("stopped");
-    assert_eq!((runs.load(Ordering::SeqCst), desk.ready(&desk.dead()).await), (301, 0));
-    desk.clean().await;
+    assert_eq!((runs.load(Ordering::SeqCst), queues.ready(&queues.dead()).await), (301, 0));
+    queues.clean().await;
 }
 
 #[tokio::test]
 async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
-    let desk = Desk::new().await;
+    let queues = TestQueues::new().await;
     let (proxy, through) = proxied().await;
     proxy.refuse(true);
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener_at(&through).build().expect("built");
+    let listener = queues.listener_at(&through).build().expect("built");
     let running = Running::counting(listener, &engine, &runs);
-    desk.publish("k", "paid").await;
+    queues.publish("k", "paid").await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
     // A listener that waits for its broker can be stopped.
     proxy.refuse(true);
     proxy.cut();
     running.stop().await.expect("stopped");
-    desk.clean().await;
+    queues.clean().await;
 }

@@ -11,7 +11,7 @@ use retryproof_core::listener::Reason;
 use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Topology;
 
-use crate::support::{Desk, PATIENCE, Running, eventually, url};
+use crate::support::{PATIENCE, Running, TestQueues, eventually, url};
 
 /// A frame of AMQP 0-9-1.
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
@@ -60,62 +60,63 @@ fn publish_unreadable(queue: &str) {
     let address = address.split('/').next().expect("an address");
     let mut line = TcpStream::connect(address).expect("connected");
     line.set_read_timeout(Some(PATIENCE)).expect("set");
-    let mut say = |bytes: &[u8]| {
+    let mut send = |bytes: &[u8]| {
         line.write_all(bytes).map(|()| line.try_clone()).expect("sent").expect("a line")
     };
-    let mut heard = say(b"AMQP\0\0\x09\x01");
-    until(&mut heard, 10, 10);
+    let mut answers = send(b"AMQP\0\0\x09\x01");
+    until(&mut answers, 10, 10);
     let plain = format!("\0{user}\0{password}");
-    say(&method(
+    send(&method(
         0,
         10,
         11,
         &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")],
     ));
-    let tune = until(&mut heard, 10, 30);
+    let tune = until(&mut answers, 10, 30);
     // The broker's proposal, without heartbeats.
-    say(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
-    say(&method(0, 10, 40, &[&short(b"/"), &short(b""), &[0]]));
-    until(&mut heard, 10, 41);
-    say(&method(1, 20, 10, &[&short(b"")]));
-    until(&mut heard, 20, 11);
-    say(&method(1, 85, 10, &[&[0]]));
-    until(&mut heard, 85, 11);
+    send(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
+    send(&method(0, 10, 40, &[&short(b"/"), &short(b""), &[0]]));
+    until(&mut answers, 10, 41);
+    send(&method(1, 20, 10, &[&short(b"")]));
+    until(&mut answers, 20, 11);
+    send(&method(1, 85, 10, &[&[0]]));
+    until(&mut answers, 85, 11);
     let body = b"paid";
     // Class 60, weight 0, the size of the body, the flag of `message-id`.
     let header =
         [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80][..], &short(b"\xff\xfe")].concat();
-    say(&method(1, 60, 40, &[&[0, 0], &short(b""), &short(queue.as_bytes()), &[0]]));
-    say(&frame(2, 1, &header));
-    say(&frame(3, 1, body));
-    until(&mut heard, 60, 80);
+    send(&method(1, 60, 40, &[&[0, 0], &short(b""), &short(queue.as_bytes()), &[0]]));
+    send(&frame(2, 1, &header));
+    send(&frame(3, 1, body));
+    until(&mut answers, 60, 80);
 }
 
 #[tokio::test]
 async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run()
  {
-    let desk = Desk::bare().await;
+    let queues = TestQueues::bare().await;
     // Fewer than the good messages that are prefetched with it.
-    Topology::new(&desk.queue).delivery_limit(4).declare(&url()).await.expect("declared");
+    Topology::new(&queues.queue).delivery_limit(4).declare(&url()).await.expect("declared");
     for n in 0..10 {
-        desk.publish(&format!("before-{n}"), "paid").await;
+        queues.publish(&format!("before-{n}"), "paid").await;
     }
-    let queue = desk.queue.clone();
+    let queue = queues.queue.clone();
     tokio::task::spawn_blocking(move || publish_unreadable(&queue)).await.expect("published");
     for n in 0..10 {
-        desk.publish(&format!("after-{n}"), "paid").await;
+        queues.publish(&format!("after-{n}"), "paid").await;
     }
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = desk.listener().prefetch(100).build().expect("built");
+    let listener = queues.listener().prefetch(100).build().expect("built");
     let running = Running::counting(listener, &engine, &runs);
     eventually("all the good ones run", async || runs.load(Ordering::SeqCst) == 20).await;
-    eventually("the bad one is a dead letter", async || desk.ready(&desk.dead()).await == 1).await;
-    eventually("the queue is empty", async || desk.ready(&desk.queue).await == 0).await;
+    eventually("the bad one is a dead letter", async || queues.ready(&queues.dead()).await == 1)
+        .await;
+    eventually("the queue is empty", async || queues.ready(&queues.queue).await == 0).await;
     // The consumer still works.
-    desk.publish("last", "paid").await;
+    queues.publish("last", "paid").await;
     running.answered(Reason::Executed, 21).await;
     running.stop().await.expect("stopped");
-    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 1));
-    desk.clean().await;
+    assert_eq!((queues.ready(&queues.queue).await, queues.ready(&queues.dead()).await), (0, 1));
+    queues.clean().await;
 }

@@ -22,27 +22,27 @@ fn text(output: &Output) -> String {
     )
 }
 
-fn count(said: &str, name: &str) -> u64 {
-    let row = said.lines().find(|line| line.trim_start().starts_with(name));
+fn count(printed: &str, name: &str) -> u64 {
+    let row = printed.lines().find(|line| line.trim_start().starts_with(name));
     let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
-    count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
+    count.unwrap_or_else(|| panic!("no row {name:?} in {printed}"))
 }
 
 #[test]
 fn lst_1_cmp_7_members_that_die_book_each_order_once_on_the_mock_cluster() {
     let output = listener(&["demo", "--orders", "200", "--deaths", "2"]);
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("every promise held"), "{said}");
-    assert!(said.starts_with("On librdkafka's mock cluster"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("every promise held"), "{printed}");
+    assert!(printed.starts_with("On librdkafka's mock cluster"), "{printed}");
     assert_eq!(
-        (count(&said, "messages published"), count(&said, "receipts")),
+        (count(&printed, "messages published"), count(&printed, "receipts")),
         (400, 200),
-        "{said}"
+        "{printed}"
     );
-    assert_eq!(count(&said, "members that died"), 2, "{said}");
+    assert_eq!(count(&printed, "members that died"), 2, "{printed}");
     // Without any redelivery the demo would prove nothing.
-    assert!(count(&said, "messages handled again by another member") >= 2, "{said}");
-    assert!(count(&said, "skipped: booked before") >= 202, "{said}");
+    assert!(count(&printed, "messages handled again by another member") >= 2, "{printed}");
+    assert!(count(&printed, "skipped: booked before") >= 202, "{printed}");
 }
 
 /// A process that is killed when its test ends.
@@ -69,24 +69,24 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
         command.env_remove("RUST_LOG").stderr(Stdio::piped());
         let mut started = Started(command.spawn().expect("the program starts"));
         let errors = BufReader::new(started.0.stderr.take().expect("piped"));
-        let (says, said) = mpsc::channel();
+        let (lines, printed) = mpsc::channel();
         // Its output ends with it.
         std::thread::spawn(move || {
-            errors.lines().map_while(Result::ok).try_for_each(|line| says.send(line))
+            errors.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
         });
-        let hears = |what| {
-            while let Ok(line) = said.recv_timeout(Duration::from_secs(60)) {
+        let prints = |what| {
+            while let Ok(line) = printed.recv_timeout(Duration::from_secs(60)) {
                 if line.contains(what) {
                     return true;
                 }
             }
             false
         };
-        assert!(hears("listening"), "it did not begin");
-        let told =
+        assert!(prints("listening"), "it did not begin");
+        let sent =
             Command::new("kill").args([format!("-{signal}"), started.0.id().to_string()]).status();
-        assert!(told.is_ok_and(|told| told.success()), "{signal} was not sent");
-        assert!(hears("stopped"), "{signal}: {:?}", started.0.try_wait());
+        assert!(sent.is_ok_and(|sent| sent.success()), "{signal} was not sent");
+        assert!(prints("stopped"), "{signal}: {:?}", started.0.try_wait());
         let ended = started.0.wait().expect("waited for");
         assert!(ended.success(), "{signal}: {ended}");
         for end in ["", "-wal", "-shm"] {
@@ -100,13 +100,13 @@ fn bad_arguments_are_refused_with_the_usage() {
     for (args, why) in [
         (&["demo", "--orders", "many"][..], "--orders cannot be \"many\""),
         (&["listen", "--deaths", "3"], "`listen` does not know the option \"--deaths\""),
-        (&["--topic"], "--topic wants a value"),
+        (&["--topic"], "--topic needs a value"),
     ] {
         let output = listener(args);
         assert_eq!(output.status.code(), Some(2));
-        let said = text(&output);
-        assert!(said.contains(why) && said.contains("usage: listener-kafka"), "{said}");
+        let printed = text(&output);
+        assert!(printed.contains(why) && printed.contains("usage: listener-kafka"), "{printed}");
     }
     let output = listener(&["listen"]);
-    assert!(!output.status.success() && text(&output).contains("say `--brokers HOST:PORT`"));
+    assert!(!output.status.success() && text(&output).contains("set `--brokers HOST:PORT`"));
 }

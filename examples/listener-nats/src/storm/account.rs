@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 
-use super::{Plan, ear::Ear, order};
+use super::{Plan, ack_monitor::AckMonitor, order};
 use crate::{BoxError, app, invoices};
 
 /// The result of a storm.
@@ -40,7 +40,7 @@ impl Account {
         plan: &Plan,
         db: &Path,
         log: &Path,
-        ear: &Ear,
+        acks: &AckMonitor,
         jetstream: &Context,
         name: &str,
     ) -> Result<Self, BoxError> {
@@ -52,7 +52,7 @@ impl Account {
             log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count()
         };
         let found: HashSet<u64> = log.lines().filter_map(in_flight).collect();
-        let heard = ear.messages();
+        let heard = acks.messages();
         let most = |of: &dyn Fn(&u64) -> bool| {
             heard
                 .iter()
@@ -110,7 +110,7 @@ impl Account {
         row("given back by a consumer", self.given_back as u64);
         row("most deliveries of one message", self.most);
         row("most of one found in flight", self.most_in_flight);
-        println!("What the database says");
+        println!("What the database holds");
         row("orders", self.orders as u64);
         row("invoices", self.invoices as u64);
         println!("What must be zero");

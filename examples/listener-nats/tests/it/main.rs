@@ -27,29 +27,29 @@ fn url() -> String {
         .expect("no nats for this test: run `cargo xtask services up nats`")
 }
 
-fn count(said: &str, name: &str) -> u64 {
-    let row = said.lines().find(|line| line.trim_start().starts_with(name));
+fn count(printed: &str, name: &str) -> u64 {
+    let row = printed.lines().find(|line| line.trim_start().starts_with(name));
     let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
-    count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
+    count.unwrap_or_else(|| panic!("no row {name:?} in {printed}"))
 }
 
 #[test]
 fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
     let output =
         listener(&["storm", "--url", &url(), "--orders", "400", "--kills", "3", "--cuts", "3"]);
-    let said = text(&output);
-    assert!(output.status.success() && said.ends_with("every promise held\n"), "{said}");
-    assert_eq!(count(&said, "messages published"), 800, "{said}");
-    assert_eq!(count(&said, "invoices"), 400, "{said}");
-    assert_eq!(count(&said, "consumers killed by SIGKILL"), 3, "{said}");
-    assert_eq!(count(&said, "times all connections were cut"), 3, "{said}");
-    assert_eq!(count(&said, "orders without an invoice"), 0, "{said}");
-    assert_eq!(count(&said, "orders with more than one"), 0, "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.ends_with("every promise held\n"), "{printed}");
+    assert_eq!(count(&printed, "messages published"), 800, "{printed}");
+    assert_eq!(count(&printed, "invoices"), 400, "{printed}");
+    assert_eq!(count(&printed, "consumers killed by SIGKILL"), 3, "{printed}");
+    assert_eq!(count(&printed, "times all connections were cut"), 3, "{printed}");
+    assert_eq!(count(&printed, "orders without an invoice"), 0, "{printed}");
+    assert_eq!(count(&printed, "orders with more than one"), 0, "{printed}");
     // Without any skipped redelivery the storm would prove nothing.
-    assert!(count(&said, "skipped: booked before") > 100, "{said}");
+    assert!(count(&printed, "skipped: booked before") > 100, "{printed}");
     // A kill between a commit and its line in the log costs the lines of those at work, 16 at the
     // most; nothing adds one.
-    assert!((400 - 3 * 16..=400).contains(&count(&said, "booked")), "{said}");
+    assert!((400 - 3 * 16..=400).contains(&count(&printed, "booked")), "{printed}");
 }
 
 /// Deletes the streams of a listener.
@@ -74,21 +74,21 @@ fn run_5_sigterm_ends_it_in_order() {
         .arg(&db)
         .env("RUST_LOG", "info");
     let mut running = command.stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut lines = BufReader::new(running.stderr.take().expect("piped"));
-    while !said.contains("listening") {
-        assert!(lines.read_line(&mut said).expect("read") > 0, "it ended: {said}");
+    while !printed.contains("listening") {
+        assert!(lines.read_line(&mut printed).expect("read") > 0, "it ended: {printed}");
     }
-    let told =
+    let sent =
         Command::new("kill").args(["-TERM", &running.id().to_string()]).status().expect("kill");
-    assert!(told.success());
-    lines.read_to_string(&mut said).expect("read");
+    assert!(sent.success());
+    lines.read_to_string(&mut printed).expect("read");
     let status = running.wait().expect("it ends");
     for ending in ["", "-wal", "-shm"] {
         drop(std::fs::remove_file(format!("{}{ending}", db.display())));
     }
     forget(&name);
-    assert!(status.success() && said.contains("stopped"), "{status}: {said}");
+    assert!(status.success() && printed.contains("stopped"), "{status}: {printed}");
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn bad_arguments_are_refused_with_the_usage() {
         (&["storm", "--orders", "many"][..], "--orders cannot be \"many\""),
         (&["listen", "--orders", "3"], "`listen` does not know the option \"--orders\""),
         (&["storm", "--workers", "0"], "take at least 1"),
-        (&["--db"], "--db wants a value"),
+        (&["--db"], "--db needs a value"),
     ] {
         let output = listener(args);
         assert_eq!(output.status.code(), Some(2));
-        let said = text(&output);
-        assert!(said.contains(why) && said.contains("usage: listener-nats"), "{said}");
+        let printed = text(&output);
+        assert!(printed.contains(why) && printed.contains("usage: listener-nats"), "{printed}");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Account {
     bookings: usize,
     begun: usize,
     /// Answers by reason.
-    said: HashMap<String, usize>,
+    answers: HashMap<String, usize>,
     dead: usize,
     put_off_messages: usize,
     most_put_off: usize,
@@ -92,7 +92,7 @@ impl Account {
                 *open.entry((process, id)).or_default() += 1;
                 continue;
             }
-            *self.said.entry(what.to_owned()).or_default() += 1;
+            *self.answers.entry(what.to_owned()).or_default() += 1;
             match what {
                 "in-flight" => *put_off.entry(id).or_default() += 1,
                 "executed" | "failed" | "lease-lost" | "not-recorded" | "store" => {
@@ -139,7 +139,7 @@ impl Account {
     }
 
     pub(crate) fn print(&self, took: Duration) {
-        let said = |what: &str| self.said.get(what).copied().unwrap_or(0);
+        let answers = |what: &str| self.answers.get(what).copied().unwrap_or(0);
         let failures = ["failed", "lease-lost", "not-recorded", "store", "panicked"];
         println!("\nWhat was published");
         row("orders", self.orders);
@@ -147,15 +147,15 @@ impl Account {
         println!("What was done to the listeners");
         row("killed by SIGKILL", self.kills);
         row("connections cut, all at once", self.cuts);
-        println!("What the listeners said");
-        row("executed", said("executed"));
-        row("replayed: acknowledged, not run", said("replayed"));
-        row("in flight: put off", said("in-flight"));
+        println!("What the listeners answered");
+        row("executed", answers("executed"));
+        row("replayed: acknowledged, not run", answers("replayed"));
+        row("in flight: put off", answers("in-flight"));
         row("orders that were ever put off", self.put_off_messages);
         row("most put-offs of one order", self.most_put_off);
-        row("failed, to come again", failures.iter().map(|what| said(what)).sum());
+        row("failed, to come again", failures.iter().map(|what| answers(what)).sum());
         row("dead letters", self.dead);
-        println!("What the ledger says");
+        println!("What the ledger holds");
         row("bookings", self.bookings);
         row("runs begun", self.begun);
         row("runs undone by a kill or a failure", self.begun.saturating_sub(self.bookings));

@@ -17,34 +17,46 @@ fn run(arguments: &[&str]) -> Output {
     output
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn lst_1_cmp_7_kills_and_cuts_book_every_order_once_and_put_none_off_in_a_loop() {
     let output = run(&["storm", "--orders", "500", "--kills", "3", "--cuts", "3"]);
-    assert!(output.status.success() && said(&output).contains("every promise held"));
+    assert!(output.status.success() && printed(&output).contains("every promise held"));
 }
 
 #[test]
 fn lst_2_cmp_7_a_listener_killed_between_completion_and_ack_is_followed_by_one_that_skips() {
     let output = run(&["last-words"]);
     assert!(output.status.success());
-    let said = said(&output);
-    assert!(said.contains("killed when its 3rd order was booked"), "{said}");
-    assert!(said.contains("its redelivery: replayed"), "{said}");
-    assert!(said.contains("booked once: 5 of 5 orders"), "{said}");
+    let printed = printed(&output);
+    assert!(printed.contains("killed when its 3rd order was booked"), "{printed}");
+    assert!(printed.contains("its redelivery: replayed"), "{printed}");
+    assert!(printed.contains("booked once: 5 of 5 orders"), "{printed}");
 }
 
 #[test]
 fn lst_2_the_demo_shows_what_becomes_of_each_message() {
-    let said = said(&run(&["demo"]));
-    assert_eq!(said.lines().filter(|line| line.contains(" ledger executed ")).count(), 3, "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains(" ledger replayed ")).count(), 3, "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains(" receipts sent ")).count(), 3, "{said}");
+    let printed = printed(&run(&["demo"]));
+    assert_eq!(
+        printed.lines().filter(|line| line.contains(" ledger executed ")).count(),
+        3,
+        "{printed}"
+    );
+    assert_eq!(
+        printed.lines().filter(|line| line.contains(" ledger replayed ")).count(),
+        3,
+        "{printed}"
+    );
+    assert_eq!(
+        printed.lines().filter(|line| line.contains(" receipts sent ")).count(),
+        3,
+        "{printed}"
+    );
     for why in ["no-key", "unreadable-message", "fingerprint-mismatch"] {
-        assert!(said.contains(why), "{said}");
+        assert!(printed.contains(why), "{printed}");
     }
 }
 

@@ -95,7 +95,7 @@ fn bad_arguments_name_what_is_wrong() {
         (&["strom"][..], "strom"),
         (&["serve", "--listen", "nowhere"], "nowhere"),
         (&["storm", "--keys", "0"], "--keys"),
-        (&["storm", "--keys"], "wants a value"),
+        (&["storm", "--keys"], "needs a value"),
         (&["storm", "--store", "memory:"], "--store takes"),
         (&["demo", "--keys", "3"], "--keys"),
     ] {

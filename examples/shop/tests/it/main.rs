@@ -143,7 +143,7 @@ async fn bad_arguments_name_what_is_wrong() {
     for (args, part) in [
         (&["--lisen", "x"][..], "--lisen"),
         (&["--listen", "nowhere"], "nowhere"),
-        (&["--patience"], "wants a value"),
+        (&["--patience"], "needs a value"),
         (&["--patience", "long"], "long"),
     ] {
         let (code, said) = world::refusal(args).await;

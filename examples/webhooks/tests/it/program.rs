@@ -98,7 +98,7 @@ async fn without_a_secret_or_with_bad_arguments_it_does_not_start() {
     for (args, part) in [
         (&["receive"][..], "receive"),
         (&[], "usage"),
-        (&["serve", "--listen"], "wants a value"),
+        (&["serve", "--listen"], "needs a value"),
         (&["serve", "--times", "3"], "--times"),
         (&["send", "--cents", "many"], "many"),
     ] {

@@ -13,7 +13,7 @@ use crate::app::CONSUMER;
 
 /// One message, by its number in the stream.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Heard {
+pub(crate) struct MessageAnswers {
     /// The highest count of deliveries that an answer named.
     pub(crate) deliveries: u64,
     pub(crate) given_back: usize,
@@ -21,12 +21,12 @@ pub(crate) struct Heard {
 
 /// The answers so far. A consumer that is killed before it answers sends none.
 #[derive(Debug)]
-pub(crate) struct Ear {
-    messages: Arc<Mutex<HashMap<u64, Heard>>>,
+pub(crate) struct AckMonitor {
+    messages: Arc<Mutex<HashMap<u64, MessageAnswers>>>,
     answers: watch::Receiver<usize>,
 }
 
-impl Ear {
+impl AckMonitor {
     pub(crate) async fn listen(jetstream: &Context, stream: &str) -> Result<Self, BoxError> {
         let client = jetstream.client();
         let mut said = client.subscribe(format!("$JS.ACK.{stream}.{CONSUMER}.>")).await?;
@@ -42,7 +42,7 @@ impl Ear {
                 else {
                     continue;
                 };
-                let mut noted: MutexGuard<'_, HashMap<u64, Heard>> = lock(&noted);
+                let mut noted: MutexGuard<'_, HashMap<u64, MessageAnswers>> = lock(&noted);
                 let heard = noted.entry(sequence).or_default();
                 heard.deliveries = heard.deliveries.max(deliveries);
                 heard.given_back += usize::from(answer.payload.starts_with(b"-NAK"));
@@ -63,7 +63,7 @@ impl Ear {
         drop(self.answers.clone().wait_for(|heard| *heard > answers).await);
     }
 
-    pub(crate) fn messages(&self) -> HashMap<u64, Heard> {
+    pub(crate) fn messages(&self) -> HashMap<u64, MessageAnswers> {
         lock(&self.messages).clone()
     }
 }
