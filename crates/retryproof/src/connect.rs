@@ -21,7 +21,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
 /// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `max-connections=`, `pooler=` and the parameters of libpq may follow. `postgresql://` too | `postgres`, `postgres-tls` |
 /// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. `mariadb://` too | `mysql`, `mysql-tls` |
-/// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
+/// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait-replicas=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | the same on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
 /// This function never creates tables; [`migrate`] does (STO-3). There is no default store: an
 /// empty URL is an error. Opening a SQLite file blocks for some milliseconds, so do it at start-up.
