@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Backoff, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use crate::connection::retry::{RetryDeadline, pause};
@@ -26,8 +26,8 @@ use write_lock::FileWriteLock;
 
 /// How many transitions one transaction holds at most.
 const MAX_BATCH: usize = 256;
-/// The first and the longest delay between two attempts to get the write lock from another process.
-const RETRY_DELAY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
+/// The pauses between two attempts to get the write lock from another process.
+const RETRY: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(2));
 /// How long to wait for a joined transaction of this process before checking which callers still
 /// wait.
 const TICKET_WAIT: Duration = Duration::from_millis(20);
@@ -188,7 +188,7 @@ impl Shared {
     /// Commits the batch and answers its callers. While another process has locked the file, it
     /// retries, outside of SQLite, until the deadline of each caller (STO-5).
     fn write(&self, batch: &mut Vec<QueuedTransition>) {
-        let (mut delay, longest) = RETRY_DELAY;
+        let mut failures = 0;
         let mut ticket = None;
         loop {
             // An acquire whose caller is gone is not granted (ACQ-11).
@@ -230,8 +230,8 @@ impl Shared {
                 }
                 BatchResult::Locked(error) => {
                     self.answer_expired(batch, &error);
-                    pause(delay);
-                    delay = (delay * 2).min(longest);
+                    failures += 1;
+                    pause(RETRY.after(failures));
                     top_up(batch, &mut self.queue.lock());
                 }
             }

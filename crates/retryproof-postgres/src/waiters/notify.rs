@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::Backoff;
 use sqlx_core::executor::Executor as _;
 use sqlx_core::pool::PoolOptions;
 use sqlx_core::raw_sql::raw_sql;
@@ -20,8 +21,8 @@ use crate::waiters::Waiters;
 
 /// How long opening a connection, or sending a message, may take.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The first and the longest delay before listening is tried again.
-const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// The pauses before listening is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// The task that receives and the task that sends. Dropping it ends both.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
@@ -73,17 +74,17 @@ async fn receive(
     waiters: Arc<Waiters>,
     mut listener: Option<PgListener>,
 ) {
-    let (mut delay, mut is_logged) = (RETRY_DELAY.0, listener.is_none());
+    let (mut failures, mut is_logged) = (0, listener.is_none());
     loop {
         if let Some(mut listener) = listener.take() {
-            (delay, is_logged) = (RETRY_DELAY.0, false);
+            (failures, is_logged) = (0, false);
             while let Ok(Some(message)) = listener.try_recv().await {
                 waiters.on_notification(message.payload());
             }
             waiters.set_listening(false);
         }
-        sleep(delay).await;
-        delay = (delay * 2).min(RETRY_DELAY.1);
+        failures += 1;
+        sleep(RETRY.after(failures)).await;
         // The pool's time limit ends it.
         match listen(&source, &channel).await {
             Ok(new) => {
@@ -115,7 +116,7 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
                 _ => conn = None,
             }
             if is_second {
-                sleep(RETRY_DELAY.0).await;
+                sleep(RETRY.after(1)).await;
             }
         }
     }
