@@ -18,7 +18,7 @@ use crate::key::{IdempotencyKey, InvalidKey};
 use crate::problem::Problem;
 use crate::report::{CallReport, GaveUp, SendOnce, WithoutKey, is_replay};
 use crate::retry_after;
-use crate::verdict::{self, Seen};
+use crate::verdict::{self, ResponseFacts};
 
 pub(crate) mod builder;
 
@@ -51,7 +51,7 @@ impl IdempotencyMiddleware {
 }
 
 /// The result of one attempt.
-enum Attempt {
+enum AttemptResult {
     /// An answer, whether it is retryable, and its details.
     Answered {
         response: Response,
@@ -145,8 +145,8 @@ impl<'a> Call<'a> {
             let attempt = self.attempt(request, extensions, next.clone()).await;
             let pause = self.pause(attempts, &attempt);
             match (attempt, pause) {
-                (Attempt::Refused(error), _) => return Err(error),
-                (Attempt::Answered { response, retryable, problem, .. }, Err(ran_out)) => {
+                (AttemptResult::Refused(error), _) => return Err(error),
+                (AttemptResult::Answered { response, retryable, problem, .. }, Err(ran_out)) => {
                     return Ok(self.report(
                         response,
                         attempts,
@@ -154,14 +154,14 @@ impl<'a> Call<'a> {
                         problem,
                     ));
                 }
-                (Attempt::Answered { response, retryable: false, problem, .. }, Ok(_)) => {
+                (AttemptResult::Answered { response, retryable: false, problem, .. }, Ok(_)) => {
                     return Ok(self.report(response, attempts, None, problem));
                 }
-                (Attempt::Failed(error), Err(ran_out)) => {
+                (AttemptResult::Failed(error), Err(ran_out)) => {
                     let detail = format!("the last attempt failed, {}", said(ran_out));
                     return Err(self.gave_up(attempts, detail, Some(error)));
                 }
-                (Attempt::TimedOut, Err(ran_out)) => {
+                (AttemptResult::TimedOut, Err(ran_out)) => {
                     let detail = format!("the last attempt timed out, {}", said(ran_out));
                     return Err(self.gave_up(attempts, detail, None));
                 }
@@ -179,7 +179,7 @@ impl<'a> Call<'a> {
         request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
-    ) -> Attempt {
+    ) -> AttemptResult {
         let (method, origin) = (request.method().clone(), request.url().origin());
         let answered = async {
             let response = next.run(request, extensions).await?;
@@ -198,24 +198,24 @@ impl<'a> Call<'a> {
         };
         let limit = self.deadline.min(Instant::now() + self.settings.attempt_timeout);
         let (response, problem) = match timeout_at(limit, answered).await {
-            Err(_) => return Attempt::TimedOut,
-            Ok(Err(error)) if verdict::is_passing(&error) => return Attempt::Failed(error),
-            Ok(Err(error)) => return Attempt::Refused(error),
+            Err(_) => return AttemptResult::TimedOut,
+            Ok(Err(error)) if verdict::is_passing(&error) => return AttemptResult::Failed(error),
+            Ok(Err(error)) => return AttemptResult::Refused(error),
             Ok(Ok(answered)) => answered,
         };
         let headers = response.headers();
         let after = retry_after::read(headers, || (self.settings.wall_clock)());
-        let retryable = verdict::is_retryable(Seen {
+        let retryable = verdict::is_retryable(ResponseFacts {
             status: response.status(),
             replayed: is_replay(headers),
             problem: problem.as_ref(),
             retry_after: after.is_some(),
         });
-        Attempt::Answered { response, retryable, after, problem }
+        AttemptResult::Answered { response, retryable, after, problem }
     }
 
     /// How long to wait before the next attempt, or what has run out.
-    fn pause(&self, attempts: u32, attempt: &Attempt) -> Result<Duration, GaveUp> {
+    fn pause(&self, attempts: u32, attempt: &AttemptResult) -> Result<Duration, GaveUp> {
         let settings = self.settings;
         if self.once {
             return Err(GaveUp::SentOnce);
@@ -224,7 +224,7 @@ impl<'a> Call<'a> {
             return Err(GaveUp::Attempts);
         }
         let asked = match attempt {
-            Attempt::Answered { after, .. } => after.unwrap_or_default(),
+            AttemptResult::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
         // Added to the server's `Retry-After`, so that clients refused together do not return
@@ -268,7 +268,7 @@ impl<'a> Call<'a> {
     }
 }
 
-impl Attempt {
+impl AttemptResult {
     /// Leaves out the URL, because its query may contain private data.
     fn why(&self) -> &str {
         match self {

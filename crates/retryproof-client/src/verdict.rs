@@ -7,7 +7,7 @@ use crate::problem::Problem;
 
 /// The facts about an answer that the decision uses.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ResponseFacts<'a> {
     pub(crate) status: StatusCode,
     /// `Idempotent-Replayed: true`.
     pub(crate) replayed: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Seen<'a> {
 }
 
 /// Whether the same request, sent again with the same key, may get another answer.
-pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
+pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     // Every retry would get the same replay.
     if seen.replayed {
         return false;
@@ -64,9 +64,9 @@ mod tests {
         let problem = Problem { code: code.map(str::to_owned), retryable };
         let problem = (code.is_some() || retryable.is_some()).then_some(&problem);
         let status = StatusCode::from_u16(status).unwrap();
-        let seen = Seen { status, replayed: false, problem, retry_after };
+        let seen = ResponseFacts { status, replayed: false, problem, retry_after };
         let verdict = is_retryable(seen);
-        assert!(!is_retryable(Seen { replayed: true, ..seen }), "a replay is final: {seen:?}");
+        assert!(!is_retryable(ResponseFacts { replayed: true, ..seen }), "a replay is final: {seen:?}");
         verdict
     }
 

@@ -26,13 +26,13 @@ use crate::outcome::{Rejected, settle};
 
 /// One call of an annotated function: its identity and the settings of the attribute.
 #[derive(Debug)]
-pub struct Keyed<C = JsonCodec> {
+pub struct AnnotatedCall<C = JsonCodec> {
     context: Result<ContextBuilder>,
     codec: C,
     completion: Option<CompletionFailurePolicy>,
 }
 
-impl Keyed {
+impl AnnotatedCall {
     /// A call under a named scope.
     pub fn new<K: Display + ?Sized>(scope: &'static str, key: &K) -> Self {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
@@ -78,7 +78,7 @@ impl Keyed {
     }
 }
 
-impl<C> Keyed<C> {
+impl<C> AnnotatedCall<C> {
     /// As [`ContextBuilder::ttl`].
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
@@ -110,8 +110,8 @@ impl<C> Keyed<C> {
     }
 
     /// As [`Call::codec`](crate::Call::codec).
-    pub fn codec<D>(self, codec: D) -> Keyed<D> {
-        Keyed { context: self.context, codec, completion: self.completion }
+    pub fn codec<D>(self, codec: D) -> AnnotatedCall<D> {
+        AnnotatedCall { context: self.context, codec, completion: self.completion }
     }
 
     /// As [`Call::completion`](crate::Call::completion).
@@ -121,11 +121,11 @@ impl<C> Keyed<C> {
         self
     }
 
-    /// Runs the body of an async function, or answers without running it. After an error for which
+    /// Runs the body of an async function, or returns the stored result. After an error for which
     /// `hold` is true, the key stays taken until the lease runs out (RUN-4).
     pub async fn run<R, W, F, Fut>(self, engine: IdempotencyEngine, hold: W, body: F) -> R
     where
-        R: Answer,
+        R: AnnotatedResult,
         C: Codec<R::Value>,
         W: FnOnce(&R::Error) -> bool,
         F: FnOnce(Lease) -> Fut,
@@ -146,7 +146,7 @@ impl<C> Keyed<C> {
     /// As [`run`](Self::run), in a transaction that also holds the record (CMP-7).
     pub async fn run_joined<R, T, W, F>(self, engine: JoinedEngine<T>, hold: W, body: F) -> R
     where
-        R: Answer,
+        R: AnnotatedResult,
         T: Send + 'static,
         C: Codec<R::Value>,
         W: FnOnce(&R::Error) -> bool,
@@ -173,7 +173,7 @@ impl<C> Keyed<C> {
         body: F,
     ) -> R
     where
-        R: Answer,
+        R: AnnotatedResult,
         T: Send + 'static,
         C: Codec<R::Value>,
         W: FnOnce(&R::Error) -> bool,
@@ -192,7 +192,7 @@ impl<C> Keyed<C> {
     #[cfg(feature = "blocking")]
     pub fn run_blocking<R, W, F>(self, engine: BlockingEngine, hold: W, body: F) -> R
     where
-        R: Answer,
+        R: AnnotatedResult,
         C: Codec<R::Value>,
         W: FnOnce(&R::Error) -> bool,
         F: FnOnce(Lease) -> R,
@@ -211,7 +211,7 @@ impl<C> Keyed<C> {
 }
 
 /// Applies `hold` to the body's error (RUN-4).
-fn ended<R: Answer>(
+fn ended<R: AnnotatedResult>(
     lease: &Lease,
     answer: R,
     hold: impl FnOnce(&R::Error) -> bool,
@@ -302,23 +302,23 @@ fn opening(path: &str) -> Option<usize> {
     label = "a function with a `key` returns a `Result`",
     note = "its error type implements `From<retryproof::Rejected>`"
 )]
-pub trait Answer: Sized {
+pub trait AnnotatedResult: Sized {
     /// What is stored and replayed.
     type Value;
     /// The body's error, and the error of a rejected call.
     type Error: From<Rejected>;
 
-    /// The answer as a `Result`.
+    /// The returned value as a `Result`.
     ///
     /// # Errors
-    /// The answer's own.
+    /// The function's own error.
     fn into_result(self) -> Result<Self::Value, Self::Error>;
 
-    /// A `Result` as the answer.
+    /// A `Result` as the value to return.
     fn from_result(result: Result<Self::Value, Self::Error>) -> Self;
 }
 
-impl<T, E: TakesRejected> Answer for Result<T, E> {
+impl<T, E: TakesRejected> AnnotatedResult for Result<T, E> {
     type Value = T;
     type Error = E;
 
@@ -333,9 +333,9 @@ impl<T, E: TakesRejected> Answer for Result<T, E> {
 
 /// `From<Rejected>` under another name, so that a missing implementation has a clear message.
 #[diagnostic::on_unimplemented(
-    message = "the error type `{Self}` cannot say that a call is in flight",
-    label = "it wants a `From<retryproof::Rejected>`",
-    note = "a call that finds its key in flight, or its store unreachable, is told by this error"
+    message = "the error type `{Self}` cannot report that a call is in flight",
+    label = "it needs an implementation of `From<retryproof::Rejected>`",
+    note = "a call whose key is in flight, or whose store is unreachable, returns this error"
 )]
 pub trait TakesRejected: From<Rejected> {}
 
@@ -346,7 +346,7 @@ impl<E: From<Rejected>> TakesRejected for E {}
 /// (ANN-3).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no idempotency engine of the type `{E}`",
-    label = "the engine is looked for here",
+    label = "this has to provide the engine",
     note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`",
     note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; \
          with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"

@@ -251,10 +251,10 @@ impl IdempotencyConfig {
     /// # Errors
     /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
     pub fn validate(&self) -> Result<()> {
-        self.check().map_err(Refusal::into_error)
+        self.check().map_err(OutOfBounds::into_error)
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), OutOfBounds> {
         within("default-ttl", self.default_ttl, &TTL_BOUNDS)?;
         within("default-lease", self.default_lease, &LEASE_BOUNDS)?;
         within("default-wait", self.default_wait_timeout, &WAIT_BOUNDS)?;
@@ -289,10 +289,10 @@ impl WebConfig {
     /// # Errors
     /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
     pub fn validate(&self) -> Result<()> {
-        self.check().map_err(Refusal::into_error)
+        self.check().map_err(OutOfBounds::into_error)
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), OutOfBounds> {
         if !(400..=599).contains(&self.in_flight_status) {
             return Err(refused(
                 "web.in-flight-status",
@@ -313,13 +313,13 @@ impl WebConfig {
 }
 
 /// A setting whose value is out of bounds.
-struct Refusal {
+struct OutOfBounds {
     key: Cow<'static, str>,
     value: String,
     expected: String,
 }
 
-impl Refusal {
+impl OutOfBounds {
     fn into_error(self) -> Error {
         let Self { key, value, expected } = self;
         Error::new(
@@ -333,15 +333,15 @@ fn within(
     key: impl Into<Cow<'static, str>>,
     value: Duration,
     bounds: &RangeInclusive<Duration>,
-) -> Result<(), Refusal> {
+) -> Result<(), OutOfBounds> {
     if bounds.contains(&value) {
         return Ok(());
     }
     Err(refused(key, iso(value), &format!("{} to {}", iso(*bounds.start()), iso(*bounds.end()))))
 }
 
-fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, expected: &str) -> Refusal {
-    Refusal { key: key.into(), value: value.to_string(), expected: expected.to_owned() }
+fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, expected: &str) -> OutOfBounds {
+    OutOfBounds { key: key.into(), value: value.to_string(), expected: expected.to_owned() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fmt;
 /// The result of a call to the engine or a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Source = Box<dyn StdError + Send + Sync + 'static>;
+type BoxedSource = Box<dyn StdError + Send + Sync + 'static>;
 
 /// What went wrong, in the few classes that a caller can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ struct Inner {
     identity: Option<String>,
     about_key: bool,
     context: Vec<(&'static str, String)>,
-    source: Option<Source>,
+    source: Option<BoxedSource>,
 }
 
 // Cold, so that the compiler keeps the code that builds errors out of the hot path.
@@ -150,7 +150,7 @@ impl Error {
     /// Adds the underlying error.
     #[must_use]
     #[cold]
-    pub fn because(mut self, source: impl Into<Source>) -> Self {
+    pub fn because(mut self, source: impl Into<BoxedSource>) -> Self {
         self.0.source = Some(source.into());
         self
     }

@@ -30,7 +30,7 @@ const SLOW_JSON: usize = 16 << 10;
 const SMALL_BODY: u64 = 1 << 10;
 
 /// A refusal. Boxed, so that it takes no room in the future of a request that is not refused.
-type Refusal = Box<http::Response<ReplayBody>>;
+type RefusalResponse = Box<http::Response<ReplayBody>>;
 
 /// Prepares a request. An `Err` is the response that refuses it, and its head.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
@@ -38,7 +38,7 @@ pub(crate) fn prepare<H, B>(
     admitted: AdmittedRequest,
     mut head: H,
     body: B,
-) -> impl Future<Output = Result<PreparedRequest<H>, (Refusal, H)>> + use<H, B>
+) -> impl Future<Output = Result<PreparedRequest<H>, (RefusalResponse, H)>> + use<H, B>
 where
     H: AdmittedHead,
     B: Body<Data = Bytes>,
@@ -79,7 +79,7 @@ fn scope_and_caller<H: RequestHead>(
     admitted: &AdmittedRequest,
     head: &H,
     caller: Option<Caller>,
-) -> Result<(Scope, CallerIdentity), Refusal> {
+) -> Result<(Scope, CallerIdentity), RefusalResponse> {
     let filter = &*admitted.filter.0;
     let scope = match admitted.policy.scope() {
         Some(scope) => scope.into_scope(),
@@ -102,7 +102,7 @@ fn scope_and_caller<H: RequestHead>(
 }
 
 #[cold]
-fn refuse(admitted: &AdmittedRequest, head: &impl RequestHead, finding: Finding) -> Refusal {
+fn refuse(admitted: &AdmittedRequest, head: &impl RequestHead, finding: Finding) -> RefusalResponse {
     Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
 }
 
@@ -153,7 +153,7 @@ fn context_of<H: RequestHead>(
     caller: &CallerIdentity,
     read: Result<RequestBody, BodyError>,
     limit: usize,
-) -> Result<(IdempotencyContext, RequestBody), Refusal> {
+) -> Result<(IdempotencyContext, RequestBody), RefusalResponse> {
     let AdmittedRequest { filter, policy, key } = admitted;
     let body = read.map_err(|error| {
         let finding = match error {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Turns a valid [`Plan`] into code, and an invalid one into errors.
+//! Turns a valid [`Expansion`] into code, and an invalid one into errors.
 //!
 //! The emitted code is thin: it evaluates the arguments and passes them on. All decisions are in
 //! the library, behind `::retryproof::__private`.
@@ -17,8 +17,8 @@ use syn::Path;
 
 use crate::attr::{self, Errors};
 use crate::debug;
-use crate::item::Function;
-use crate::validate::{Framework, Plan, validate};
+use crate::item::AnnotatedFunction;
+use crate::validate::{Framework, Expansion, validate};
 
 /// The attribute.
 pub(crate) fn idempotent(
@@ -28,7 +28,7 @@ pub(crate) fn idempotent(
 ) -> TokenStream {
     let mut errors = Errors::default();
     let args = attr::parse(arguments, &mut errors);
-    let function = match syn::parse2::<Function>(item.clone()) {
+    let function = match syn::parse2::<AnnotatedFunction>(item.clone()) {
         Ok(function) => function,
         Err(error) => {
             let function = item.clone().into_iter().any(|token| token.to_string() == "fn");
@@ -48,11 +48,11 @@ pub(crate) fn idempotent(
     };
     let name = function.sig.ident.to_string();
     let expansion = match plan {
-        Plan::Endpoint(common) => match framework {
+        Expansion::Endpoint(common) => match framework {
             Framework::Axum => http::expand(&common, function),
             Framework::Actix => actix::expand(&common, function),
         },
-        Plan::Keyed(common, keyed) => method::expand(&common, *keyed, function),
+        Expansion::Keyed(common, keyed) => method::expand(&common, *keyed, function),
     };
     debug::print(&name, &expansion);
     expansion

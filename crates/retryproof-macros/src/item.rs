@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Function`]: the annotated item, with its body left unparsed.
+//! [`AnnotatedFunction`]: the annotated item, with its body left unparsed.
 //! The attribute does not need the body, so it stays one token group: a half-written body reaches
 //! the compiler unchanged, with the compiler's own messages, and editors keep working.
 
@@ -14,7 +14,7 @@ pub(crate) const TX_MARK: &str = "tx";
 pub(crate) const LEASE_MARK: &str = "lease";
 
 /// A function or method as written.
-pub(crate) struct Function {
+pub(crate) struct AnnotatedFunction {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) vis: Visibility,
     pub(crate) sig: Signature,
@@ -22,7 +22,7 @@ pub(crate) struct Function {
     pub(crate) body: Option<Group>,
 }
 
-impl Parse for Function {
+impl Parse for AnnotatedFunction {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let attrs = input.call(Attribute::parse_outer)?;
         let vis = input.parse()?;
@@ -35,7 +35,7 @@ impl Parse for Function {
     }
 }
 
-impl Function {
+impl AnnotatedFunction {
     /// Another `#[idempotent]` below the one being expanded.
     pub(crate) fn second(&self) -> Option<&Attribute> {
         self.attrs.iter().find(|attr| is_idempotent(attr))
@@ -76,7 +76,7 @@ impl Function {
     }
 }
 
-impl ToTokens for Function {
+impl ToTokens for AnnotatedFunction {
     fn to_tokens(&self, tokens: &mut TokenStream) {
         tokens.append_all(&self.attrs);
         self.vis.to_tokens(tokens);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use syn::{Expr, FnArg, Lit, LitStr, Path, Safety, Type};
 
 use crate::attr::{Arg, Args, Errors};
-use crate::item::{Function, LEASE_MARK, TX_MARK, elides_a_lifetime, mentions};
+use crate::item::{AnnotatedFunction, LEASE_MARK, TX_MARK, elides_a_lifetime, mentions};
 
 /// The framework whose handlers `http` creates.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ pub(crate) struct Common {
 }
 
 /// What to emit.
-pub(crate) enum Plan {
+pub(crate) enum Expansion {
     /// `#[idempotent(http, ..)]`.
     Endpoint(Common),
     /// `#[idempotent(key = .., ..)]`.
@@ -66,7 +66,7 @@ pub(crate) struct Keyed {
     pub(crate) key: Expr,
     pub(crate) fingerprint: Option<Expr>,
     pub(crate) codec: Option<Expr>,
-    pub(crate) completion: Option<Completion>,
+    pub(crate) completion: Option<CompletionMode>,
     /// Which errors leave the key to the lease.
     pub(crate) hold_when: Option<Expr>,
     /// `None`: the method's `self` has it.
@@ -76,7 +76,7 @@ pub(crate) struct Keyed {
 
 /// CMP-4 and CMP-7, for one function.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Completion {
+pub(crate) enum CompletionMode {
     LogAndReturn,
     Propagate,
     /// In the transaction that is the argument marked `#[tx]`.
@@ -87,9 +87,9 @@ pub(crate) enum Completion {
 pub(crate) fn validate(
     framework: Framework,
     args: &Args,
-    function: &Function,
+    function: &AnnotatedFunction,
     errors: &mut Errors,
-) -> Option<Plan> {
+) -> Option<Expansion> {
     let common = Common {
         root: args.get("crate").and_then(|arg| root(arg, errors)),
         scope: args.get("scope").and_then(|arg| scope(arg, errors)),
@@ -115,15 +115,15 @@ pub(crate) fn validate(
     match args.http {
         Some(_) => {
             endpoint(framework, args, function, errors);
-            Some(Plan::Endpoint(common))
+            Some(Expansion::Endpoint(common))
         }
         None => {
-            keyed::keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed)))
+            keyed::keyed(args, function, errors).map(|keyed| Expansion::Keyed(common, Box::new(keyed)))
         }
     }
 }
 
-fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut Errors) {
+fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, errors: &mut Errors) {
     let layer = match framework {
         Framework::Axum => {
             "guard its route with the layer instead: \

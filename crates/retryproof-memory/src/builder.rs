@@ -9,7 +9,7 @@ use crate::budget::Budget;
 use crate::shard::Shard;
 use crate::store::{MemoryStore, PaddedShard};
 use crate::sync::Mutex;
-use crate::time::Time;
+use crate::time::StoreTime;
 
 impl MemoryStore {
     /// Starts a builder with the default bounds.
@@ -71,7 +71,7 @@ impl MemoryStoreBuilder {
         let shards = shards();
         let capacity = self.capacity.min(self.max_records).div_ceil(shards);
         let capacity = u32::try_from(capacity).unwrap_or(u32::MAX / 2);
-        let time = Time::new(self.clock);
+        let time = StoreTime::new(self.clock);
         let first_token = wall_clock_micros();
         let shard = |_| PaddedShard(Mutex::new(Shard::new(first_token, capacity, time.ahead())));
         MemoryStore {

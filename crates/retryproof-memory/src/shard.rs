@@ -18,7 +18,7 @@ use crate::index::UNFILED;
 use crate::record::{Done, Replay};
 use crate::scopes::Scopes;
 use crate::table::{Body, SLOT_BYTES, Table};
-use crate::time::{Ahead, Time};
+use crate::time::{Ahead, StoreTime};
 use crate::wait::Ended;
 use crate::wheel::Wheel;
 
@@ -129,7 +129,7 @@ impl Shard {
         id: &Identity,
         hash: u32,
         now: Instant,
-        time: &Time,
+        time: &StoreTime,
     ) -> Result<Replay, Option<u32>> {
         match self.replay_at_once(id, hash, now) {
             Err(Some(at)) => self.replay_from(at, now, time).ok_or(Some(at)),
@@ -139,7 +139,7 @@ impl Shard {
 
     /// The record in this slot, if it is COMPLETE and within its ttl.
     #[inline(always)]
-    pub(crate) fn replay_from(&mut self, at: u32, now: Instant, time: &Time) -> Option<Replay> {
+    pub(crate) fn replay_from(&mut self, at: u32, now: Instant, time: &StoreTime) -> Option<Replay> {
         let Body::Done(done) = &self.table.slots[at].body else { return None };
         let view = done.view()?;
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_shard_forgets_a_scope_with_its_last_record() {
-        let (time, budget) = (Time::new(None), Budget::new(100, 100_000, 1));
+        let (time, budget) = (StoreTime::new(None), Budget::new(100, 100_000, 1));
         let mut shard = Shard::new(1, 0, time.ahead());
         let now = time.read();
         for n in 0..50 {

@@ -20,7 +20,7 @@ use crate::budget::Budget;
 use crate::record::{Done, Replay};
 use crate::shard::{Granted, Shard};
 use crate::sync::{Mutex, MutexGuard};
-use crate::time::{Now, Time, after, nanos};
+use crate::time::{Now, StoreTime, after, nanos};
 
 /// How many slots a grant may check for expired records on its way out.
 const SWEEP_LIMIT: usize = 32;
@@ -69,7 +69,7 @@ pub struct MemoryStore {
     pub(crate) shards: Box<[PaddedShard]>,
     /// The number of shards, a power of two, minus one.
     pub(crate) mask: usize,
-    pub(crate) time: Time,
+    pub(crate) time: StoreTime,
     pub(crate) budget: Budget,
     pub(crate) max_records: usize,
     pub(crate) max_bytes: u64,

@@ -8,14 +8,14 @@ use crate::budget::Budget;
 use crate::index::NONE;
 use crate::shard::{Reclaimed, Shard, note};
 use crate::table::Body;
-use crate::time::Time;
+use crate::time::StoreTime;
 use crate::wheel::TICK;
 
 impl Shard {
     /// Whether a grant should reclaim some records: a record expired at least a tick ago, and this is
     /// every eighth grant.
     #[inline]
-    pub(crate) fn is_sweep_due(&mut self, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_sweep_due(&mut self, now: Instant, time: &StoreTime) -> bool {
         if !self.last_token.is_multiple_of(8) {
             return false;
         }
@@ -99,7 +99,7 @@ impl Shard {
     }
 
     /// No record of this shard can be reclaimed before this time.
-    pub(crate) fn due(&self, time: &Time) -> u64 {
+    pub(crate) fn due(&self, time: &StoreTime) -> u64 {
         self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }
 }

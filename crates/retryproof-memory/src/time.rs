@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Time`]: the store's clock in nanoseconds, and [`Ahead`], which spares a lookup the conversion.
+//! [`StoreTime`]: the store's clock in nanoseconds, and [`Ahead`], which spares a lookup the conversion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use retryproof_core::clock::{Clock, Instant, SystemClock};
 
 /// The store's clock, read once per operation (ACQ-7). The host's clock is read without a `dyn` call.
-pub(crate) struct Time {
+pub(crate) struct StoreTime {
     /// Time zero of the nanoseconds.
     epoch: Instant,
     injected: Option<Arc<dyn Clock>>,
 }
 
-impl Time {
+impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
         // An hour of slack for a clock that a test stopped before this moment.
@@ -66,7 +66,7 @@ const STEP: Duration = Duration::from_secs(1);
 impl Ahead {
     /// Whether a record that expires at `expires` is live at `now`.
     #[inline]
-    pub(crate) fn is_live(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_live(&mut self, expires: u64, now: Instant, time: &StoreTime) -> bool {
         self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
     }
 
@@ -78,7 +78,7 @@ impl Ahead {
     }
 
     #[cold]
-    pub(crate) fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
+    pub(crate) fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &StoreTime) -> bool {
         let exact = time.nanos(now);
         if now > self.at {
             let at = now + STEP;
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn cmp_6_the_short_cut_agrees_with_the_clock() {
         let clock = ManualClock::new();
-        let time = Time::new(Some(Arc::new(clock.clone())));
+        let time = StoreTime::new(Some(Arc::new(clock.clone())));
         let mut ahead = time.ahead();
         let start = time.nanos(time.read());
         for step in

@@ -13,7 +13,7 @@ mod verdicts;
 mod work;
 
 pub use running::{Running, Stop};
-pub use seen::{Fate, Seen};
+pub use seen::{MessageFate, Seen};
 pub use server::Server;
 pub use verdicts::{lease_lost, not_recorded};
 pub use work::{Gate, counted, gated, unsure};

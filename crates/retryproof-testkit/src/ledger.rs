@@ -45,7 +45,7 @@ pub(crate) enum Deed {
 }
 
 /// A source of transactions and its ledger, with their types erased.
-pub(crate) trait Joined: Send + Sync {
+pub(crate) trait JoinedLedger: Send + Sync {
     /// One joined call; returns whether the engine reported its record as committed.
     fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool>;
     fn rows(&self) -> Boxed<'_, u64>;
@@ -57,7 +57,7 @@ pub(crate) struct Of<S, L, D> {
     pub(crate) dialect: std::marker::PhantomData<fn() -> D>,
 }
 
-impl<D, S, L> Joined for Of<S, L, D>
+impl<D, S, L> JoinedLedger for Of<S, L, D>
 where
     D: Dialect,
     S: TxSource<D> + Clone,

@@ -16,7 +16,7 @@ use retryproof_core::store::{
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
 use crate::doom::{Doomed, doom};
-use crate::ledger::{Joined, Ledger, Of};
+use crate::ledger::{JoinedLedger, Ledger, Of};
 use crate::script::{Transcript, script};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -41,7 +41,7 @@ struct Hooks {
     clock: Option<Box<dyn Fn(Duration) + Send + Sync>>,
     corrupt: Option<Box<dyn Fn(Identity) -> Boxed<()> + Send + Sync>>,
     writes: Option<Make<u64>>,
-    joined: Option<Box<dyn Joined>>,
+    joined: Option<Box<dyn JoinedLedger>>,
     sequences: Option<u32>,
 }
 
@@ -84,7 +84,7 @@ impl Subject {
     }
 
     /// The transactions that the store joins.
-    pub(crate) fn joined(&self) -> Option<&dyn Joined> {
+    pub(crate) fn joined(&self) -> Option<&dyn JoinedLedger> {
         self.hooks.joined.as_deref()
     }
 

@@ -7,7 +7,7 @@ use super::*;
 
 struct Orders;
 
-fn scope(call: Keyed) -> String {
+fn scope(call: AnnotatedCall) -> String {
     let ctx = call.context.and_then(ContextBuilder::build).unwrap();
     ctx.identity().scope().as_str().to_owned()
 }
@@ -15,13 +15,13 @@ fn scope(call: Keyed) -> String {
 /// Of the method that it stands in, as the attribute has it.
 macro_rules! method {
     ($name:literal) => {
-        scope(Keyed::method::<Self, _, _>($name, "k", || ()))
+        scope(AnnotatedCall::method::<Self, _, _>($name, "k", || ()))
     };
 }
 
 macro_rules! function {
     ($name:literal) => {
-        scope(Keyed::function(default_scope(concat!(module_path!(), "::", $name)), "k", || ()))
+        scope(AnnotatedCall::function(default_scope(concat!(module_path!(), "::", $name)), "k", || ()))
     };
 }
 

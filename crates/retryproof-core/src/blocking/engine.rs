@@ -44,7 +44,7 @@ impl Owned {
     }
 
     /// Permission to block on it.
-    fn enter(&self) -> Result<Entry<'_>> {
+    fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -54,7 +54,7 @@ impl Owned {
             ));
         }
         match &self.0 {
-            Some(runtime) => Ok(Entry(runtime)),
+            Some(runtime) => Ok(RuntimeEntry(runtime)),
             None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime is gone")),
         }
     }
@@ -79,9 +79,9 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// Permission to block: this thread is in no runtime.
-pub(super) struct Entry<'a>(&'a Runtime);
+pub(super) struct RuntimeEntry<'a>(&'a Runtime);
 
-impl BlockOn for Entry<'_> {
+impl BlockOn for RuntimeEntry<'_> {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         struct Reset;
         impl Drop for Reset {
@@ -130,7 +130,7 @@ impl Engine {
         &self.engine
     }
 
-    pub(super) fn enter(&self) -> Result<Entry<'_>> {
+    pub(super) fn enter(&self) -> Result<RuntimeEntry<'_>> {
         self.runtime.enter()
     }
 

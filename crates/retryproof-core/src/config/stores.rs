@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{PAUSE_BOUNDS, Refusal, refused, within};
+use super::{PAUSE_BOUNDS, OutOfBounds, refused, within};
 
 /// Bounds of a store's `max-connections`, both as a key and in its URL (CFG-1).
 pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
@@ -109,7 +109,7 @@ pub struct RedisSettings {
 // value.
 
 impl SqliteSettings {
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
         let Some(name) = &self.table_name else { return Ok(()) };
         if is_store_name(name)
             && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"))
@@ -125,28 +125,28 @@ impl SqliteSettings {
 }
 
 impl PostgresSettings {
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
         check_name("postgres.table-name", self.table_name.as_deref())?;
         check_count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl MysqlSettings {
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
         check_name("mysql.table-name", self.table_name.as_deref())?;
         check_count("mysql.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl RedisSettings {
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
         check_name("redis.prefix", self.prefix.as_deref())?;
         check_count("redis.wait-replicas", self.wait_replicas, &REPLICA_BOUNDS)?;
         self.wait_timeout.map_or(Ok(()), |time| within("redis.wait-timeout", time, &PAUSE_BOUNDS))
     }
 }
 
-fn check_name(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
+fn check_name(key: &'static str, name: Option<&str>) -> Result<(), OutOfBounds> {
     match name {
         Some(name) if !is_store_name(name) => Err(refused(
             key,
@@ -161,7 +161,7 @@ fn check_count(
     key: &'static str,
     number: Option<usize>,
     bounds: &RangeInclusive<usize>,
-) -> Result<(), Refusal> {
+) -> Result<(), OutOfBounds> {
     match number {
         Some(number) if !bounds.contains(&number) => {
             Err(refused(key, number, &format!("{} to {}", bounds.start(), bounds.end())))

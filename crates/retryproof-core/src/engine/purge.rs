@@ -65,7 +65,7 @@ impl PurgeTask {
         if self.running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let running = Running(Arc::clone(self));
+        let running = RunningPurge(Arc::clone(self));
         drop(runtime.spawn(async move { running.0.run().await }));
     }
 
@@ -82,9 +82,9 @@ impl PurgeTask {
 }
 
 /// Lets the next lease start the task again, also when this one is dropped with its runtime.
-struct Running(Arc<PurgeTask>);
+struct RunningPurge(Arc<PurgeTask>);
 
-impl Drop for Running {
+impl Drop for RunningPurge {
     fn drop(&mut self) {
         self.0.running.store(false, Ordering::Release);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What annotated functions run through, where a call needs an engine.
 
-use retryproof_core::annotated::Keyed;
+use retryproof_core::annotated::AnnotatedCall;
 use retryproof_core::{ErrorKind, IdempotencyEngine, Rejected};
 use retryproof_memory::MemoryStore;
 
@@ -12,7 +12,7 @@ struct Orders;
 #[tokio::test]
 async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
     let long = "p".repeat(256);
-    let call = Keyed::method::<Orders, _, _>(&long, "k", || ());
+    let call = AnnotatedCall::method::<Orders, _, _>(&long, "k", || ());
     let answer: Result<u8, Rejected> = call
         .run(IdempotencyEngine::new(MemoryStore::new()), |_| false, async |_| unreachable!())
         .await;

@@ -11,11 +11,11 @@ use syn::{ReturnType, Type};
 use crate::expand::attrs::Attrs;
 use crate::expand::http::{argument_type, guarded, names, policy};
 use crate::expand::{local, private};
-use crate::item::Function;
+use crate::item::AnnotatedFunction;
 use crate::validate::Common;
 
-pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
-    let Function { attrs, vis, sig, body } = function;
+pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStream {
+    let AnnotatedFunction { attrs, vis, sig, body } = function;
     let name = &sig.ident;
     let attrs = Attrs::sort(attrs);
     let types: Vec<Type> = sig.inputs.iter().filter_map(argument_type).collect();

@@ -8,13 +8,13 @@ use syn::spanned::Spanned;
 use syn::{PatType, Signature, Type};
 
 use crate::expand::{duration, local, private};
-use crate::item::{Function, LEASE_MARK, TX_MARK, mentions};
-use crate::validate::{Common, Completion, Keyed};
+use crate::item::{AnnotatedFunction, LEASE_MARK, TX_MARK, mentions};
+use crate::validate::{Common, CompletionMode, Keyed};
 
-pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> TokenStream {
+pub(super) fn expand(common: &Common, keyed: Keyed, mut function: AnnotatedFunction) -> TokenStream {
     let rp = private(common.root.as_ref());
     let (tx, lease) = (function.take_marked(TX_MARK), function.take_marked(LEASE_MARK));
-    let Function { attrs, vis, sig, body } = function;
+    let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
     // All spans are at the return type, because that is what cannot be stored or cannot report in
@@ -106,15 +106,15 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     // `mixed_site`: the parentheses are ours, so no lint should report them.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
-        Some(scope) => quote!(#rp::Keyed::new(#scope, #key)),
+        Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
         // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver. The
         // closure is never called: its type has the path of the place that it stands in, with the
         // trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
-            quote!(#rp::Keyed::method::<Self, _, _>(#name, #key, || ()))
+            quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))
         }
         None => quote! {
-            #rp::Keyed::function(
+            #rp::AnnotatedCall::function(
                 const { #rp::default_scope(::core::concat!(::core::module_path!(), "::", #name)) },
                 #key,
                 || (),
@@ -137,10 +137,10 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
         call = quote!(#call.codec(#codec));
     }
     let policy = match keyed.completion {
-        Some(Completion::LogAndReturn) => quote!(LogAndReturn),
-        Some(Completion::Propagate) => quote!(Propagate),
+        Some(CompletionMode::LogAndReturn) => quote!(LogAndReturn),
+        Some(CompletionMode::Propagate) => quote!(Propagate),
         // No policy applies, because the writes are rolled back.
-        Some(Completion::Joined) | None => return call,
+        Some(CompletionMode::Joined) | None => return call,
     };
     quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
 }

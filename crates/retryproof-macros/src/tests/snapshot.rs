@@ -12,7 +12,7 @@ use syn::Item;
 
 use crate::debug::pretty;
 use crate::expand::idempotent;
-use crate::item::Function;
+use crate::item::AnnotatedFunction;
 use crate::validate::Framework;
 
 const HEAD: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0\n";
@@ -79,7 +79,7 @@ fn expand(framework: Framework, item: Item) -> TokenStream {
 
 /// Takes `#[idempotent(..)]` off, as the compiler does, and expands; an item without it stays.
 fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
-    let Ok(mut function) = syn::parse2::<Function>(item.clone()) else { return item };
+    let Ok(mut function) = syn::parse2::<AnnotatedFunction>(item.clone()) else { return item };
     let Some(at) = function.attrs.iter().position(|attr| attr.path().is_ident("idempotent")) else {
         return item;
     };

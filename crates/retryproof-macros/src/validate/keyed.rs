@@ -4,11 +4,11 @@
 use proc_macro2::Span;
 use syn::{FnArg, GenericParam, LitStr, ReturnType, Signature, Type};
 
-use super::{Completion, Keyed, is_literal, literal};
+use super::{CompletionMode, Keyed, is_literal, literal};
 use crate::attr::{Arg, Args, Errors};
-use crate::item::{Function, LEASE_MARK, TX_MARK, elides_a_lifetime, is_marked, mentions};
+use crate::item::{AnnotatedFunction, LEASE_MARK, TX_MARK, elides_a_lifetime, is_marked, mentions};
 
-pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed> {
+pub(super) fn keyed(args: &Args, function: &AnnotatedFunction, errors: &mut Errors) -> Option<Keyed> {
     let sig = &function.sig;
     let key = args.get("key").map(|arg| arg.value.clone());
     match &key {
@@ -42,7 +42,7 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     }
     let completion = args.get("completion").and_then(|arg| {
         let completion = completion(arg, errors)?;
-        if completion == Completion::Joined && function.marked(TX_MARK).next().is_none() {
+        if completion == CompletionMode::Joined && function.marked(TX_MARK).next().is_none() {
             errors.at(
                 &arg.value,
                 "`completion = \"joined\"` needs a transaction argument: mark one with `#[tx]`, \
@@ -105,9 +105,9 @@ fn generic(sig: &Signature, errors: &mut Errors) {
 
 /// CMP-7: at most one argument is marked, and the engine can lend it.
 fn transaction(
-    function: &Function,
+    function: &AnnotatedFunction,
     given: bool,
-    completion: Option<Completion>,
+    completion: Option<CompletionMode>,
     errors: &mut Errors,
 ) {
     let mut marked = function.marked(TX_MARK);
@@ -116,7 +116,7 @@ fn transaction(
         errors.at(second, "a second `#[tx]`: the record joins one transaction");
     }
     // Where `completion` itself was refused, one message is enough.
-    if !given || completion.is_some_and(|completion| completion != Completion::Joined) {
+    if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
             "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the \
@@ -146,7 +146,7 @@ fn transaction(
 }
 
 /// At most one argument is marked, and the engine can supply it.
-fn lease(function: &Function, errors: &mut Errors) {
+fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };
     for second in marked {
@@ -204,13 +204,13 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
     Some((**ty).clone())
 }
 
-fn completion(arg: &Arg, errors: &mut Errors) -> Option<Completion> {
+fn completion(arg: &Arg, errors: &mut Errors) -> Option<CompletionMode> {
     const KNOWN: &str = "it is \"log-and-return\", \"propagate\" or \"joined\"";
     let text = literal(&arg.value);
     match text.as_ref().map(LitStr::value).as_deref() {
-        Some("log-and-return") => return Some(Completion::LogAndReturn),
-        Some("propagate") => return Some(Completion::Propagate),
-        Some("joined") => return Some(Completion::Joined),
+        Some("log-and-return") => return Some(CompletionMode::LogAndReturn),
+        Some("propagate") => return Some(CompletionMode::Propagate),
+        Some("joined") => return Some(CompletionMode::Joined),
         Some(other) => {
             errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}"))
         }

@@ -9,11 +9,11 @@ use retryproof_core::listener::{Reason, Verdict};
 
 /// The results of a test's messages. Cheap to clone: all clones share one list.
 #[derive(Debug, Clone, Default)]
-pub struct Seen(Arc<Mutex<BTreeMap<String, Fate>>>);
+pub struct Seen(Arc<Mutex<BTreeMap<String, MessageFate>>>);
 
 /// The results of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct MessageFate {
     /// How often its work ran.
     pub runs: u32,
     /// The results of its deliveries, in their order.
@@ -33,7 +33,7 @@ impl Seen {
 
     /// The results of one message so far.
     #[must_use]
-    pub fn of(&self, body: &str) -> Fate {
+    pub fn of(&self, body: &str) -> MessageFate {
         self.0.lock().get(body).cloned().unwrap_or_default()
     }
 
@@ -50,7 +50,7 @@ impl Seen {
     }
 }
 
-impl Fate {
+impl MessageFate {
     /// Whether it ran once, and every other delivery was recognised.
     #[must_use]
     pub fn is_once(&self) -> bool {

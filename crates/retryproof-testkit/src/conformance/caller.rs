@@ -22,8 +22,8 @@ pub(super) const ASLEEP: Duration = Duration::from_secs(60);
 
 impl Subject {
     /// A caller of `id`, with a new owner id.
-    pub(super) fn caller(&self, id: &Identity) -> Caller {
-        Caller::new(self.store(), id)
+    pub(super) fn caller(&self, id: &Identity) -> StoreCaller {
+        StoreCaller::new(self.store(), id)
     }
 
     /// A lease or a ttl that should run out. On the host's clock it may end before the next line
@@ -52,7 +52,7 @@ impl Subject {
 
 /// Lets the lease of one caller run out and another caller take over. Returns both callers, and the
 /// token of the takeover.
-pub(super) async fn taken_over(s: &Subject, id: &Identity) -> (Caller, Caller, FencingToken) {
+pub(super) async fn taken_over(s: &Subject, id: &Identity) -> (StoreCaller, StoreCaller, FencingToken) {
     let (zombie, taker) = (s.caller(id), s.caller(id));
     granted(zombie.acquire(s.short()).await);
     s.expire(id, s.short()).await;
@@ -62,7 +62,7 @@ pub(super) async fn taken_over(s: &Subject, id: &Identity) -> (Caller, Caller, F
 
 /// One caller: an owner id on an identity.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
+pub(super) struct StoreCaller {
     pub(super) store: SharedStore,
     pub(super) id: Identity,
     pub(super) owner: OwnerId,
@@ -70,7 +70,7 @@ pub(super) struct Caller {
     pub(super) ttl: Duration,
 }
 
-impl Caller {
+impl StoreCaller {
     pub(super) fn new(store: &SharedStore, id: &Identity) -> Self {
         Self {
             store: store.clone(),

@@ -4,7 +4,7 @@
 
 use retryproof_core::store::{Acquired, FencedWrite, Peeked, SharedStore};
 
-use super::caller::{Caller, LONG, MS, body, granted, is_busy, is_complete};
+use super::caller::{StoreCaller, LONG, MS, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
@@ -21,8 +21,8 @@ enum Form {
 /// and has `check` look at what is left. Ends when the call was done before the drop.
 async fn at_every_await<P, F>(
     s: &Subject,
-    prepare: impl Fn(Caller) -> P,
-    check: impl Fn(Caller, SharedStore) -> F,
+    prepare: impl Fn(StoreCaller) -> P,
+    check: impl Fn(StoreCaller, SharedStore) -> F,
 ) where
     P: Future<Output = Doomed>,
     F: Future<Output = ()>,
@@ -48,9 +48,9 @@ async fn at_every_await<P, F>(
 /// A dropped acquire leaves at most one lease, of the requested length.
 pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
     let short = s.short();
-    let prepare = |caller: Caller| async move { Doomed::Acquire(caller.request(short)) };
+    let prepare = |caller: StoreCaller| async move { Doomed::Acquire(caller.request(short)) };
     at_every_await(s, prepare, |caller, store| async move {
-        let next = Caller::new(&store, &caller.id);
+        let next = StoreCaller::new(&store, &caller.id);
         for _ in 0..2_000 {
             match next.acquire(LONG).await {
                 Acquired::Granted(_) => {
@@ -73,7 +73,7 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
 /// A dropped peek or wait leaves nothing behind.
 pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
     for changed in [false, true] {
-        let prepare = |caller: Caller| async move {
+        let prepare = |caller: StoreCaller| async move {
             let token = granted(caller.acquire(LONG).await).token;
             if changed { Doomed::Changed(token, 40 * MS) } else { Doomed::Look }
         };
@@ -88,7 +88,7 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
 
 /// A dropped beat is done or not, and the next one finds the lease.
 pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
-    let prepare = |caller: Caller| async move {
+    let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
         Doomed::Extend(caller.owner, LONG)
     };
@@ -102,7 +102,7 @@ pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
 
 /// A dropped completion is done or not, and may be repeated.
 pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
-    let prepare = |caller: Caller| async move {
+    let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
         Doomed::Complete(caller.owner, caller.completion(b"done"))
     };
@@ -114,21 +114,21 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
         }
         let again = caller.complete(b"done").await;
         assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
-        assert_eq!(body(&is_complete(Caller::new(&store, &caller.id).peek().await)), b"done");
+        assert_eq!(body(&is_complete(StoreCaller::new(&store, &caller.id).peek().await)), b"done");
     })
     .await;
 }
 
 /// A dropped release is done or not, may be repeated, and never reaches the next holder.
 pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
-    let prepare = |caller: Caller| async move {
+    let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
         Doomed::Release(caller.owner)
     };
     at_every_await(s, prepare, |caller, store| async move {
         let again = caller.release().await;
         assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
-        let next = Caller::new(&store, &caller.id);
+        let next = StoreCaller::new(&store, &caller.id);
         assert!(!granted(next.acquire(LONG).await).took_over);
         if !s.is_paused() {
             tokio::time::sleep(MS).await;

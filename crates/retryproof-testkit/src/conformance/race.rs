@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use retryproof_core::store::{Acquired, FencedWrite, Grant};
 
-use super::caller::{ASLEEP, Caller, LONG, body, granted, is_absent, is_complete};
+use super::caller::{ASLEEP, StoreCaller, LONG, body, granted, is_absent, is_complete};
 use crate::subject::Subject;
 
 async fn all<T: Send + 'static>(
@@ -30,7 +30,7 @@ async fn beside_takers<T: Send + 'static>(
 ) -> (T, Vec<Grant>, usize) {
     let before: Vec<_> = (0..at).map(|_| s.caller(id)).collect();
     let after: Vec<_> = (at..8).map(|_| s.caller(id)).collect();
-    let acquire = |caller: Caller| async move { caller.acquire(LONG).await };
+    let acquire = |caller: StoreCaller| async move { caller.acquire(LONG).await };
     let before: Vec<_> = before.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
     let call = tokio::spawn(call);
     let after: Vec<_> = after.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
@@ -160,7 +160,7 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
         let (inside, entered) = (Arc::clone(&inside), Arc::clone(&entered));
         async move {
             for _ in 0..25 {
-                let caller = Caller::new(&store, &id);
+                let caller = StoreCaller::new(&store, &id);
                 if let Acquired::Granted(_) = caller.acquire(LONG).await {
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
                     entered.fetch_add(1, Ordering::SeqCst);
@@ -221,7 +221,7 @@ pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
             0 => assert_eq!(caller.release().await, FencedWrite::Applied),
             1 => assert_eq!(caller.extend(LONG).await, FencedWrite::Applied),
             2 => assert_eq!(
-                Caller::new(&caller.store, &caller.id).complete(b"no").await,
+                StoreCaller::new(&caller.store, &caller.id).complete(b"no").await,
                 FencedWrite::NotOwner
             ),
             _ => {}

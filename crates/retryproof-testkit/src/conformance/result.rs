@@ -6,12 +6,12 @@ use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
 
 use super::caller::{
-    Caller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent,
+    StoreCaller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent,
     is_complete,
 };
 use crate::subject::Subject;
 
-async fn store(s: &Subject, key: &str, value: Blob) -> Caller {
+async fn store(s: &Subject, key: &str, value: Blob) -> StoreCaller {
     let holder = s.caller(&s.id(key));
     granted(holder.acquire(LONG).await);
     let done = Completion::new(value, DAY, None);

@@ -112,7 +112,7 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
             let (store, id, notes) = (s.store().clone(), id.clone(), Arc::clone(&notes));
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    let caller = super::caller::Caller::new(&store, &id);
+                    let caller = super::caller::StoreCaller::new(&store, &id);
                     if let Acquired::Granted(grant) = caller.acquire(LONG).await {
                         notes.lock().push(grant.token);
                         assert_eq!(caller.release().await, FencedWrite::Applied);

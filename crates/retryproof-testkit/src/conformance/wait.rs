@@ -11,11 +11,11 @@ use retryproof_core::{FencingToken, Identity};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::caller::{ASLEEP, Caller, LONG, MS, WOKEN, body, completed, granted, is_busy};
+use super::caller::{ASLEEP, StoreCaller, LONG, MS, WOKEN, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
 /// Waits as an engine does: `wait_for_change`, which may return without a change, then a peek.
-async fn until_changed(caller: &Caller, seen: FencingToken) {
+async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     for _ in 0..100_000 {
         caller.wait_for_change(seen, ASLEEP).await;
         match caller.peek().await {
@@ -32,7 +32,7 @@ async fn woken(what: &str, waiter: impl Future<Output = ()>) {
 }
 
 /// Starts a waiter and lets it fall asleep.
-async fn asleep(s: &Subject, caller: Caller, seen: FencingToken) -> JoinHandle<()> {
+async fn asleep(s: &Subject, caller: StoreCaller, seen: FencingToken) -> JoinHandle<()> {
     let waiter = tokio::spawn(async move { until_changed(&caller, seen).await });
     if s.is_paused() {
         for _ in 0..10 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::prelude::*;
 pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, Failure> {
-    let retryproof_call = ::retryproof::__private::Keyed::function(
+    let retryproof_call = ::retryproof::__private::AnnotatedCall::function(
         const {
             ::retryproof::__private::default_scope(::core::concat!(
                 ::core::module_path!(),

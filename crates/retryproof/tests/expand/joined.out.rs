@@ -6,7 +6,7 @@ impl Orders {
         till: &JoinedEngine<SqliteTx>,
         event: &Event,
     ) -> Result<usize, Failure> {
-        let retryproof_call = ::retryproof::__private::Keyed::new("orders.paid", &(event.id));
+        let retryproof_call = ::retryproof::__private::AnnotatedCall::new("orders.paid", &(event.id));
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
             ::retryproof::__private::JoinedEngine<SqliteTx>,
         >::engine(&(till));
@@ -28,7 +28,7 @@ pub(crate) fn book(
     order: Order,
 ) -> Result<Receipt, Failure> {
     ::retryproof::__private::blocking! {
-        let retryproof_call = ::retryproof::__private::Keyed::function(const {
+        let retryproof_call = ::retryproof::__private::AnnotatedCall::function(const {
             ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "book"))
         }, &(order.id), || (),);
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));

@@ -2,7 +2,7 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn on_charge(&self, event: &Event) -> Result<String, Failure> {
-        let retryproof_call = ::retryproof::__private::Keyed::new("orders.charged", &(event.id));
+        let retryproof_call = ::retryproof::__private::AnnotatedCall::new("orders.charged", &(event.id));
         let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);
@@ -27,7 +27,7 @@ pub(crate) fn enter(
     order: Order,
 ) -> Result<String, Failure> {
     ::retryproof::__private::blocking! {
-        let retryproof_call = ::retryproof::__private::Keyed::new("books", &(order.id));
+        let retryproof_call = ::retryproof::__private::AnnotatedCall::new("books", &(order.id));
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
         retryproof_call.run_blocking_joined::<Result<String, Failure>, SqliteTx, _, _>(retryproof_engine, |_| false, move | retryproof_lease, tx: &mut SqliteTx | -> Result<String, Failure> {
             let lease: Lease = retryproof_lease;

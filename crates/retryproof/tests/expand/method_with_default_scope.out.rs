@@ -3,7 +3,7 @@ use super::prelude::*;
 impl Orders {
     pub(crate) async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
         let retryproof_call =
-            ::retryproof::__private::Keyed::method::<Self, _, _>("render", &(event.id), || ())
+            ::retryproof::__private::AnnotatedCall::method::<Self, _, _>("render", &(event.id), || ())
                 .codec(BytesCodec)
                 .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
         let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<

@@ -43,13 +43,13 @@ struct WaitState {
 /// The waits of an engine.
 #[derive(Debug)]
 pub(in crate::engine) struct SharedWaits {
-    table: Mutex<Table>,
+    table: Mutex<WaitTable>,
     max_waiting: usize,
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct WaitTable {
     /// With the number of its waiters.
     waits: HashMap<Identity, (Arc<SharedWait>, usize)>,
     waiting: usize,
