@@ -59,7 +59,7 @@ impl fmt::Display for NotGuarded {
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "a guarded request has one transaction; two arguments ask for different ones"
+                "a guarded request has one transaction; two arguments have different types"
             }
         })
     }

@@ -282,16 +282,3 @@ impl TxError {
         self.fate().mark(response)
     }
 }
-
-#[cfg(feature = "axum")]
-mod into_response {
-    use axum_core::response::{IntoResponse, Response};
-
-    use super::TxError;
-
-    impl IntoResponse for TxError {
-        fn into_response(self) -> Response {
-            self.to_response().map(axum_core::body::Body::from)
-        }
-    }
-}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an annotated handler runs through: arguments, guard, body argument, function (ANN-3, ANN-6).
+
+use std::any::TypeId;
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::Pin;
+
+use axum_core::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum_core::response::{IntoResponse, Response};
+use http::request::Parts;
+use http_body::Body as _;
+
+use super::extract::PRE_GRANT;
+use crate::body::GuardedBody;
+use crate::call::{ClientKey, PreGrant};
+use crate::fate::AnswerFate;
+use crate::filter::IdempotencyFilter;
+use crate::guard::{AdmitOutcome, admit, guarded};
+use crate::policy::{Policy, PolicyRef};
+use crate::then::then;
+
+/// The future of an annotated handler: boxed once, as in axum's own handlers.
+pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
+
+/// A router state that has an [`IdempotencyFilter`]: every state from which one can be taken by
+/// `FromRef`, and the filter itself.
+#[diagnostic::on_unimplemented(
+    message = "the state `{Self}` has no `IdempotencyFilter`",
+    label = "an endpoint with `#[idempotent(http)]` needs a filter in the router's state",
+    note = "derive `FromRef` for the state and give it a field of type `IdempotencyFilter`, or \
+         use the filter itself as the state: `.with_state(filter)`"
+)]
+pub trait HasFilter {
+    /// The filter.
+    fn filter(&self) -> IdempotencyFilter;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S> HasFilter for S
+where
+    IdempotencyFilter: FromRef<S>,
+{
+    fn filter(&self) -> IdempotencyFilter {
+        IdempotencyFilter::from_ref(self)
+    }
+}
+
+/// The last argument needs only the request's head.
+#[derive(Debug)]
+pub enum ViaParts {}
+
+/// The last argument reads the body.
+#[derive(Debug)]
+pub enum ViaRequest {}
+
+/// The last argument of an annotated handler. One that reads the body is extracted after the grant;
+/// one that does not is extracted before, like the others, so that `async fn pay(user: User)`
+/// replays nothing to other users (ANN-6).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an extractor",
+    label = "every argument of an endpoint is an axum extractor, and the body comes last",
+    note = "an argument implements `FromRequestParts`, the last one `FromRequestParts` or `FromRequest`"
+)]
+pub trait LastArgument<S, M>: Sized + Send + 'static {
+    /// The part that was extracted before the acquire.
+    type Early: Send + 'static;
+
+    /// Extracts what needs no body; an `Err` is the rejection.
+    #[doc(hidden)]
+    fn early(
+        parts: &mut Parts,
+        state: &S,
+    ) -> impl Future<Output = Result<Self::Early, Response>> + Send;
+
+    /// Extracts the rest; an `Err` is the rejection.
+    #[doc(hidden)]
+    fn late(
+        early: Self::Early,
+        request: Request,
+        state: &S,
+    ) -> impl Future<Output = Result<Self, Response>> + Send;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S, T> LastArgument<S, ViaParts> for T
+where
+    S: Send + Sync,
+    T: FromRequestParts<S> + Send + 'static,
+{
+    type Early = T;
+
+    async fn early(parts: &mut Parts, state: &S) -> Result<T, Response> {
+        T::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)
+    }
+
+    async fn late(early: T, _: Request, _: &S) -> Result<T, Response> {
+        Ok(early)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<S, T> LastArgument<S, ViaRequest> for T
+where
+    S: Send + Sync,
+    T: FromRequest<S> + Send + 'static,
+{
+    type Early = ();
+
+    async fn early(_: &mut Parts, _: &S) -> Result<(), Response> {
+        Ok(())
+    }
+
+    fn late(
+        (): (),
+        request: Request,
+        state: &S,
+    ) -> impl Future<Output = Result<T, Response>> + Send {
+        let extracting = T::from_request(request, state);
+        then(extracting, |extracted| ready(extracted.map_err(IntoResponse::into_response)))
+    }
+}
+
+/// Runs an annotated handler under the guard. The attribute expands to a call of this.
+///
+/// # Cancel safety
+/// If the future is dropped before the grant, nothing ran. If it is dropped later, the handler goes
+/// on in its own task (HTTP-12).
+///
+/// # Panics
+/// A panic of the handler resumes here, after its lease was released.
+pub fn run_endpoint<S, M, Early, Last, Run, Fut, R>(
+    policy: &'static Policy,
+    request: Request,
+    state: S,
+    run: Run,
+) -> EndpointFuture
+where
+    S: HasFilter + Send + Sync + 'static,
+    Early: FromRequestParts<S> + Send + 'static,
+    Last: LastArgument<S, M>,
+    Run: FnOnce(Early, Last) -> Fut + Send + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoResponse,
+{
+    let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
+        Ok::<_, Infallible>(match Last::late(last, request, &state).await {
+            Ok(last) => run(early, last).await.into_response(),
+            // A rejected body argument: the function never ran, so the key is free again (ANN-6).
+            Err(rejection) => AnswerFate::Release.mark(rejection),
+        })
+    };
+    // Decided before anything is boxed, so that the future of each outcome has its own size.
+    let (filter, policy) = (state.filter(), PolicyRef::Constant(policy));
+    let length = || request.body().size_hint().lower();
+    let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
+    let outcome = admit(&filter, &policy, &request, length, key);
+    let is_outermost = !matches!(outcome, AdmitOutcome::Inside);
+    let (parts, body) = request.into_parts();
+    let mut parts = Box::new(parts);
+    match outcome {
+        AdmitOutcome::Refused(response) => {
+            Box::pin(ready(response.map(axum_core::body::Body::new)))
+        }
+        AdmitOutcome::PassThrough | AdmitOutcome::Inside => Box::pin(async move {
+            match extract::<S, M, Early, Last>(&mut parts, &state).await {
+                Ok((early, last)) => {
+                    let Ok(mut response) =
+                        handle(state, early, last, Request::from_parts(*parts, body)).await;
+                    if is_outermost {
+                        AnswerFate::take(response.extensions_mut());
+                    }
+                    response
+                }
+                Err(rejection) => rejection,
+            }
+        }),
+        AdmitOutcome::Admitted(admitted) => Box::pin(async move {
+            // Without extractors nothing can take the key or the lease. The compiler decides it.
+            let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
+                (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
+            } else {
+                let pre_grant = admitted.pre_grant();
+                // On the heap, because allocators are faster with the smaller future.
+                let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
+                    let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
+                    (extracted, PRE_GRANT.with(PreGrant::take_handles))
+                }));
+                extracting.await
+            };
+            let (early, last, handles) = match extracted {
+                (Ok((early, last)), handles) => (early, last, handles),
+                (Err(rejection), _) => return rejection,
+            };
+            let handler = move |request| handle(state, early, last, request);
+            let Ok(response) = guarded(admitted, parts, body, handles, handler).await;
+            response.map(GuardedBody::into_axum)
+        }),
+    }
+}
+
+/// Extracts all arguments but the body; an `Err` is the rejection.
+async fn extract<S, M, Early, Last>(
+    parts: &mut Parts,
+    state: &S,
+) -> Result<(Early, Last::Early), Response>
+where
+    S: Send + Sync,
+    Early: FromRequestParts<S>,
+    Last: LastArgument<S, M>,
+{
+    let early =
+        Early::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
+    Ok((early, Last::early(parts, state).await?))
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Extractors for the key, the lease and the transaction of a guarded call (ANN-6, CMP-7).
+
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::Deref;
+
+use axum_core::extract::{FromRef, FromRequestParts, OptionalFromRequestParts};
+use axum_core::response::{IntoResponse, Response};
+use http::request::Parts;
+use retryproof_core::JoinedEngine;
+
+use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
+use crate::transaction::{GuardedTx, TxError};
+
+tokio::task_local! {
+    /// The request whose arguments are being extracted. Its extensions have no mark before the
+    /// grant.
+    pub(super) static PRE_GRANT: PreGrant;
+}
+
+/// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).
+///
+/// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request
+/// without a key is not guarded.
+#[derive(Clone)]
+pub struct IdempotencyKey(ClientKey);
+
+impl IdempotencyKey {
+    /// The key, decoded. It may be personal data or a credential: do not log it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    // An extension may be copied from an outer request, so the request that is being extracted comes
+    // first.
+    fn of(parts: &Parts) -> Option<Self> {
+        let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
+        pre_grant
+            .or_else(|| parts.extensions.get().map(|mark: &CallMark| mark.client_key().clone()))
+            .map(Self)
+    }
+}
+
+impl fmt::Debug for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdempotencyKey({} bytes)", self.as_str().len())
+    }
+}
+
+/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
+/// `lease.attempt()`, ….
+///
+/// Where a key is optional take `Option<Lease>`; a request without a key is not guarded and has
+/// none.
+///
+/// # Panics
+/// If it is dereferenced before the lease was granted. Extractors of an annotated endpoint run before
+/// that, so a custom extractor must not use it; a handler always may.
+#[derive(Clone)]
+pub struct Lease(LeaseCell);
+
+impl Lease {
+    /// The lease; `None` before it was granted, so never in a handler.
+    #[must_use]
+    pub fn get(&self) -> Option<&retryproof_core::Lease> {
+        self.0.get()
+    }
+
+    fn of(parts: &Parts) -> Option<Self> {
+        let pre_grant = PRE_GRANT.try_with(PreGrant::lease).ok();
+        let running = || parts.extensions.get().map(|mark: &CallMark| LeaseCell::from(mark));
+        pre_grant.or_else(running).map(Self)
+    }
+}
+
+impl Deref for Lease {
+    type Target = retryproof_core::Lease;
+
+    fn deref(&self) -> &retryproof_core::Lease {
+        self.get().expect("a handler runs after its lease was granted; an extractor before")
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.get()).finish()
+    }
+}
+
+/// The rejection of a key or a lease extractor when the request is not guarded: 500, because it is a
+/// bug of the application.
+#[derive(Debug, Clone, Copy)]
+pub struct NotGuarded(());
+
+impl fmt::Display for NotGuarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the request is not guarded: it has no key, or the route has neither \
+             `#[idempotent(http)]` nor the layer; take the argument as an `Option` where keys \
+             are optional",
+        )
+    }
+}
+
+impl std::error::Error for NotGuarded {}
+
+impl IntoResponse for NotGuarded {
+    fn into_response(self) -> Response {
+        tracing::error!("{self}");
+        (http::StatusCode::INTERNAL_SERVER_ERROR, "the request is not guarded").into_response()
+    }
+}
+
+macro_rules! extractor {
+    ($name:ident) => {
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = NotGuarded;
+
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotGuarded> {
+                Self::of(parts).ok_or(NotGuarded(()))
+            }
+        }
+
+        impl<S: Send + Sync> OptionalFromRequestParts<S> for $name {
+            type Rejection = Infallible;
+
+            async fn from_request_parts(
+                parts: &mut Parts,
+                _: &S,
+            ) -> Result<Option<Self>, Infallible> {
+                Ok(Self::of(parts))
+            }
+        }
+    };
+}
+
+extractor!(IdempotencyKey);
+extractor!(Lease);
+
+/// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from
+/// which one can be taken by `FromRef`.
+#[diagnostic::on_unimplemented(
+    message = "the state `{Self}` has no `JoinedEngine<{T}>`",
+    label = "`GuardedTx<{T}>` needs it to open transactions",
+    note = "derive `FromRef` for the state and give it a field of type `JoinedEngine<{T}>`, made \
+         at start-up by `engine.joined(source)?`"
+)]
+pub trait HasJoinedEngine<T> {
+    /// The engine.
+    fn joined(&self) -> JoinedEngine<T>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S, T> HasJoinedEngine<T> for S
+where
+    JoinedEngine<T>: FromRef<S>,
+{
+    fn joined(&self) -> JoinedEngine<T> {
+        JoinedEngine::from_ref(self)
+    }
+}
+
+/// Why a handler cannot have a [`GuardedTx`]: 500, because it is a bug of the application.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum GuardedTxRejection {
+    /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
+    NotGuarded(NotGuarded),
+    /// Another argument has a transaction of another type, and one response cannot end both.
+    Another,
+}
+
+impl fmt::Display for GuardedTxRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotGuarded(rejection) => write!(f, "{rejection}"),
+            Self::Another => f.write_str(
+                "a guarded request has one transaction; two arguments have different types",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for GuardedTxRejection {}
+
+impl IntoResponse for GuardedTxRejection {
+    fn into_response(self) -> Response {
+        match self {
+            Self::NotGuarded(rejection) => rejection.into_response(),
+            Self::Another => {
+                tracing::error!("{self}");
+                (http::StatusCode::INTERNAL_SERVER_ERROR, "the request has two transactions")
+                    .into_response()
+            }
+        }
+    }
+}
+
+impl<S, T> FromRequestParts<S> for GuardedTx<T>
+where
+    S: HasJoinedEngine<T> + Send + Sync,
+    T: Send + 'static,
+{
+    type Rejection = GuardedTxRejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, GuardedTxRejection> {
+        match PRE_GRANT.try_with(|pre_grant| pre_grant.guarded_tx(|| state.joined())) {
+            Ok(tx) => tx.ok_or(GuardedTxRejection::Another),
+            Err(_) if parts.extensions.get::<CallMark>().is_none() => {
+                Err(GuardedTxRejection::NotGuarded(NotGuarded(())))
+            }
+            Err(_) => {
+                Self::of(&parts.extensions, &state.joined()).ok_or(GuardedTxRejection::Another)
+            }
+        }
+    }
+}
+
+impl<S, T> OptionalFromRequestParts<S> for GuardedTx<T>
+where
+    S: HasJoinedEngine<T> + Send + Sync,
+    T: Send + 'static,
+{
+    type Rejection = GuardedTxRejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &S,
+    ) -> Result<Option<Self>, GuardedTxRejection> {
+        match <Self as FromRequestParts<S>>::from_request_parts(parts, state).await {
+            Ok(tx) => Ok(Some(tx)),
+            Err(GuardedTxRejection::NotGuarded(_)) => Ok(None),
+            Err(rejection) => Err(rejection),
+        }
+    }
+}
+
+impl IntoResponse for TxError {
+    fn into_response(self) -> Response {
+        self.to_response().map(axum_core::body::Body::from)
+    }
+}
