@@ -29,7 +29,7 @@ mod state;
 mod store_client;
 mod tasks;
 
-pub use acquire::Acquisition;
+pub use acquire::{AcquireRest, Acquiring, Acquisition};
 pub use builder::EngineBuilder;
 pub use complete::CompletionResult;
 #[cfg(feature = "blocking")]

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use retryproof_core::{Acquisition, Error};
+use retryproof_core::{Acquiring, Acquisition, Error};
 
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
 use crate::call::{
@@ -127,13 +127,11 @@ where
             }
         };
         let engine = &request.admitted.filter.0.engine;
-        match engine.try_acquire_tracked_now(&request.context) {
-            Ok(acquired) => Either::usual(ready(granted(request, acquired))),
-            Err(owner) => Either::rare(async move {
-                let engine = &request.admitted.filter.0.engine;
-                let acquired = engine.try_acquire_tracked_as(&request.context, owner).await;
-                granted(request, acquired)
-            }),
+        match engine.begin_acquire(&request.context) {
+            Acquiring::Done(acquired) => Either::usual(ready(granted(request, acquired))),
+            Acquiring::Waiting(rest) => {
+                Either::rare(async move { granted(request, rest.await) })
+            }
         }
     })
 }

@@ -31,6 +31,7 @@ mod in_place;
 mod shared_wait;
 mod wait;
 
+pub use in_place::{AcquireRest, Acquiring};
 pub(super) use shared_wait::SharedWaits;
 pub(super) use wait::watch;
 

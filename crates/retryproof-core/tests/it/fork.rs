@@ -41,7 +41,7 @@ fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
         for _ in 0..3 {
             let _ =
                 engine.execute(ctx.clone(), || async { Ok::<_, std::io::Error>(1) }).await.unwrap();
-            drop(engine.try_acquire_tracked_now(&ctx));
+            drop(engine.begin_acquire(&ctx));
         }
     });
     drop(runtime);

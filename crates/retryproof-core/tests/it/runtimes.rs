@@ -7,7 +7,7 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
 };
 use retryproof_core::{
-    Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Acquiring, Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
     Identity, OwnerId, Result, SharedStore,
 };
 use retryproof_memory::MemoryStore;
@@ -104,8 +104,8 @@ async fn acq_9_what_a_store_did_for_an_owner_at_once_counts_when_it_goes_on() {
     let engine = IdempotencyEngine::new(SharedStore::new(Yields(MemoryStore::new())));
     let ctx = ctx("k");
     let begun = tokio::time::Instant::now();
-    let owner = engine.try_acquire_tracked_now(&ctx).expect_err("it was not ready");
-    let granted = engine.try_acquire_tracked_as(&ctx, owner).await.expect("an answer");
+    let Acquiring::Waiting(rest) = engine.begin_acquire(&ctx) else { panic!("it was not ready") };
+    let granted = rest.await.expect("an answer");
     let Acquisition::Granted(held) = granted else { panic!("{granted:?}") };
     assert_eq!((held.lease().attempt(), begun.elapsed()), (Attempt::First, Duration::ZERO));
 }
@@ -114,8 +114,8 @@ async fn acq_9_what_a_store_did_for_an_owner_at_once_counts_when_it_goes_on() {
 fn acq_11_a_grant_outside_of_a_runtime_is_given_back() {
     let store = SharedStore::from(MemoryStore::new());
     let engine = IdempotencyEngine::new(store.clone());
-    let refused = engine.try_acquire_tracked_now(&ctx("k")).expect("a store at hand");
-    assert!(refused.is_err(), "{refused:?}");
+    let refused = engine.begin_acquire(&ctx("k"));
+    assert!(matches!(refused, Acquiring::Done(Err(_))), "{refused:?}");
     let standing = runtime().block_on(store.peek(ctx("k").identity())).expect("an answer");
     assert!(matches!(standing, Peeked::Absent), "{standing:?}");
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first pass of an acquire without a future, from a store that answers at once.
 //!
-//! It keeps the HTTP replay of a store in memory within its published bound, and is the only reason
-//! for the functions here: an adapter tries this first and then continues with
-//! [`IdempotencyEngine::try_acquire_tracked_as`].
+//! It keeps the HTTP replay of a store in memory within its published bound: an adapter begins here,
+//! and awaits the rest only where there is one.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use super::{AcquireLoop, Acquisition, Found, is_unavailable, try_acquire};
@@ -16,36 +19,47 @@ use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::store::Acquired;
 
-impl IdempotencyEngine {
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it gets without waiting. An
-    /// `Err` has the owner for [`try_acquire_tracked_as`](Self::try_acquire_tracked_as) to continue
-    /// with: the store does not answer in place, or there is a holder to wait for.
-    ///
-    /// # Errors
-    /// The inner result has those of [`try_acquire_tracked`](Self::try_acquire_tracked).
-    #[doc(hidden)]
-    pub fn try_acquire_tracked_now(
-        &self,
-        ctx: &IdempotencyContext,
-    ) -> Result<Result<Acquisition>, OwnerId> {
-        try_acquire_in_place(&self.0, ctx)
-    }
+/// What [`IdempotencyEngine::begin_acquire`] came to.
+#[must_use]
+pub enum Acquiring {
+    /// The acquire has ended, as that of
+    /// [`try_acquire_tracked`](IdempotencyEngine::try_acquire_tracked).
+    Done(Result<Acquisition>),
+    /// The store does not answer in place, or there is a holder to wait for.
+    Waiting(AcquireRest),
+}
 
-    /// Continues where [`try_acquire_tracked_now`](Self::try_acquire_tracked_now) stopped, as the
-    /// same owner: the store may have granted it a lease already (ACQ-9).
-    ///
-    /// # Errors
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked).
+/// The rest of an acquire. It owns what it needs, on the heap, so that the future of a request that
+/// never waits has no room for it.
+pub type AcquireRest = Pin<Box<dyn Future<Output = Result<Acquisition>> + Send>>;
+
+impl fmt::Debug for Acquiring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(end) => f.debug_tuple("Done").field(end).finish(),
+            Self::Waiting(_) => f.debug_tuple("Waiting").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl IdempotencyEngine {
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), without a future as far as it gets
+    /// without waiting. The rest continues as the same owner: the store may have granted it a lease
+    /// already (ACQ-9).
     ///
     /// # Cancel safety
-    /// As [`try_acquire`](Self::try_acquire).
+    /// The rest is that of [`try_acquire`](Self::try_acquire).
     #[doc(hidden)]
-    pub async fn try_acquire_tracked_as(
-        &self,
-        ctx: &IdempotencyContext,
-        owner: OwnerId,
-    ) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true, owner).await
+    pub fn begin_acquire(&self, ctx: &IdempotencyContext) -> Acquiring {
+        match try_acquire_in_place(&self.0, ctx) {
+            Ok(end) => Acquiring::Done(end),
+            Err(owner) => {
+                let (engine, ctx) = (Arc::clone(&self.0), ctx.clone());
+                Acquiring::Waiting(Box::pin(async move {
+                    try_acquire(&engine, &ctx, true, owner).await
+                }))
+            }
+        }
     }
 }
 

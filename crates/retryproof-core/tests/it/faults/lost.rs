@@ -9,7 +9,7 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
-    Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
+    Acquiring, Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
     IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded, Result,
 };
 use retryproof_memory::MemoryStore;
@@ -240,9 +240,9 @@ async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
                 return engine.try_acquire_tracked(&ctx).await;
             }
             // As the HTTP filter does.
-            match engine.try_acquire_tracked_now(&ctx) {
-                Ok(answer) => answer,
-                Err(owner) => engine.try_acquire_tracked_as(&ctx, owner).await,
+            match engine.begin_acquire(&ctx) {
+                Acquiring::Done(end) => end,
+                Acquiring::Waiting(rest) => rest.await,
             }
         };
         state.lock().0 = 1;

@@ -168,7 +168,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         sleep(LEASE / 2).await;
         panics.store(1, Ordering::SeqCst);
         // What HTTP sends first.
-        let _ = engine.try_acquire_tracked_now(&quick("now")).map_err(drop);
+        drop(engine.begin_acquire(&quick("now")));
         let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap()
         else {
             panic!("granted")
