@@ -16,8 +16,7 @@ use actix_web::dev::{Payload, RequestHead};
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use retryproof_http::adapter::{
-    AdmitOutcome, AdmittedRequest, CallMark, Either, GrantedRequest, PolicyRef, PreGrant, acquire,
-    admit, then,
+    AdmitOutcome, AdmittedRequest, CallMark, GrantedRequest, GuardPolicy, PreGrant, acquire, admit,
 };
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 
@@ -27,6 +26,7 @@ use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
 use crate::body::{DeferredPayload, PayloadBody, PayloadCell};
 use crate::fate::WithFate as _;
 use crate::head::{ActixHead, key_name};
+use crate::then::{Either, then};
 
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
@@ -202,7 +202,7 @@ where
     R: Responder + 'static,
 {
     let head = ActixHead::new(request);
-    let policy = PolicyRef::Constant(policy);
+    let policy = GuardPolicy::Endpoint(policy);
     let key = key_name(filter);
     let outcome = admit(filter, &policy, &head, || head.declared_length(), head.lines(&key));
     let is_outermost = !matches!(outcome, AdmitOutcome::Inside);
@@ -282,30 +282,30 @@ where
     })
 }
 
-fn acquire_and_run<Args, Run, Fut, R>(
+async fn acquire_and_run<Args, Run, Fut, R>(
     admitted: AdmittedRequest,
-    head: ActixHead,
+    mut head: ActixHead,
     body: PayloadBody,
     context: Option<Rc<ExtractionContext>>,
     early: Args::Early,
     handler: Run,
-) -> impl Future<Output = HttpResponse>
+) -> HttpResponse
 where
     Args: Arguments,
     Run: FnOnce(Args) -> Fut + 'static,
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    then(acquire(admitted, head, body), move |acquired| async move {
-        match acquired {
-            Ok(granted) => run(granted, context, early, handler).await,
-            Err((ActixResponse(response), _)) => response,
-        }
-    })
+    match acquire(&admitted, &mut head, body).await {
+        Ok(granted) => run(granted, admitted, head, context, early, handler).await,
+        Err(ActixResponse(response)) => response,
+    }
 }
 
 fn run<Args, Run, Fut, R>(
-    granted: Box<GrantedRequest<ActixHead>>,
+    granted: Box<GrantedRequest>,
+    admitted: AdmittedRequest,
+    head: ActixHead,
     context: Option<Rc<ExtractionContext>>,
     early: Args::Early,
     handler: Run,
@@ -337,7 +337,8 @@ where
         }
     };
     let pre_grant = context.as_ref().map(|context| &context.pre_grant);
-    then(granted.run_local(pre_grant, handle), move |Ok(response)| ready(kept.join(response)))
+    let running = granted.run_local(admitted, head, pre_grant, handle);
+    then(running, move |Ok(response)| ready(kept.join(response)))
 }
 
 /// What a call shares with its extractors before the grant.

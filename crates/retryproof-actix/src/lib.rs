@@ -11,6 +11,7 @@ mod fate;
 mod head;
 mod limits;
 mod middleware;
+mod then;
 
 pub use caller::{caller, caller_async};
 pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};

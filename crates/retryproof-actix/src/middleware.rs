@@ -6,7 +6,6 @@ use std::fmt;
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use actix_web::body::{EitherBody, MessageBody};
@@ -17,8 +16,8 @@ use actix_web::{Error, HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use pin_project_lite::pin_project;
 use retryproof_http::adapter::{
-    AdmitOutcome, AdmittedRequest, CallMark, GrantedRequest, PolicyRef, acquire, admit,
-    max_body_bytes, then,
+    AdmitOutcome, AdmittedRequest, CallMark, GrantedRequest, GuardPolicy, acquire, admit,
+    max_body_bytes,
 };
 use retryproof_http::{IdempotencyFilter, Policy};
 
@@ -26,6 +25,7 @@ use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
 use crate::body::PayloadBody;
 use crate::head::{ActixHead, key_name};
 use crate::limits::Limits;
+use crate::then::then;
 
 /// Guards what it wraps under one policy:
 /// `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
@@ -48,14 +48,14 @@ use crate::limits::Limits;
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
-    policy: Arc<Policy>,
+    policy: Policy,
 }
 
 impl Idempotency {
     /// The guard of one resource.
     #[must_use]
     pub fn new(filter: &IdempotencyFilter, policy: Policy) -> Self {
-        Self { filter: filter.clone(), policy: Arc::new(policy) }
+        Self { filter: filter.clone(), policy }
     }
 }
 
@@ -82,7 +82,7 @@ where
             key: key_name(&self.filter).into_owned(),
             limits: Rc::new(Limits::new(max_body_bytes(&self.filter))),
             filter: self.filter.clone(),
-            policy: PolicyRef::Shared(Arc::clone(&self.policy)),
+            policy: GuardPolicy::Layer(self.policy),
         }))
     }
 }
@@ -91,7 +91,7 @@ where
 pub struct IdempotencyService<S> {
     service: Rc<S>,
     filter: IdempotencyFilter,
-    policy: PolicyRef,
+    policy: GuardPolicy,
     key: HeaderName,
     limits: Rc<Limits>,
 }
@@ -156,30 +156,28 @@ struct ReturnedRequest {
     kept: KeptHead,
 }
 
-/// Acquires, then runs. `then` keeps the future small: the stages share its room.
-fn guarded<S, B>(
+/// Acquires, then runs.
+async fn guarded<S, B>(
     admitted: AdmittedRequest,
-    head: ActixHead,
+    mut head: ActixHead,
     body: PayloadBody,
     service: Rc<S>,
     limits: Option<Rc<Limits>>,
-) -> impl Future<Output = Result<ServiceResponse, Error>>
+) -> Result<ServiceResponse, Error>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    then(acquire(admitted, head, body), move |acquired| async move {
-        match acquired {
-            Ok(granted) => run(granted, service, limits).await,
-            Err((ActixResponse(response), head)) => {
-                Ok(ServiceResponse::new(head.request, response))
-            }
-        }
-    })
+    match acquire(&admitted, &mut head, body).await {
+        Ok(granted) => run(granted, admitted, head, service, limits).await,
+        Err(ActixResponse(response)) => Ok(ServiceResponse::new(head.request, response)),
+    }
 }
 
 fn run<S, B>(
-    granted: Box<GrantedRequest<ActixHead>>,
+    granted: Box<GrantedRequest>,
+    admitted: AdmittedRequest,
+    head: ActixHead,
     service: Rc<S>,
     limits: Option<Rc<Limits>>,
 ) -> impl Future<Output = Result<ServiceResponse, Error>>
@@ -190,6 +188,8 @@ where
     let returned = Rc::new(ReturnedRequest::default());
     let inside = Rc::clone(&returned);
     let running = granted.run_local(
+        admitted,
+        head,
         None,
         move |ActixHead { mut request, .. }: ActixHead, mark, data: Bytes| {
             request.extensions_mut().insert::<CallMark>(mark);

@@ -66,7 +66,10 @@ mod tests {
         let status = StatusCode::from_u16(status).unwrap();
         let seen = ResponseFacts { status, replayed: false, problem, retry_after };
         let verdict = is_retryable(seen);
-        assert!(!is_retryable(ResponseFacts { replayed: true, ..seen }), "a replay is final: {seen:?}");
+        assert!(
+            !is_retryable(ResponseFacts { replayed: true, ..seen }),
+            "a replay is final: {seen:?}"
+        );
         verdict
     }
 

@@ -24,6 +24,11 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::{MAX_SCOPE_BYTES, Scope};
 use crate::outcome::{Rejected, settle};
 
+mod scope_name;
+
+pub use scope_name::default_scope;
+use scope_name::{TOO_LONG, method_path, place};
+
 /// One call of an annotated function: its identity and the settings of the attribute.
 #[derive(Debug)]
 pub struct AnnotatedCall<C = JsonCodec> {
@@ -221,79 +226,6 @@ fn ended<R: AnnotatedResult>(
             lease.hold_on_error();
         }
     })
-}
-
-/// The full path of a function as its scope (ANN-4), evaluated at compile time.
-///
-/// # Panics
-/// If the path is longer than a scope may be; in a `const`, which is where the attribute puts it,
-/// that is a compile error.
-#[must_use]
-pub const fn default_scope(path: &'static str) -> &'static str {
-    assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
-    path
-}
-
-const TOO_LONG: &str = "the path of this function is longer than a scope may be; name the scope";
-
-/// The full path of the function around a closure, as the compiler writes it, without lifetimes
-/// (early-bound ones are written `<'_>`). There are no other parameters, because a generic function
-/// has to name its scope (ANN-1).
-fn place<H>(_: &H) -> &'static str {
-    let mut path = type_name::<H>();
-    // One for the closure, one for the future of an async function, and more if other attributes
-    // wrapped the body.
-    while let Some(outer) = path.strip_suffix("::{{closure}}") {
-        path = outer;
-    }
-    opening(path).map_or(path, |at| &path[..at])
-}
-
-/// `<Owner as Trait>::name` for a method of a trait, wherever its `impl` is; `Owner::name` for any
-/// other. A path that is read as neither, which a later compiler may write, stays as it is: a scope
-/// that is too narrow is better than one scope for two methods.
-fn method_path(owner: &str, name: &str, place: &str) -> String {
-    let own = || format!("{owner}::{name}");
-    let bare = name.strip_prefix("r#").unwrap_or(name);
-    let Some(block) = place.strip_suffix(bare).and_then(|block| block.strip_suffix("::")) else {
-        return own();
-    };
-    if block == owner {
-        return own();
-    }
-    let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
-        return place.to_owned();
-    };
-    // `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that is neither's; without a
-    // trait `<Owner>` or `<impl Owner>`.
-    let block = &block[at + 1..block.len() - 1];
-    let header = block.strip_prefix("impl ").unwrap_or(block);
-    let of_trait = block
-        .strip_prefix(owner)
-        .and_then(|rest| rest.strip_prefix(" as "))
-        .or_else(|| header.strip_suffix(owner).and_then(|rest| rest.strip_suffix(" for ")));
-    match of_trait {
-        Some(of_trait) => format!("<{owner} as {of_trait}>::{name}"),
-        None if header == owner => own(),
-        None => place.to_owned(),
-    }
-}
-
-/// The position of the angle bracket that the last `>` of a path closes.
-fn opening(path: &str) -> Option<usize> {
-    let mut open = 0_usize;
-    for (at, byte) in path.bytes().enumerate().rev() {
-        match byte {
-            // The `>` of `fn() -> u8` closes nothing.
-            b'>' if !path[..at].ends_with('-') => open += 1,
-            b'<' => open = open.checked_sub(1)?,
-            _ => {}
-        }
-        if open == 0 {
-            return (byte == b'<').then_some(at);
-        }
-    }
-    None
 }
 
 /// What an annotated function returns: a `Result` that can carry a [`Rejected`].

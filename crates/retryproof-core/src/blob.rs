@@ -46,6 +46,17 @@ impl Blob {
         }
     }
 
+    /// As [`skip`](Self::skip), without another reference to the allocation.
+    #[must_use]
+    pub(crate) fn into_rest(self, at: usize) -> Self {
+        match self.0 {
+            Repr::Bytes(bytes) => Self(Repr::Bytes(bytes.slice(at.min(bytes.len())..))),
+            Repr::Window { whole, start, end } => {
+                Self::window(whole, start.saturating_add(at)..end)
+            }
+        }
+    }
+
     /// Converts to [`Bytes`], sharing the allocation.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {

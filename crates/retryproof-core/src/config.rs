@@ -340,7 +340,11 @@ fn within(
     Err(refused(key, iso(value), &format!("{} to {}", iso(*bounds.start()), iso(*bounds.end()))))
 }
 
-fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, expected: &str) -> OutOfBounds {
+fn refused(
+    key: impl Into<Cow<'static, str>>,
+    value: impl fmt::Display,
+    expected: &str,
+) -> OutOfBounds {
     OutOfBounds { key: key.into(), value: value.to_string(), expected: expected.to_owned() }
 }
 

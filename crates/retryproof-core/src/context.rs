@@ -61,12 +61,14 @@ impl IdempotencyContext {
 
     /// The identity.
     #[must_use]
+    #[inline]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
     /// The call's fingerprint.
     #[must_use]
+    #[inline]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
     }
@@ -76,6 +78,7 @@ impl IdempotencyContext {
     }
 
     /// CTX-3: the configuration of the scope wins over the call, and the call over the default.
+    #[inline]
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
         let scope = if config.scopes.is_empty() {
             None
@@ -127,6 +130,7 @@ pub struct ContextBuilder {
 impl ContextBuilder {
     /// How long the store keeps the result after completion: 1 ms to 3,650 days. The default is
     /// 24 h.
+    #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -134,6 +138,7 @@ impl ContextBuilder {
 
     /// How long a holder that stopped sending heartbeats keeps the key: 10 ms to 24 h. The default
     /// is 30 s.
+    #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -141,6 +146,7 @@ impl ContextBuilder {
 
     /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With zero, the
     /// call looks once and never waits.
+    #[inline]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -148,6 +154,7 @@ impl ContextBuilder {
 
     /// A digest of what the caller sent, so that a different request under the same key is refused
     /// (FP-1).
+    #[inline]
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = Some(fingerprint);
         self
@@ -158,6 +165,7 @@ impl ContextBuilder {
     ///
     /// If a duplicate would raise the sum over all waiters of the process above `max-waiting-bytes`,
     /// it does not wait and ends as in flight (ACQ-13). Calls that need not wait are not limited.
+    #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
@@ -168,6 +176,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2. No value
     /// is silently wrapped or clamped.
+    #[inline]
     pub fn build(self) -> Result<IdempotencyContext> {
         let identity = self.identity?;
         within("ttl", self.ttl, &TTL_BOUNDS)?;

@@ -30,6 +30,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Result<Self> {
         let mut padded = [0; MAX_FINGERPRINT_BYTES];
         match u8::try_from(bytes.len()) {
@@ -76,6 +77,7 @@ impl Fingerprint {
 
     /// A fingerprint from the byte that names the algorithm and a digest of 32 bytes (FP-3).
     #[must_use]
+    #[inline]
     pub fn tagged(algorithm: u8, digest: &[u8; 32]) -> Self {
         let mut bytes = [0; MAX_FINGERPRINT_BYTES];
         bytes[0] = algorithm;
@@ -85,12 +87,14 @@ impl Fingerprint {
 
     /// All bytes, for a store to keep.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
     /// The algorithm byte (FP-3).
     #[must_use]
+    #[inline]
     pub fn algorithm(&self) -> u8 {
         self.bytes[0]
     }

@@ -44,6 +44,7 @@ impl Scope {
 
     /// The scope as given.
     #[must_use]
+    #[inline]
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Text::Static(text) => text,
@@ -138,6 +139,7 @@ impl Key {
 
     /// The raw key, for a store. Never log it: it may be a credential or personal data (ID-4).
     #[must_use]
+    #[inline]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -200,12 +202,14 @@ impl Identity {
 
     /// The scope.
     #[must_use]
+    #[inline]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
     /// The key.
     #[must_use]
+    #[inline]
     pub fn key(&self) -> &Key {
         &self.key
     }

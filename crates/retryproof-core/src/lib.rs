@@ -66,6 +66,8 @@ mod engine;
 mod error;
 mod fingerprint;
 mod identity;
+#[doc(hidden)]
+pub mod internal;
 pub mod listener;
 mod lock;
 pub mod observe;

@@ -12,15 +12,21 @@ use std::pin::Pin;
 use std::task::Poll;
 
 /// What a panic carried; [`resume_unwind`](std::panic::resume_unwind) continues it.
-pub(crate) type Panic = Box<dyn Any + Send>;
+pub type Panic = Box<dyn Any + Send>;
 
 /// Runs `work`.
-pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+///
+/// # Errors
+/// The panic of `work`.
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work))
 }
 
 /// Polls `future` to its end or to its panic. The caller pins it, so that it is not held twice.
-pub(crate) async fn catch_panic_of<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panic> {
+///
+/// # Errors
+/// The panic of `future`, which must not be polled again then.
+pub async fn catch_panic_of<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panic> {
     poll_fn(|cx| match catch_panic(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),

@@ -85,12 +85,14 @@ impl Payload {
 
     /// The codec that wrote the body.
     #[must_use]
+    #[inline]
     pub fn codec(&self) -> CodecId {
         self.codec
     }
 
     /// The codec's schema version at the time of writing.
     #[must_use]
+    #[inline]
     pub fn schema(&self) -> u16 {
         self.schema
     }
@@ -103,8 +105,9 @@ impl Payload {
 
     /// The encoded body, sharing the stored allocation.
     #[must_use]
+    #[inline]
     pub fn into_body(self) -> Blob {
-        self.envelope.skip(HEADER)
+        self.envelope.into_rest(HEADER)
     }
 
     /// The envelope, for a store to keep.
@@ -229,6 +232,7 @@ impl StoredResult {
 
     /// The stored fingerprint. Its algorithm tells how to compute a duplicate's fingerprint (FP-3).
     #[must_use]
+    #[inline]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
     }

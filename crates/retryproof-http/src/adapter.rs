@@ -27,11 +27,10 @@ pub use crate::call::{AdmittedRequest, CallMark, GrantedRequest, LeaseCell, PreG
 pub use crate::filter::CallerFuture;
 pub use crate::guard::{AdmitOutcome, acquire};
 pub use crate::head::{AdmittedHead, RequestHead, Route, RouteTemplate};
-pub use crate::policy::PolicyRef;
+pub use crate::policy::GuardPolicy;
 pub use crate::protocol::decide::NoTx;
 pub use crate::protocol::stored::{COMMON_NAMES, StoredRecord};
 pub use crate::response::{FrameworkResponse, HandlerResponse};
-pub use crate::then::{Either, Then, then};
 
 /// The name of the header that carries the key.
 #[must_use]
@@ -50,7 +49,7 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
 /// header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
-    policy: &PolicyRef,
+    policy: &GuardPolicy,
     head: &impl RequestHead,
     declared_length: impl FnOnce() -> u64,
     key_lines: impl Iterator<Item = &'a [u8]>,
@@ -59,7 +58,7 @@ pub fn admit<'a>(
     guard::admit(filter, policy, head, declared_length, key)
 }
 
-impl<H: RequestHead> GrantedRequest<H> {
+impl GrantedRequest {
     /// Runs the handler, which gets the head, the mark of the call and the bytes of the body. From
     /// its first wait on, the call has a task on this thread (HTTP-12).
     ///
@@ -69,21 +68,24 @@ impl<H: RequestHead> GrantedRequest<H> {
     /// # Panics
     /// A panic of the handler resumes here after its lease was released (HTTP-7). Outside of a
     /// `LocalSet`, a call that waits cannot be spawned, and panics.
-    pub fn run_local<R, E, F, Fut>(
+    pub fn run_local<H, R, E, F, Fut>(
         self,
+        admitted: AdmittedRequest,
+        head: H,
         pre_grant: Option<&PreGrant>,
         handler: F,
     ) -> impl Future<Output = Result<HandlerResponse<R>, E>> + use<H, R, E, F, Fut>
     where
-        H: 'static,
+        H: RequestHead + 'static,
         R: Body<Data = Bytes> + 'static,
         E: 'static,
         F: FnOnce(H, CallMark, Bytes) -> Fut + 'static,
         Fut: Future<Output = Result<Response<R>, E>> + 'static,
     {
-        let filter = self.request.admitted.filter.clone();
+        let filter = admitted.filter.clone();
         let handles = pre_grant.and_then(PreGrant::take_handles);
-        let call = start_call(self, handles, move |head, mark, body, _| handler(head, mark, body));
+        let handler = move |head, mark, body, _| handler(head, mark, body);
+        let call = start_call(self, admitted, head, handles, handler);
         run_to_end(call, filter, tokio::task::spawn_local)
     }
 }

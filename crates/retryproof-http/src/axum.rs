@@ -41,7 +41,5 @@ pub use axum::handler::Handler;
 pub use axum_core::extract::{FromRequest, FromRequestParts, Request};
 pub use axum_core::response::{IntoResponse, Response};
 
-pub use endpoint::{
-    EndpointFuture, HasFilter, LastArgument, ViaParts, ViaRequest, run_endpoint,
-};
+pub use endpoint::{EndpointFuture, HasFilter, LastArgument, ViaParts, ViaRequest, run_endpoint};
 pub use extract::{GuardedTxRejection, HasJoinedEngine, IdempotencyKey, Lease, NotGuarded};

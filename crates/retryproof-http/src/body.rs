@@ -172,26 +172,24 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
-        match ready!(Pin::new(this.first).poll_frame(cx)) {
-            Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
-            None => {
-                let mut frame = ready!(match this.rest.project() {
-                    BodyTailProjection::Nothing => Poll::Ready(None),
-                    BodyTailProjection::Inner { body } => body.poll_frame(cx),
-                    BodyTailProjection::Read { call } => {
-                        let body = call.as_mut().response_body_mut();
-                        body.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
-                    }
-                });
-                if *this.of_handler
-                    && let Some(trailers) =
-                        frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
-                {
-                    strip_replay_mark(trailers);
-                }
-                Poll::Ready(frame)
-            }
+        if !this.first.is_end_stream() {
+            return Pin::new(this.first).poll_frame(cx).map_err(|never| match never {});
         }
+        let mut frame = ready!(match this.rest.project() {
+            BodyTailProjection::Nothing => Poll::Ready(None),
+            BodyTailProjection::Inner { body } => body.poll_frame(cx),
+            BodyTailProjection::Read { call } => {
+                let body = call.as_mut().response_body_mut();
+                body.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
+            }
+        });
+        if *this.of_handler
+            && let Some(trailers) =
+                frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
+        {
+            strip_replay_mark(trailers);
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -234,6 +232,40 @@ impl<B> fmt::Debug for GuardedBody<B> {
 /// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`],
 /// which wraps any other body:
 /// `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
+/// # When to use
+/// Implement it for a body type of your own that inner services need as it is. Otherwise wrap the body
+/// in [`GuardedBody`].
+///
+/// ```
+/// use std::pin::Pin;
+/// use std::task::{Context, Poll};
+/// use bytes::Bytes;
+/// use http_body::{Body, Frame};
+/// use retryproof_http::{FromReplay, ReplayBody};
+///
+/// /// Wherever the bytes come from, the inner service sees one type.
+/// enum Upload { Replay(ReplayBody) /* , File(..) */ }
+///
+/// impl Body for Upload {
+///     type Data = Bytes;
+///     type Error = std::convert::Infallible;
+///
+///     fn poll_frame(
+///         self: Pin<&mut Self>,
+///         cx: &mut Context<'_>,
+///     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+///         match self.get_mut() {
+///             Self::Replay(body) => Pin::new(body).poll_frame(cx),
+///         }
+///     }
+/// }
+///
+/// impl FromReplay for Upload {
+///     fn from_replay(body: ReplayBody) -> Self {
+///         Self::Replay(body)
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "the guard cannot make the request body `{Self}` from buffered bytes",
     label = "the guarded service takes this body",

@@ -17,7 +17,7 @@ use retryproof_core::{CompletionResult, HeldLease, IdempotencyContext, Lease, Pa
 
 use crate::filter::{IdempotencyFilter, Inner};
 use crate::head::Route;
-use crate::policy::PolicyRef;
+use crate::policy::CallTerms;
 use crate::protocol::key::{self, KeyError};
 
 mod pre_grant;
@@ -30,7 +30,7 @@ pub use pre_grant::{LeaseCell, PreGrant};
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
-    Decoded(Arc<str>),
+    Decoded(Arc<[u8]>),
 }
 
 impl ClientKey {
@@ -69,7 +69,7 @@ impl ClientKey {
             Self::Line { line, start, end } => {
                 line.as_bytes().get(*start..*end).unwrap_or_default()
             }
-            Self::Decoded(key) => key.as_bytes(),
+            Self::Decoded(key) => key,
         }
     }
 }
@@ -83,7 +83,7 @@ impl fmt::Debug for ClientKey {
 /// A request with a well-formed key, at a guarded endpoint. Its head travels beside it.
 pub struct AdmittedRequest {
     pub(crate) filter: IdempotencyFilter,
-    pub(crate) policy: PolicyRef,
+    pub(crate) terms: CallTerms,
     pub(crate) key: ClientKey,
 }
 
@@ -101,26 +101,24 @@ impl fmt::Debug for AdmittedRequest {
     }
 }
 
-/// A request that is ready to be acquired for.
-pub(crate) struct PreparedRequest<H> {
-    pub(crate) admitted: AdmittedRequest,
-    pub(crate) head: H,
+/// What engine and handler get of a request that is ready to be acquired for.
+pub(crate) struct PreparedRequest {
     pub(crate) context: IdempotencyContext,
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
-/// A request whose lease was granted.
+/// The grant of an admitted request, whose head travels beside it.
 ///
 /// If it is dropped, nothing ran, and the key is free when the lease has run out. So nothing is
 /// awaited between the grant and the run.
 #[must_use]
-pub struct GrantedRequest<H> {
-    pub(crate) request: PreparedRequest<H>,
+pub struct GrantedRequest {
+    pub(crate) request: PreparedRequest,
     pub(crate) lease: HeldLease,
 }
 
-impl<H> fmt::Debug for GrantedRequest<H> {
+impl fmt::Debug for GrantedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrantedRequest").finish_non_exhaustive()
     }
@@ -156,8 +154,8 @@ impl CallMark {
         if let Some(wanted) = handles.and_then(|handles| handles.fill(lease)) {
             let _ = tx.set(wanted);
         }
-        let AdmittedRequest { filter, policy, key } = admitted;
-        let layered = policy.is_layer();
+        let AdmittedRequest { filter, terms, key } = admitted;
+        let layered = terms.is_layered;
         let lease = lease.clone();
         Self(Arc::new(CallState { filter, route, version, key, lease, layered, tx }))
     }

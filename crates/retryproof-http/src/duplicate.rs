@@ -10,7 +10,7 @@ use retryproof_core::{
 };
 
 use crate::body::ReplayBody;
-use crate::call::{PreparedRequest, RunningCall};
+use crate::call::{AdmittedRequest, PreparedRequest, RunningCall};
 use crate::head::RequestHead;
 use crate::protocol::decide::Finding;
 use crate::protocol::fingerprint::{FingerprintAlgorithm, RequestParts, fingerprint};
@@ -28,9 +28,10 @@ pub(crate) struct DuplicateRequest<'a, T> {
 
 impl<'a> DuplicateRequest<'a, ()> {
     pub(crate) fn of<H: RequestHead>(
-        request: &'a PreparedRequest<H>,
+        admitted: &'a AdmittedRequest,
+        head: &'a H,
+        PreparedRequest { context, body, .. }: &'a PreparedRequest,
     ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {
-        let PreparedRequest { admitted, head, context, body, .. } = request;
         DuplicateRequest {
             response: ResponseContext::of_head(&admitted.filter.0, head),
             target: || head.target(),
@@ -67,8 +68,7 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     /// The response from a completed record. The fingerprints are compared before anything is
     /// opened (FP-2).
     pub(crate) fn respond_from_record<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
-        let opened = self.comparable_fingerprint(stored).and_then(|own| stored.open(own.as_ref()));
-        let response = opened.and_then(|opened| match opened {
+        let response = self.open(stored).and_then(|opened| match opened {
             Opened::Mismatch => Ok(A::from_refusal(self.response.refuse(Finding::Mismatch))),
             Opened::Tombstone(tombstone) => {
                 let finding = tombstone_finding(tombstone.detail());
@@ -92,21 +92,28 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         self.response.refuse(Finding::InFlight { retry_after })
     }
 
-    /// The request's fingerprint under the algorithm that the record names (FP-3).
-    fn comparable_fingerprint(&self, stored: &StoredResult) -> Result<Option<Fingerprint>, Error> {
-        let own = self.context.fingerprint().copied();
-        let (Some(mine), Some(theirs)) = (own, stored.fingerprint()) else { return Ok(own) };
-        if mine.algorithm() == theirs.algorithm() {
-            return Ok(own);
+    /// Opens the record with the request's fingerprint under the algorithm that the record names
+    /// (FP-3).
+    fn open(&self, stored: &StoredResult) -> Result<Opened, Error> {
+        let own = self.context.fingerprint();
+        match (own, stored.fingerprint()) {
+            (Some(mine), Some(theirs)) if mine.algorithm() != theirs.algorithm() => {
+                stored.open(Some(&self.fingerprint_under(theirs.algorithm())?))
+            }
+            _ => stored.open(own),
         }
-        let algorithm = FingerprintAlgorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
+    }
+
+    #[cold]
+    fn fingerprint_under(&self, algorithm: u8) -> Result<Fingerprint, Error> {
+        let known = FingerprintAlgorithm::from_byte(algorithm).ok_or_else(|| {
             Error::corrupt(
                 "the record names a fingerprint algorithm that this filter does not have",
             )
-            .with("algorithm", theirs.algorithm())
+            .with("algorithm", algorithm)
         })?;
         let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
-        Ok(Some(fingerprint(algorithm, &parts)))
+        Ok(fingerprint(known, &parts))
     }
 }
 

@@ -6,11 +6,11 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 
 use http::Response;
+use retryproof_core::internal::Panic;
 use retryproof_core::observe::Phase;
 
 use crate::body::GuardedBody;
 use crate::call::RunningCall;
-use crate::catch::PanicPayload;
 #[cfg(feature = "grpc")]
 use crate::fate::RollBackWrites;
 use crate::protocol::decide::{Finding, NoTx};
@@ -23,7 +23,7 @@ pub(crate) enum Unrecorded<R, E> {
     RolledBack(Response<R>),
     Held(Response<R>),
     Failed(E),
-    Panicked(PanicPayload),
+    Panicked(Panic),
 }
 
 pub(crate) async fn end_unrecorded<R, E>(

@@ -9,6 +9,28 @@ use retryproof_core::Recorded;
 
 /// The fate of a response that the handler returned. A response extension; in axum also a part
 /// of any response tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
+/// # When to use
+/// | the handler knows that | fate |
+/// |---|---|
+/// | the work is done, or was refused for good | `Store`; needs no mark |
+/// | nothing happened, and a retry may succeed | `Release` |
+/// | a request to another system was sent, and no answer came | `Hold` |
+/// | the work is done, and its response must not be buffered | `Stream` |
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use retryproof_http::AnswerFate;
+///
+/// fn respond(status: StatusCode, fate: AnswerFate) -> Response<&'static str> {
+///     let mut response = Response::new("see the status");
+///     *response.status_mut() = status;
+///     fate.mark(response)
+/// }
+///
+/// // The provider refused before it charged anything: the next request may charge.
+/// let response = respond(StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release);
+/// assert_eq!(response.extensions().get(), Some(&AnswerFate::Release));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AnswerFate {
     /// Stored, and replayed to every duplicate for the ttl, whatever its status. The default for a

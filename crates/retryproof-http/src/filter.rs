@@ -100,6 +100,24 @@ impl IdempotencyFilter {
 
     /// The same filter, on the same engine and with the same hooks, which renders its own responses
     /// in another format: for a server of two protocols. See [`FilterBuilder::rejections`].
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use retryproof_http::{IdempotencyFilter, Problem};
+    ///
+    /// # let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let json = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
+    /// // The old API of the same server answers in plain text.
+    /// let text = json.with_rejections(|problem: &Problem| {
+    ///     let mut response = Response::new(Bytes::from(problem.detail.clone().into_owned()));
+    ///     *response.status_mut() = problem.status.try_into().unwrap_or_default();
+    ///     response
+    /// });
+    /// # drop(text);
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     #[must_use]
     pub fn with_rejections(
         &self,
@@ -135,6 +153,22 @@ impl IdempotencyFilter {
     /// stopped accepting: a server's graceful shutdown does not wait for handlers whose client went
     /// away.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// # use retryproof_http::IdempotencyFilter;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
+    /// // axum::serve(listener, app).with_graceful_shutdown(signal).await?;
+    /// let left = filter.shutdown(Duration::from_secs(20)).await;
+    /// if left > 0 {
+    ///     eprintln!("{left} handlers are still running; their leases run out");
+    /// }
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// # }).unwrap();
+    /// ```
     /// # Cancel safety
     /// Dropped, the filter stays closed.
     pub async fn shutdown(&self, deadline: Duration) -> usize {

@@ -10,28 +10,25 @@
 //! 4. `run.rs` runs the handler, and `record.rs` records its response. Nothing before the grant
 //!    spawns a task.
 
-use std::future::{Future, ready};
+use std::future::Future;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use retryproof_core::{Acquiring, Acquisition, Error};
+use retryproof_core::{Acquiring, Acquisition};
 
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
-use crate::call::{
-    AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedRequest, PreparedRequest,
-};
+use crate::call::{AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedRequest};
 use crate::duplicate::DuplicateRequest;
 use crate::filter::IdempotencyFilter;
 use crate::head::{AdmittedHead, RequestHead};
-use crate::policy::PolicyRef;
+use crate::policy::GuardPolicy;
 use crate::prepare::prepare;
 use crate::protocol::decide::{Decision, Finding, OversizeBody, decide};
 use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call};
-use crate::then::{Either, then};
 
 /// What the head of a request decides.
 #[derive(Debug)]
@@ -52,7 +49,7 @@ pub enum AdmitOutcome {
 /// HTTP-15).
 pub(crate) fn admit(
     filter: &IdempotencyFilter,
-    policy: &PolicyRef,
+    policy: &GuardPolicy,
     head: &impl RequestHead,
     declared_length: impl FnOnce() -> u64,
     key: impl FnOnce() -> Result<Option<ClientKey>, KeyError>,
@@ -84,8 +81,8 @@ pub(crate) fn admit(
     let limit = web.max_body_bytes;
     let finding = match key {
         Ok(Some(key)) if declared_length() <= limit as u64 => {
-            let (filter, policy) = (filter.clone(), policy.clone());
-            return AdmitOutcome::Admitted(AdmittedRequest { filter, policy, key });
+            let (filter, terms) = (filter.clone(), policy.terms());
+            return AdmitOutcome::Admitted(AdmittedRequest { filter, terms, key });
         }
         Ok(Some(_)) => Finding::BodyTooLarge { read: OversizeBody::Declared, limit },
         Ok(None) => Finding::NoKey,
@@ -100,53 +97,38 @@ pub(crate) fn admit(
 }
 
 /// Prepares the request and acquires its lease. An `Err` is the response of a request that is not
-/// granted, and its head. A grant has to be run without waiting for anything in between.
+/// granted. A grant has to be run without waiting for anything in between.
 ///
-/// [`then`] and the blocks of this path keep futures small: an `async fn` would hold each argument
-/// twice, and the future of every guarded request is moved several times. For the same reason a wait
-/// is on the heap: a replay from a store at hand never waits. The future is `Send` if the request is.
+/// The stages borrow the request, because a future that owns it would hold it twice. The future is
+/// `Send` if the request is.
+///
+/// # Errors
+/// The response.
 ///
 /// # Cancel safety
 /// If the future is dropped, nothing ran and no lease is left (ACQ-11).
-pub fn acquire<H, B, A>(
-    admitted: AdmittedRequest,
-    head: H,
+pub async fn acquire<H, B, A>(
+    admitted: &AdmittedRequest,
+    head: &mut H,
     body: B,
-) -> impl Future<Output = Result<Box<GrantedRequest<H>>, (A, H)>> + use<H, B, A>
+) -> Result<Box<GrantedRequest>, A>
 where
     H: AdmittedHead,
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
     A: FrameworkResponse,
 {
-    then(prepare(admitted, head, body), |prepared| {
-        let request = match prepared {
-            Ok(request) => request,
-            Err((refusal, head)) => {
-                return Either::usual(ready(Err((A::from_refusal(*refusal), head))));
-            }
-        };
-        let engine = &request.admitted.filter.0.engine;
-        match engine.begin_acquire(&request.context) {
-            Acquiring::Done(acquired) => Either::usual(ready(granted(request, acquired))),
-            Acquiring::Waiting(rest) => {
-                Either::rare(async move { granted(request, rest.await) })
-            }
-        }
-    })
-}
-
-/// The granted request, or the response to one that is not.
-fn granted<H: RequestHead, A: FrameworkResponse>(
-    request: PreparedRequest<H>,
-    acquired: Result<Acquisition, Error>,
-) -> Result<Box<GrantedRequest<H>>, (A, H)> {
+    let request = match prepare(admitted, head, body).await {
+        Ok(request) => request,
+        Err(refusal) => return Err(A::from_refusal(*refusal)),
+    };
+    let acquired = match admitted.filter.0.engine.begin_acquire(&request.context) {
+        Acquiring::Done(acquired) => acquired,
+        Acquiring::Waiting(rest) => rest.await,
+    };
     match acquired {
         Ok(Acquisition::Granted(lease)) => Ok(Box::new(GrantedRequest { request, lease })),
-        acquired => {
-            let response = DuplicateRequest::of(&request).respond(acquired);
-            Err((response, request.head))
-        }
+        acquired => Err(DuplicateRequest::of(admitted, &*head, &request).respond(acquired)),
     }
 }
 
@@ -176,9 +158,10 @@ where
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
     async move {
-        let granted = match acquire(admitted, parts, body).await {
+        let mut parts = parts;
+        let granted = match acquire(&admitted, &mut parts, body).await {
             Ok(granted) => granted,
-            Err((response, _)) => return Ok(Response::map(response, GuardedBody::replay)),
+            Err(response) => return Ok(Response::map(response, GuardedBody::replay)),
         };
         let with_request = move |mut parts: Box<Parts>, mark, body: Bytes, trailers| {
             parts.extensions.insert::<CallMark>(mark);
@@ -190,8 +173,8 @@ where
             let request = crate::axum::limit::lift_body_limit(request, length);
             handler(request)
         };
-        let filter = granted.request.admitted.filter.clone();
-        let call = start_call(*granted, handles, with_request);
+        let filter = admitted.filter.clone();
+        let call = start_call(*granted, admitted, parts, handles, with_request);
         let response = run_to_end(call, filter, tokio::spawn).await;
         response.map(HandlerResponse::into_response)
     }

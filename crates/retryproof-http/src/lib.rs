@@ -211,7 +211,6 @@ pub mod adapter;
 pub mod axum;
 mod body;
 mod call;
-mod catch;
 mod duplicate;
 mod end;
 mod fate;
@@ -227,7 +226,6 @@ mod protocol;
 mod record;
 mod response;
 mod run;
-mod then;
 mod tower;
 mod transaction;
 

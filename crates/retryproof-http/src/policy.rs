@@ -2,7 +2,6 @@
 //! [`Policy`]: scope and durations of one guarded endpoint, and which requests a layer guards.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
@@ -17,6 +16,14 @@ use http::Method;
 /// const REFUNDS: Policy = Policy::new("refunds").with_ttl(Duration::from_secs(86_400));
 /// const _: () = assert!(REFUNDS.lease().is_none());
 /// ```
+/// # When to use
+/// | to | use |
+/// |---|---|
+/// | keep records over a change of the route | [`Policy::new`] with a scope |
+/// | guard many routes with one layer | [`Policy::unnamed`]: each route has its own scope |
+/// | answer retries for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
+/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease): shorter than the default of 30 s, longer than a pause of the process |
+/// | answer duplicates at once with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Policy {
@@ -30,6 +37,12 @@ pub struct Policy {
 
 /// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method that it is
 /// mounted for.
+/// ```
+/// use retryproof_http::{Methods, Policy};
+///
+/// // A DELETE of this API may be repeated anyway, so it needs no key.
+/// const PAYMENTS: Policy = Policy::new("payments").methods(Methods::Only(&["POST", "PATCH"]));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Methods {
     /// Every method but GET, HEAD, OPTIONS and TRACE, which change nothing.
@@ -117,6 +130,24 @@ impl Policy {
     /// Makes a layer also guard requests that the router matched no route for: for a fallback that
     /// does work, such as a proxy. By default such a request passes unguarded (HTTP-1). The policy
     /// needs a scope, because there is no route to derive one from.
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use axum::Router;
+    /// use retryproof_http::{IdempotencyFilter, Policy};
+    ///
+    /// async fn forward() -> &'static str {
+    ///     "from the service behind this proxy"
+    /// }
+    ///
+    /// # let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
+    /// let policy = Policy::new("proxy").with_unmatched();
+    /// let proxy: Router = Router::new().fallback(forward).layer(filter.guard(policy));
+    /// # }
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub const fn with_unmatched(mut self) -> Self {
         self.unmatched = true;
         self
@@ -154,27 +185,39 @@ impl Default for Policy {
     }
 }
 
-/// The policy of a guard: a constant at an annotated handler, shared by the services of a layer.
-#[derive(Debug, Clone)]
-pub enum PolicyRef {
+/// The policy of a guard. A layer has it by value: axum clones the layer's service for each request,
+/// and a shared one would cost two atomic operations more.
+#[derive(Debug, Clone, Copy)]
+pub enum GuardPolicy {
     /// That of an annotated handler.
-    Constant(&'static Policy),
+    Endpoint(&'static Policy),
     /// That of a layer.
-    Shared(Arc<Policy>),
+    Layer(Policy),
 }
 
-impl PolicyRef {
-    /// Whether this is the policy of a layer, which may pass requests on unguarded (HTTP-1). An
-    /// annotated endpoint guards every request.
-    pub(crate) const fn is_layer(&self) -> bool {
-        matches!(self, Self::Shared(_))
+/// What of a policy applies to an admitted request. Smaller than the policy, because the futures of
+/// a request hold it, and allocators are slow from 1,032 bytes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallTerms {
+    pub(crate) scope: Option<&'static str>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) wait_timeout: Option<Duration>,
+    /// Behind a layer, whose router may respond in the handler's place (HTTP-1).
+    pub(crate) is_layered: bool,
+}
+
+impl GuardPolicy {
+    pub(crate) fn terms(&self) -> CallTerms {
+        let Policy { scope, ttl, lease, wait_timeout, .. } = **self;
+        CallTerms { scope, ttl, lease, wait_timeout, is_layered: matches!(self, Self::Layer(_)) }
     }
 
     /// Whether requests of this method are guarded.
     pub(crate) fn guards<'a>(&self, method: impl FnOnce() -> &'a Method) -> bool {
         match self {
-            Self::Constant(_) => true,
-            Self::Shared(policy) => match policy.methods {
+            Self::Endpoint(_) => true,
+            Self::Layer(policy) => match policy.methods {
                 Methods::Changing => !matches!(
                     *method(),
                     Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
@@ -187,17 +230,17 @@ impl PolicyRef {
 
     /// Whether a request passes unguarded if the router matched no route for it.
     pub(crate) fn passes_unmatched(&self) -> bool {
-        matches!(self, Self::Shared(policy) if !policy.unmatched)
+        matches!(self, Self::Layer(policy) if !policy.unmatched)
     }
 }
 
-impl Deref for PolicyRef {
+impl Deref for GuardPolicy {
     type Target = Policy;
 
     fn deref(&self) -> &Policy {
         match self {
-            Self::Constant(policy) => policy,
-            Self::Shared(policy) => policy,
+            Self::Endpoint(policy) => policy,
+            Self::Layer(policy) => policy,
         }
     }
 }

@@ -2,8 +2,6 @@
 //! Prepares an admitted request for the engine: scope and caller (HTTP-16), body (HTTP-4, HTTP-5),
 //! fingerprint (FP-3), and the durations of the policy.
 
-use std::future::Future;
-
 use bytes::Bytes;
 use http_body::Body;
 use retryproof_core::{Error, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Scope};
@@ -32,47 +30,41 @@ const SMALL_BODY: u64 = 1 << 10;
 /// A refusal. Boxed, so that it takes no room in the future of a request that is not refused.
 type RefusalResponse = Box<http::Response<ReplayBody>>;
 
-/// Prepares a request. An `Err` is the response that refuses it, and its head.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn prepare<H, B>(
-    admitted: AdmittedRequest,
-    mut head: H,
+/// Prepares a request. An `Err` is the response that refuses it.
+pub(crate) async fn prepare<H, B>(
+    admitted: &AdmittedRequest,
+    head: &mut H,
     body: B,
-) -> impl Future<Output = Result<PreparedRequest<H>, (RefusalResponse, H)>> + use<H, B>
+) -> Result<PreparedRequest, RefusalResponse>
 where
     H: AdmittedHead,
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    async move {
-        let caller = match admitted.filter.0.callers.hook().map(|hook| head.caller(hook)) {
-            None => None,
-            Some(CallerFuture::Now(caller)) => Some(caller),
-            Some(CallerFuture::Later(caller)) => Some(caller.await),
+    let caller = match admitted.filter.0.callers.hook().map(|hook| head.caller(hook)) {
+        None => None,
+        Some(CallerFuture::Now(caller)) => Some(caller),
+        Some(CallerFuture::Later(caller)) => Some(caller.await),
+    };
+    let (scope, caller) = scope_and_caller(admitted, head, caller)?;
+    let limit = body_limit(admitted, head, &body);
+    let read = if body.size_hint().lower() > limit as u64 {
+        Err(BodyError::TooLarge(OversizeBody::Declared))
+    } else {
+        read_request(body, limit, || hasher_for(admitted, head)).await
+    };
+    let mut body = read.map_err(|error| {
+        let finding = match error {
+            BodyError::TooLarge(read) => Finding::BodyTooLarge { read, limit },
+            BodyError::Unreadable => Finding::BodyUnreadable,
         };
-        let (scope, caller) = match scope_and_caller(&admitted, &head, caller) {
-            Ok(named) => named,
-            Err(refusal) => return Err((refusal, head)),
-        };
-        let limit = body_limit(&admitted, &mut head, &body);
-        let mut read = if body.size_hint().lower() > limit as u64 {
-            Err(BodyError::TooLarge(OversizeBody::Declared))
-        } else {
-            read_request(body, limit, || hasher_for(&admitted, &head)).await
-        };
-        if let Ok(whole) = &mut read
-            && is_slow(&admitted, whole)
-        {
-            whole.fingerprint = canonical_fingerprint(&head, whole.data.clone()).await.ok();
-        }
-        match context_of(&admitted, &head, scope, &caller, read, limit) {
-            Ok((context, body)) => {
-                let RequestBody { data: body, trailers, .. } = body;
-                Ok(PreparedRequest { admitted, head, context, body, trailers })
-            }
-            Err(refusal) => Err((refusal, head)),
-        }
+        refuse(admitted, head, finding)
+    })?;
+    if is_slow(admitted, &body) {
+        body.fingerprint = canonical_fingerprint(head, body.data.clone()).await.ok();
     }
+    let context = context_of(admitted, head, scope, &caller, &body)?;
+    Ok(PreparedRequest { context, body: body.data, trailers: body.trailers })
 }
 
 fn scope_and_caller<H: RequestHead>(
@@ -81,7 +73,7 @@ fn scope_and_caller<H: RequestHead>(
     caller: Option<Caller>,
 ) -> Result<(Scope, CallerIdentity), RefusalResponse> {
     let filter = &*admitted.filter.0;
-    let scope = match admitted.policy.scope() {
+    let scope = match admitted.terms.scope {
         Some(scope) => scope.into_scope(),
         None => default_scope(head),
     };
@@ -102,7 +94,11 @@ fn scope_and_caller<H: RequestHead>(
 }
 
 #[cold]
-fn refuse(admitted: &AdmittedRequest, head: &impl RequestHead, finding: Finding) -> RefusalResponse {
+fn refuse(
+    admitted: &AdmittedRequest,
+    head: &impl RequestHead,
+    finding: Finding,
+) -> RefusalResponse {
     Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
 }
 
@@ -147,21 +143,12 @@ fn canonical_fingerprint(head: &impl RequestHead, body: Bytes) -> JoinHandle<Fin
 }
 
 fn context_of<H: RequestHead>(
-    admitted: &AdmittedRequest,
+    AdmittedRequest { filter, terms, key }: &AdmittedRequest,
     head: &H,
     scope: Scope,
     caller: &CallerIdentity,
-    read: Result<RequestBody, BodyError>,
-    limit: usize,
-) -> Result<(IdempotencyContext, RequestBody), RefusalResponse> {
-    let AdmittedRequest { filter, policy, key } = admitted;
-    let body = read.map_err(|error| {
-        let finding = match error {
-            BodyError::TooLarge(read) => Finding::BodyTooLarge { read, limit },
-            BodyError::Unreadable => Finding::BodyUnreadable,
-        };
-        refuse(admitted, head, finding)
-    })?;
+    body: &RequestBody,
+) -> Result<IdempotencyContext, RefusalResponse> {
     let fingerprint = body.fingerprint.unwrap_or_else(|| {
         let parts = RequestParts::new(head.method().as_str(), head.target(), &body.data);
         match &filter.0.fingerprint {
@@ -174,19 +161,18 @@ fn context_of<H: RequestHead>(
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
     // The body is kept while a duplicate waits (ACQ-13).
     let mut context = context.fingerprint(fingerprint).held_bytes(body.data.len());
-    if let Some(ttl) = policy.ttl() {
+    if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);
     }
-    if let Some(lease) = policy.lease() {
+    if let Some(lease) = terms.lease {
         context = context.lease(lease);
     }
-    if let Some(wait) = policy.wait_timeout() {
+    if let Some(wait) = terms.wait_timeout {
         context = context.wait_timeout(wait);
     }
-    match context.build() {
-        Ok(context) => Ok((context, body)),
-        Err(error) => Err(Box::new(ResponseContext::of_head(&filter.0, head).fail(&error))),
-    }
+    context
+        .build()
+        .map_err(|error| Box::new(ResponseContext::of_head(&filter.0, head).fail(&error)))
 }
 
 /// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.

@@ -6,14 +6,14 @@
 //! response on.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
+use retryproof_core::internal::{catch_panic, catch_panic_of};
 use retryproof_core::observe::Phase;
 use retryproof_core::{
     CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind, HeldLease,
@@ -22,7 +22,6 @@ use retryproof_core::{
 
 use crate::body::{GuardedBody, ReadOutcome, ReplayBody, read_response};
 use crate::call::{CompletionValue, RunningCall, TakenTransaction};
-use crate::catch::catch;
 use crate::duplicate::DuplicateRequest;
 use crate::end::{Unrecorded, end_unrecorded};
 #[cfg(feature = "grpc")]
@@ -217,7 +216,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         let timeout = call.filter().web.collect_timeout;
         call.as_mut().set_response_body(body);
         let read = match call.as_mut().response_body_mut() {
-            Some(body) => catch(read_response(body, limit, timeout)).await,
+            Some(body) => catch_panic_of(pin!(read_response(body, limit, timeout))).await,
             None => Ok(ReadOutcome::Broken),
         };
         match read {
@@ -326,7 +325,7 @@ fn encode<R>(
             })
         })
     };
-    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
+    catch_panic(build).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Codec, "a hook panicked while the response was encoded")
             .during("encode")
             .for_identity(call.context.identity()))
@@ -343,7 +342,7 @@ fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
             Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
         })
     };
-    catch_unwind(AssertUnwindSafe(detail)).unwrap_or_else(|_| status_alone(parts.status))
+    catch_panic(detail).unwrap_or_else(|_| status_alone(parts.status))
 }
 
 fn status_alone(status: StatusCode) -> Tombstone {

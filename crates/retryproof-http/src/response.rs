@@ -177,24 +177,26 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     if tombstone {
         return Err(Corrupt::bad_field());
     }
-    // Cache-Control, the mark, and Trailer.
-    let mut headers = map_of(stored, &mut reader, 3)?;
-    let trailers = map_of(stored, &mut reader, 0)?;
+    // With room for Cache-Control, the mark, and Trailer.
+    let count = reader.count()?;
+    let mut headers = map_of(stored, &mut reader, count, 3)?;
+    let trailers = match reader.count()? {
+        0 => None,
+        count => {
+            Some(Box::new(map_of(stored, &mut reader, count, 0)?)).filter(|map| !map.is_empty())
+        }
+    };
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
     // Replaces a stored value.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
-    let trailers = match trailers.is_empty() {
-        true => None,
-        false => {
-            let names = trailer_field(trailers.keys().map(HeaderName::as_str));
-            let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
-            headers.try_insert(TRAILER, names).map_err(full)?;
-            Some(Box::new(trailers))
-        }
-    };
+    if let Some(trailers) = &trailers {
+        let names = trailer_field(trailers.keys().map(HeaderName::as_str));
+        let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
+        headers.try_insert(TRAILER, names).map_err(full)?;
+    }
     let mut response =
         Response::new(ReplayBody::new(record.slice(record.len() - body_len..), trailers));
     *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Corrupt::bad_field())?;
@@ -202,13 +204,13 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     Ok(response)
 }
 
-/// The next section of lines as fields, with capacity for `spare` more.
+/// The next `count` lines as fields, with capacity for `spare` more.
 fn map_of(
     stored: StoredRecord<'_>,
     reader: &mut StoredReader<'_>,
+    count: usize,
     spare: usize,
 ) -> Result<HeaderMap, Corrupt> {
-    let count = reader.count()?;
     let mut map =
         HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
     for _ in 0..count {

@@ -3,8 +3,8 @@
 //! released or held (HTTP-7, HTTP-12).
 
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
+use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -12,12 +12,14 @@ use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Version};
 use http_body::Body;
 use retryproof_core::ErrorKind;
+use retryproof_core::internal::{Panic, catch_panic, catch_panic_of};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 use crate::body::ReplayBody;
-use crate::call::{CallMark, GrantHandles, GrantedRequest, PreparedRequest, RunningCall};
-use crate::catch::{PanicPayload, catch_from};
+use crate::call::{
+    AdmittedRequest, CallMark, GrantHandles, GrantedRequest, PreparedRequest, RunningCall,
+};
 use crate::end::{Unrecorded, end_unrecorded};
 use crate::fate::AnswerFate;
 use crate::filter::{FateHook, IdempotencyFilter};
@@ -25,7 +27,6 @@ use crate::head::RequestHead;
 use crate::header_map::strip_replay_mark;
 use crate::record::{ResponseDelivery, record};
 use crate::response::{HandlerResponse, ResponseContext};
-use crate::then::{Either, then};
 
 /// The call of a granted request, not polled yet. `handler` gets the head, the mark of the call, and
 /// the bytes of body and trailers.
@@ -34,7 +35,9 @@ use crate::then::{Either, then};
 /// that kind is slow to get. It is `Send` if the handler and its response are: some frameworks keep
 /// both on one thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
-    granted: GrantedRequest<H>,
+    GrantedRequest { request, lease }: GrantedRequest,
+    admitted: AdmittedRequest,
+    head: H,
     handles: Option<Box<GrantHandles>>,
     handler: F,
 ) -> Pin<Box<impl Future<Output = Result<HandlerResponse<R>, E>> + use<H, R, E, F, Fut>>>
@@ -44,13 +47,23 @@ where
     F: FnOnce(H, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut,
     Fut: Future<Output = Result<Response<R>, E>>,
 {
-    let GrantedRequest { request, lease } = granted;
-    let PreparedRequest { admitted, head, context, body, trailers } = request;
+    let PreparedRequest { context, body, trailers } = request;
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
-    // A service may panic when it is called, before its future is polled.
-    let running = catch_from(move || handler(head, mark, body, trailers));
-    Box::pin(then(running, move |returned| end(call, returned)).in_current_span())
+    let running = async move {
+        // In a block that ends before the response is recorded, so that both share their room. A
+        // service may panic when it is called, before its future is polled.
+        let returned = {
+            let running = pin!(async move { handler(head, mark, body, trailers).await });
+            catch_panic_of(running).await
+        };
+        match fate_of(&call, returned) {
+            Ok((response, delivery)) => record(call, response, delivery).await,
+            // On the heap, because it is rare.
+            Err(unrecorded) => Box::pin(end_unrecorded(call, unrecorded)).await,
+        }
+    };
+    Box::pin(running.in_current_span())
 }
 
 /// Runs a call to its end; `spawn` starts a task.
@@ -94,44 +107,38 @@ fn shutting_down(filter: &IdempotencyFilter) -> Response<ReplayBody> {
     response.fail_with(ErrorKind::ShuttingDown)
 }
 
-/// Ends a call whose handler has returned or panicked.
-fn end<R, E>(
-    call: Pin<Box<RunningCall<R>>>,
-    returned: Result<Result<Response<R>, E>, PanicPayload>,
-) -> impl Future<Output = Result<HandlerResponse<R>, E>>
-where
-    R: Body<Data = Bytes>,
-{
-    let unrecorded = match returned {
-        Ok(Ok(mut response)) => {
-            strip_replay_mark(response.headers_mut());
-            let marked = AnswerFate::take(response.extensions_mut());
-            let (fate, delivery) = match (marked, &call.filter().fate) {
-                (Some(fate), _) => (fate, ResponseDelivery::Stored),
-                (None, _) if is_of_router(&call, response.status()) => {
-                    (AnswerFate::Release, ResponseDelivery::Unmarked)
-                }
-                (None, None) => (AnswerFate::Store, ResponseDelivery::Unmarked),
-                (None, Some(hook)) => {
-                    let (parts, body) = response.into_parts();
-                    let fate = fate_from_hook(&**hook, &parts);
-                    response = Response::from_parts(parts, body);
-                    (fate, ResponseDelivery::Unmarked)
-                }
-            };
-            match fate {
-                AnswerFate::Store => return Either::usual(record(call, response, delivery)),
-                AnswerFate::Stream => {
-                    return Either::usual(record(call, response, ResponseDelivery::Streamed));
-                }
-                AnswerFate::Release => Unrecorded::Released(response),
-                AnswerFate::Hold => Unrecorded::Held(response),
-            }
-        }
-        Ok(Err(error)) => Unrecorded::Failed(error),
-        Err(panic) => Unrecorded::Panicked(panic),
+/// How the call of a handler that has returned or panicked ends: with a response to record, or with
+/// nothing recorded.
+fn fate_of<R, E>(
+    call: &RunningCall<R>,
+    returned: Result<Result<Response<R>, E>, Panic>,
+) -> Result<(Response<R>, ResponseDelivery), Unrecorded<R, E>> {
+    let mut response = match returned {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Err(Unrecorded::Failed(error)),
+        Err(panic) => return Err(Unrecorded::Panicked(panic)),
     };
-    Either::rare(end_unrecorded(call, unrecorded))
+    strip_replay_mark(response.headers_mut());
+    let marked = AnswerFate::take(response.extensions_mut());
+    let (fate, delivery) = match (marked, &call.filter().fate) {
+        (Some(fate), _) => (fate, ResponseDelivery::Stored),
+        (None, _) if is_of_router(call, response.status()) => {
+            (AnswerFate::Release, ResponseDelivery::Unmarked)
+        }
+        (None, None) => (AnswerFate::Store, ResponseDelivery::Unmarked),
+        (None, Some(hook)) => {
+            let (parts, body) = response.into_parts();
+            let fate = fate_from_hook(&**hook, &parts);
+            response = Response::from_parts(parts, body);
+            (fate, ResponseDelivery::Unmarked)
+        }
+    };
+    match fate {
+        AnswerFate::Store => Ok((response, delivery)),
+        AnswerFate::Stream => Ok((response, ResponseDelivery::Streamed)),
+        AnswerFate::Release => Err(Unrecorded::Released(response)),
+        AnswerFate::Hold => Err(Unrecorded::Held(response)),
+    }
 }
 
 /// Whether an unmarked response is the 405 of a router below a layer (HTTP-1). Nothing ran; if it
@@ -143,7 +150,7 @@ fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
 /// The fate that the filter's hook returns for a response without a mark. If the hook panics, the
 /// response is stored, so that its work does not run again.
 fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
-    catch_unwind(AssertUnwindSafe(|| hook(parts))).unwrap_or_else(|_| {
+    catch_panic(|| hook(parts)).unwrap_or_else(|_| {
         tracing::error!("the filter's hook on fates panicked; the answer is stored");
         AnswerFate::Store
     })

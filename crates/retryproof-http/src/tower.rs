@@ -4,7 +4,6 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use crate::call::ClientKey;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
-use crate::policy::{Policy, PolicyRef};
+use crate::policy::{GuardPolicy, Policy};
 
 impl IdempotencyFilter {
     /// The layer that guards a route under `policy`:
@@ -27,7 +26,7 @@ impl IdempotencyFilter {
     /// [`Policy::with_unmatched`] decide which requests it guards (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
-        IdempotencyLayer { filter: self.clone(), policy: PolicyRef::Shared(Arc::new(policy)) }
+        IdempotencyLayer { filter: self.clone(), policy: GuardPolicy::Layer(policy) }
     }
 }
 
@@ -36,10 +35,32 @@ impl IdempotencyFilter {
 /// Requests that change nothing, and requests that the router matched no route for, pass unguarded:
 /// see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The position among other layers
 /// decides what is stored: see the [crate's page](crate#layer-order).
+/// # When to use
+/// In axum, `route_layer` guards matched routes, and `layer` also sees requests that no route matched.
+/// Both guard what stands above them:
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// # use retryproof_core::IdempotencyEngine;
+/// # use retryproof_memory::MemoryStore;
+/// use axum::{Router, routing::{get, post}};
+/// use retryproof_http::{IdempotencyFilter, Policy};
+///
+/// # let engine = IdempotencyEngine::new(MemoryStore::new());
+/// let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
+/// let app: Router = Router::new()
+///     .route("/orders", post(async || "ordered"))
+///     .route("/orders/{id}/refunds", post(async || "refunded"))
+///     // One scope for each route: `POST /orders`, `POST /orders/{}/refunds`.
+///     .route_layer(filter.guard(Policy::unnamed()))
+///     .route("/health", get(async || "healthy"));
+/// # }
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     filter: IdempotencyFilter,
-    policy: PolicyRef,
+    policy: GuardPolicy,
 }
 
 #[cfg(feature = "grpc")]
@@ -53,7 +74,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = IdempotencyService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        IdempotencyService { inner, filter: self.filter.clone(), policy: self.policy.clone() }
+        IdempotencyService { inner, filter: self.filter.clone(), policy: self.policy }
     }
 }
 
@@ -69,7 +90,7 @@ impl fmt::Debug for IdempotencyLayer {
 pub struct IdempotencyService<S> {
     inner: S,
     filter: IdempotencyFilter,
-    policy: PolicyRef,
+    policy: GuardPolicy,
 }
 
 impl<S, B, R> Service<Request<B>> for IdempotencyService<S>

@@ -18,7 +18,7 @@ use syn::Path;
 use crate::attr::{self, Errors};
 use crate::debug;
 use crate::item::AnnotatedFunction;
-use crate::validate::{Framework, Expansion, validate};
+use crate::validate::{Expansion, Framework, validate};
 
 /// The attribute.
 pub(crate) fn idempotent(

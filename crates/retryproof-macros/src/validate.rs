@@ -117,9 +117,8 @@ pub(crate) fn validate(
             endpoint(framework, args, function, errors);
             Some(Expansion::Endpoint(common))
         }
-        None => {
-            keyed::keyed(args, function, errors).map(|keyed| Expansion::Keyed(common, Box::new(keyed)))
-        }
+        None => keyed::keyed(args, function, errors)
+            .map(|keyed| Expansion::Keyed(common, Box::new(keyed))),
     }
 }
 

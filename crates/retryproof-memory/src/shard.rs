@@ -139,7 +139,12 @@ impl Shard {
 
     /// The record in this slot, if it is COMPLETE and within its ttl.
     #[inline(always)]
-    pub(crate) fn replay_from(&mut self, at: u32, now: Instant, time: &StoreTime) -> Option<Replay> {
+    pub(crate) fn replay_from(
+        &mut self,
+        at: u32,
+        now: Instant,
+        time: &StoreTime,
+    ) -> Option<Replay> {
         let Body::Done(done) = &self.table.slots[at].body else { return None };
         let view = done.view()?;
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))

@@ -21,7 +21,11 @@ macro_rules! method {
 
 macro_rules! function {
     ($name:literal) => {
-        scope(AnnotatedCall::function(default_scope(concat!(module_path!(), "::", $name)), "k", || ()))
+        scope(AnnotatedCall::function(
+            default_scope(concat!(module_path!(), "::", $name)),
+            "k",
+            || (),
+        ))
     };
 }
 

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{PAUSE_BOUNDS, OutOfBounds, refused, within};
+use super::{OutOfBounds, PAUSE_BOUNDS, refused, within};
 
 /// Bounds of a store's `max-connections`, both as a key and in its URL (CFG-1).
 pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;

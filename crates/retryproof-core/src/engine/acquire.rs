@@ -94,6 +94,7 @@ pub(super) async fn try_acquire(
 }
 
 impl<'a> AcquireLoop<'a> {
+    #[inline]
     fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Result<Self> {
         let durations = ctx.resolve(&engine.config);
         engine.store.check(ctx.identity(), durations.ttl.max(durations.lease))?;

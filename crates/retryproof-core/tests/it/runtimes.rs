@@ -7,8 +7,8 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
 };
 use retryproof_core::{
-    Acquiring, Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    Identity, OwnerId, Result, SharedStore,
+    Acquiring, Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, Identity, OwnerId, Result, SharedStore,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder};

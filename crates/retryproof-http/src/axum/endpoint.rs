@@ -17,14 +17,30 @@ use crate::call::{ClientKey, PreGrant};
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
-use crate::policy::{Policy, PolicyRef};
-use crate::then::then;
+use crate::policy::{GuardPolicy, Policy};
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
 
 /// A router state that has an [`IdempotencyFilter`]: every state from which one can be taken by
 /// `FromRef`, and the filter itself.
+/// ```
+/// use axum::extract::FromRef;
+/// use retryproof_http::{IdempotencyFilter, axum::HasFilter};
+///
+/// #[derive(Clone)]
+/// struct App { filter: IdempotencyFilter }
+///
+/// // `#[derive(FromRef)]` writes this.
+/// impl FromRef<App> for IdempotencyFilter {
+///     fn from_ref(app: &App) -> Self {
+///         app.filter.clone()
+///     }
+/// }
+///
+/// fn is_a_state_of_guarded_endpoints(_: impl HasFilter) {}
+/// # fn check(app: App) { is_a_state_of_guarded_endpoints(app) }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `IdempotencyFilter`",
     label = "an endpoint with `#[idempotent(http)]` needs a filter in the router's state",
@@ -66,6 +82,9 @@ pub trait LastArgument<S, M>: Sized + Send + 'static {
     /// The part that was extracted before the acquire.
     type Early: Send + 'static;
 
+    /// What a body argument is rejected with.
+    type Rejection: IntoResponse;
+
     /// Extracts what needs no body; an `Err` is the rejection.
     #[doc(hidden)]
     fn early(
@@ -79,7 +98,7 @@ pub trait LastArgument<S, M>: Sized + Send + 'static {
         early: Self::Early,
         request: Request,
         state: &S,
-    ) -> impl Future<Output = Result<Self, Response>> + Send;
+    ) -> impl Future<Output = Result<Self, Self::Rejection>> + Send;
 }
 
 #[diagnostic::do_not_recommend]
@@ -89,12 +108,13 @@ where
     T: FromRequestParts<S> + Send + 'static,
 {
     type Early = T;
+    type Rejection = Infallible;
 
     async fn early(parts: &mut Parts, state: &S) -> Result<T, Response> {
         T::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)
     }
 
-    async fn late(early: T, _: Request, _: &S) -> Result<T, Response> {
+    async fn late(early: T, _: Request, _: &S) -> Result<T, Infallible> {
         Ok(early)
     }
 }
@@ -106,18 +126,19 @@ where
     T: FromRequest<S> + Send + 'static,
 {
     type Early = ();
+    type Rejection = T::Rejection;
 
     async fn early(_: &mut Parts, _: &S) -> Result<(), Response> {
         Ok(())
     }
 
+    // Not `async`, which would hold the request twice.
     fn late(
         (): (),
         request: Request,
         state: &S,
-    ) -> impl Future<Output = Result<T, Response>> + Send {
-        let extracting = T::from_request(request, state);
-        then(extracting, |extracted| ready(extracted.map_err(IntoResponse::into_response)))
+    ) -> impl Future<Output = Result<T, T::Rejection>> + Send {
+        T::from_request(request, state)
     }
 }
 
@@ -144,14 +165,15 @@ where
     R: IntoResponse,
 {
     let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
-        Ok::<_, Infallible>(match Last::late(last, request, &state).await {
-            Ok(last) => run(early, last).await.into_response(),
+        let last = match Last::late(last, request, &state).await {
+            Ok(last) => last,
             // A rejected body argument: the function never ran, so the key is free again (ANN-6).
-            Err(rejection) => AnswerFate::Release.mark(rejection),
-        })
+            Err(rejection) => return Ok(AnswerFate::Release.mark(rejection.into_response())),
+        };
+        Ok::<_, Infallible>(run(early, last).await.into_response())
     };
     // Decided before anything is boxed, so that the future of each outcome has its own size.
-    let (filter, policy) = (state.filter(), PolicyRef::Constant(policy));
+    let (filter, policy) = (state.filter(), GuardPolicy::Endpoint(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
     let outcome = admit(&filter, &policy, &request, length, key);

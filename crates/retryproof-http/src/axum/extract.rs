@@ -23,6 +23,16 @@ tokio::task_local! {
 ///
 /// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request
 /// without a key is not guarded.
+/// ```
+/// use retryproof_http::axum::IdempotencyKey;
+///
+/// async fn pay(key: Option<IdempotencyKey>) -> String {
+///     match key {
+///         Some(key) => format!("guarded by a key of {} bytes", key.as_str().len()),
+///         None => "not guarded".to_owned(),
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 pub struct IdempotencyKey(ClientKey);
 
@@ -55,6 +65,18 @@ impl fmt::Debug for IdempotencyKey {
 /// Where a key is optional take `Option<Lease>`; a request without a key is not guarded and has
 /// none.
 ///
+/// ```
+/// use retryproof_core::Attempt;
+/// use retryproof_http::axum::Lease;
+///
+/// async fn pay(lease: Lease) -> &'static str {
+///     match lease.attempt() {
+///         Attempt::First => "charge",
+///         // An earlier run died. It may have charged: look before charging again.
+///         Attempt::Takeover => "reconcile, then charge",
+///     }
+/// }
+/// ```
 /// # Panics
 /// If it is dereferenced before the lease was granted. Extractors of an annotated endpoint run before
 /// that, so a custom extractor must not use it; a handler always may.

@@ -143,7 +143,9 @@ impl RequestReader {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        while let Some(frame) = ready!(body.as_mut().poll_frame(cx)) {
+        // A body that knows its end is not polled again for it.
+        while !body.is_end_stream() {
+            let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { break };
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
                     if data.len() > self.limit - self.buffer.len() {
@@ -205,7 +207,7 @@ where
     let mut buffer = BodyBuffer::default();
     let mut trailers = None::<Box<HeaderMap>>;
     let mut timer = FrameTimer::new(timeout);
-    loop {
+    while !body.is_end_stream() {
         let frame = match poll_fn(|cx| timer.poll_frame(body.as_mut(), cx)).await {
             Ok(Some(frame)) => frame,
             Ok(None) => break,

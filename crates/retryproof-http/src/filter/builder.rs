@@ -67,6 +67,27 @@ impl FilterBuilder<NoCaller> {
     /// The hook sees the request's head, including what outer layers (and, at an annotated endpoint,
     /// its own extractors) put into the extensions. It may refuse the request with a response. It
     /// runs inline, on every guarded request with a key.
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use http::{Response, request::Parts};
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// /// Inserted by the authentication layer, which is outside.
+    /// #[derive(Clone)]
+    /// struct Tenant { id: String, suspended: bool }
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .caller(|request: &Parts| match request.extensions.get::<Tenant>() {
+    ///         Some(tenant) if tenant.suspended => {
+    ///             Err(Response::builder().status(402).body("the account is suspended").unwrap())
+    ///         }
+    ///         // `None` is refused with `caller-missing`.
+    ///         tenant => Ok(tenant.map(|tenant| tenant.id.clone())),
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn caller<R: IntoCaller>(
         self,
         hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
@@ -114,6 +135,9 @@ impl FilterBuilder<NoCaller> {
 
     /// Uses keys as they are, for all callers. The application ensures that callers do not meet:
     /// keys are unguessable, or there is one caller.
+    /// # When to use
+    /// For an internal service with one client, or where clients draw random keys (a UUID) and an attacker
+    /// who learns a key could do no harm with its response. Everywhere else use [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
     }
@@ -128,6 +152,22 @@ impl FilterBuilder<CallerSet> {
     /// other's responses. That caller differs from every named one, and from the callers of a filter
     /// with [`callers_share_keys`](FilterBuilder::callers_share_keys). By default such a request is
     /// refused.
+    /// # When to use
+    /// For endpoints that guests use as well, such as a checkout without an account, if guests draw random
+    /// keys.
+    ///
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use http::request::Parts;
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .caller(|request: &Parts| request.extensions.get::<String>().cloned())
+    ///     .absent_callers_share()
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn absent_callers_share(mut self) -> Self {
         self.callers.absent_share();
         self
@@ -143,6 +183,17 @@ impl FilterBuilder<CallerSet> {
 
 impl<C> FilterBuilder<C> {
     /// Uses these `web` settings instead of the engine's.
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let mut web = engine.config().web.clone();
+    /// web.required = false; // requests without a key pass unguarded
+    /// let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn config(mut self, web: WebConfig) -> Self {
         self.settings.web = web;
         self
@@ -164,6 +215,18 @@ impl<C> FilterBuilder<C> {
 
     /// Does not store a field, and logs no warning about it (HTTP-9). The first response still
     /// carries it.
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .store_header("set-cookie") // a retry of the login needs the session too
+    ///     .skip_header("x-request-id") // belongs to one request
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn skip_header(mut self, name: &'static str) -> Self {
         self.settings.fields.skip(name);
         self
@@ -172,6 +235,21 @@ impl<C> FilterBuilder<C> {
     /// Edits the header fields that are about to be stored (HTTP-9). The first response keeps its
     /// fields. `HeaderMap::remove` may reorder the other fields. If the hook panics, the response
     /// counts as a value that cannot be encoded (CMP-9).
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .edit_stored(|status, headers| {
+    ///         if status.is_server_error() {
+    ///             headers.remove("server-timing");
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn edit_stored(
         mut self,
         hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static,

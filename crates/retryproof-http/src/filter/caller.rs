@@ -169,6 +169,24 @@ impl CallerConfigured for CallerSet {
 }
 
 /// What a caller hook returns (HTTP-16).
+/// # When to use
+/// A hook that finds a caller or none returns an `Option<String>`, and one that may refuse a `Result`:
+/// see [`IntoCaller`]. Return a `Caller` where the three outcomes are decided in one place:
+///
+/// ```
+/// use http::{Response, request::Parts};
+/// use retryproof_http::Caller;
+///
+/// fn caller(request: &Parts) -> Caller {
+///     match request.headers.get("x-tenant").map(|tenant| tenant.to_str()) {
+///         None => Caller::Absent,
+///         Some(Ok(tenant)) => Caller::Named(tenant.to_owned()),
+///         Some(Err(_)) => Caller::refuse(Response::builder().status(400).body("").unwrap()),
+///     }
+/// }
+/// # let (request, ()) = http::Request::builder().header("x-tenant", "a").body(()).unwrap().into_parts();
+/// # assert!(matches!(caller(&request), Caller::Named(_)));
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Caller {

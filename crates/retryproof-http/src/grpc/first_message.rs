@@ -6,17 +6,17 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use retryproof_core::internal::{Panic, catch_panic_of};
 
 use super::fate::{FATE_NAME, take_fate};
 use crate::body::{BodyBuffer, FrameTimer, ReplayBody, TimedOut};
-use crate::catch::{PanicPayload, catch};
 use crate::fate::AnswerFate;
 use crate::header_map::remove_in_order;
 
@@ -36,7 +36,7 @@ enum RemainingBody<B: Body> {
     Error(Option<B::Error>),
     /// Resumes when the body is read: then it counts as a body that breaks off, and not as a handler
     /// that panicked.
-    Panicked(Option<PanicPayload>),
+    Panicked(Option<Panic>),
 }
 
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
@@ -63,8 +63,8 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         let mut trailers = None::<Box<HeaderMap>>;
         let mut timer = FrameTimer::new(timeout);
         loop {
-            let next = catch(poll_fn(|cx| timer.poll_frame(body.as_mut(), cx)));
-            let frame = match next.await {
+            let next = pin!(poll_fn(|cx| timer.poll_frame(body.as_mut(), cx)));
+            let frame = match catch_panic_of(next).await {
                 Ok(Ok(frame)) => Ok(frame),
                 Ok(Err(TimedOut)) => {
                     let first = ReplayBody::new(buffer.into_bytes(), None);

@@ -40,10 +40,11 @@ impl KeyError {
 }
 
 /// Reads the key from all lines of the key header; `None` when there is no line. The key is decoded:
-/// 1 to 255 bytes of printable ASCII, not blank.
+/// 1 to 255 bytes of printable ASCII, not blank. They are bytes, because the engine's key is made of
+/// them and checked once.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Option<Cow<'a, str>>, KeyError> {
+) -> Result<Option<Cow<'a, [u8]>>, KeyError> {
     let mut lines = lines.into_iter();
     let Some(line) = lines.next() else { return Ok(None) };
     if lines.next().is_some() {
@@ -52,7 +53,7 @@ pub(crate) fn parse<'a>(
     parse_line(line).map(Some)
 }
 
-fn parse_line(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
+fn parse_line(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     if raw.len() > MAX_RAW {
         return Err(KeyError::TooLong);
     }
@@ -66,7 +67,7 @@ fn parse_line(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
         return Err(KeyError::TooLong);
     }
     // The quoted form admits spaces; ID-3 refuses a key that is nothing else.
-    if key.bytes().all(|b| b == b' ') {
+    if key.iter().all(|b| *b == b' ') {
         return Err(KeyError::Empty);
     }
     Ok(key)
@@ -80,31 +81,31 @@ fn trim(mut raw: &[u8]) -> &[u8] {
     raw
 }
 
-fn bare(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
+fn bare(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     // Without an early exit, so that it is done on many bytes at once.
     if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
-    Ok(Cow::Borrowed(str::from_utf8(raw).map_err(|_| KeyError::Malformed)?))
+    Ok(Cow::Borrowed(raw))
 }
 
 /// An RFC 9651 String after its opening quote, with the parameters that may follow it.
-fn quoted(rest: &[u8]) -> Result<Cow<'_, str>, KeyError> {
+fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     let (key, after) = string(rest).ok_or(KeyError::Malformed)?;
     parameters(after).ok_or(KeyError::Malformed)?;
     Ok(key)
 }
 
 /// Decodes up to the closing quote; gives the rest behind it. Copies only when there is an escape.
-fn string(input: &[u8]) -> Option<(Cow<'_, str>, &[u8])> {
-    let mut decoded: Option<String> = None;
+fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
+    let mut decoded: Option<Vec<u8>> = None;
     let mut at = 0;
     loop {
         match *input.get(at)? {
             b'"' => {
                 let key = match decoded {
                     Some(key) => Cow::Owned(key),
-                    None => Cow::Borrowed(str::from_utf8(&input[..at]).ok()?),
+                    None => Cow::Borrowed(&input[..at]),
                 };
                 return Some((key, &input[at + 1..]));
             }
@@ -115,14 +116,14 @@ fn string(input: &[u8]) -> Option<(Cow<'_, str>, &[u8])> {
                 }
                 let so_far = match &mut decoded {
                     Some(so_far) => so_far,
-                    none => none.insert(str::from_utf8(&input[..at]).ok()?.to_owned()),
+                    none => none.insert(input[..at].to_owned()),
                 };
-                so_far.push(char::from(escaped));
+                so_far.push(escaped);
                 at += 2;
             }
             byte @ 0x20..=0x7e => {
                 if let Some(so_far) = &mut decoded {
-                    so_far.push(char::from(byte));
+                    so_far.push(byte);
                 }
                 at += 1;
             }

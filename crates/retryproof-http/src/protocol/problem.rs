@@ -8,6 +8,12 @@ use std::fmt::{self, Write as _};
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
 /// What the filter refused, or could not do. The text form is stable: clients may rely on it.
+/// ```
+/// use retryproof_http::Code;
+///
+/// assert_eq!(Code::InFlight.as_str(), "in-flight");
+/// assert_eq!(Code::FingerprintMismatch.status(), 422);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
@@ -131,6 +137,19 @@ impl fmt::Display for Code {
 }
 
 /// One of the filter's own responses, as data. It never has a key, a body or a store's error text.
+/// [`to_json`](Self::to_json) renders it, and clients see for example:
+///
+/// ```json
+/// {
+///   "type": "urn:retryproof:problem:in-flight",
+///   "title": "A request with this idempotency key is in progress",
+///   "status": 409,
+///   "detail": "…",
+///   "code": "in-flight",
+///   "retryable": true
+/// }
+/// ```
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) renders it in another format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {

@@ -11,7 +11,11 @@ use crate::expand::{duration, local, private};
 use crate::item::{AnnotatedFunction, LEASE_MARK, TX_MARK, mentions};
 use crate::validate::{Common, CompletionMode, Keyed};
 
-pub(super) fn expand(common: &Common, keyed: Keyed, mut function: AnnotatedFunction) -> TokenStream {
+pub(super) fn expand(
+    common: &Common,
+    keyed: Keyed,
+    mut function: AnnotatedFunction,
+) -> TokenStream {
     let rp = private(common.root.as_ref());
     let (tx, lease) = (function.take_marked(TX_MARK), function.take_marked(LEASE_MARK));
     let AnnotatedFunction { attrs, vis, sig, body } = function;

@@ -8,7 +8,11 @@ use super::{CompletionMode, Keyed, is_literal, literal};
 use crate::attr::{Arg, Args, Errors};
 use crate::item::{AnnotatedFunction, LEASE_MARK, TX_MARK, elides_a_lifetime, is_marked, mentions};
 
-pub(super) fn keyed(args: &Args, function: &AnnotatedFunction, errors: &mut Errors) -> Option<Keyed> {
+pub(super) fn keyed(
+    args: &Args,
+    function: &AnnotatedFunction,
+    errors: &mut Errors,
+) -> Option<Keyed> {
     let sig = &function.sig;
     let key = args.get("key").map(|arg| arg.value.clone());
     match &key {

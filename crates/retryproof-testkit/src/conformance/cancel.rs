@@ -4,7 +4,7 @@
 
 use retryproof_core::store::{Acquired, FencedWrite, Peeked, SharedStore};
 
-use super::caller::{StoreCaller, LONG, MS, body, granted, is_busy, is_complete};
+use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 

@@ -92,7 +92,8 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     let id = s.id("again");
     let holder = s.caller(&id).with_fingerprint(3);
     granted(holder.acquire(LONG).await);
-    let changed = super::caller::StoreCaller { fingerprint: Some(fingerprint(4)), ..holder.clone() };
+    let changed =
+        super::caller::StoreCaller { fingerprint: Some(fingerprint(4)), ..holder.clone() };
     granted(changed.acquire(LONG).await);
     assert_eq!(changed.complete(b"again").await, FencedWrite::Applied);
     assert_eq!(is_complete(holder.peek().await).fingerprint(), Some(&fingerprint(4)));

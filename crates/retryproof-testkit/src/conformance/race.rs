@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use retryproof_core::store::{Acquired, FencedWrite, Grant};
 
-use super::caller::{ASLEEP, StoreCaller, LONG, body, granted, is_absent, is_complete};
+use super::caller::{ASLEEP, LONG, StoreCaller, body, granted, is_absent, is_complete};
 use crate::subject::Subject;
 
 async fn all<T: Send + 'static>(

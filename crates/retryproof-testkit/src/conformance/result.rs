@@ -6,7 +6,7 @@ use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
 
 use super::caller::{
-    StoreCaller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent,
+    DAY, LONG, MS, StoreCaller, body, busy, completed, envelope, fingerprint, granted, is_absent,
     is_complete,
 };
 use crate::subject::Subject;

@@ -11,7 +11,7 @@ use retryproof_core::{FencingToken, Identity};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::caller::{ASLEEP, StoreCaller, LONG, MS, WOKEN, body, completed, granted, is_busy};
+use super::caller::{ASLEEP, LONG, MS, StoreCaller, WOKEN, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
 /// Waits as an engine does: `wait_for_change`, which may return without a change, then a peek.

@@ -6,7 +6,8 @@ impl Orders {
         till: &JoinedEngine<SqliteTx>,
         event: &Event,
     ) -> Result<usize, Failure> {
-        let retryproof_call = ::retryproof::__private::AnnotatedCall::new("orders.paid", &(event.id));
+        let retryproof_call =
+            ::retryproof::__private::AnnotatedCall::new("orders.paid", &(event.id));
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
             ::retryproof::__private::JoinedEngine<SqliteTx>,
         >::engine(&(till));

@@ -2,7 +2,8 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn on_charge(&self, event: &Event) -> Result<String, Failure> {
-        let retryproof_call = ::retryproof::__private::AnnotatedCall::new("orders.charged", &(event.id));
+        let retryproof_call =
+            ::retryproof::__private::AnnotatedCall::new("orders.charged", &(event.id));
         let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);

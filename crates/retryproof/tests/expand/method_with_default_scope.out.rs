@@ -2,10 +2,13 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
-        let retryproof_call =
-            ::retryproof::__private::AnnotatedCall::method::<Self, _, _>("render", &(event.id), || ())
-                .codec(BytesCodec)
-                .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
+        let retryproof_call = ::retryproof::__private::AnnotatedCall::method::<Self, _, _>(
+            "render",
+            &(event.id),
+            || (),
+        )
+        .codec(BytesCodec)
+        .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
         let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);

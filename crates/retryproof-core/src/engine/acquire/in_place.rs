@@ -65,6 +65,7 @@ impl IdempotencyEngine {
 
 /// [`try_acquire`] of an immediate store, as far as it gets without waiting; else the owner to
 /// continue with.
+#[inline]
 fn try_acquire_in_place(
     engine: &EngineState,
     ctx: &IdempotencyContext,
@@ -86,6 +87,7 @@ impl AcquireLoop<'_> {
     /// as the same owner, which the store may have granted a lease. The reasons: no permit or no
     /// admission, which a stored result may still answer (HTTP-14); a store that does not answer
     /// at once after all; a holder to wait for.
+    #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = &self.engine.store;
         let may = self.permit().ok().zip(store.admit().ok());

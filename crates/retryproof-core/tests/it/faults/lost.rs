@@ -9,8 +9,9 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
-    Acquiring, Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
-    IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded, Result,
+    Acquiring, Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError,
+    FencingToken, IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded,
+    Result,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Entry, Fault, Operation, Said};

@@ -209,6 +209,7 @@ impl<'a> StoredReader<'a> {
 
     /// The number of lines that follow. A line has at least two bytes, so a false count cannot make
     /// a reader reserve much.
+    #[inline]
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
         if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
@@ -223,6 +224,7 @@ impl<'a> StoredReader<'a> {
         }
     }
 
+    #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(Corrupt("is cut short"))?;
         self.rest = rest;
@@ -235,6 +237,7 @@ impl<'a> StoredReader<'a> {
         Ok(taken)
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Result<usize, Corrupt> {
         // Most numbers are short.
         if let [byte @ ..0x80, rest @ ..] = self.rest {
@@ -279,6 +282,7 @@ impl<'a> StoredReader<'a> {
 
     /// A line with a name that this crate writes. The caller checks the value when it makes a
     /// field.
+    #[inline]
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
         if let StoredName::Literal(name) = line.0
@@ -289,6 +293,7 @@ impl<'a> StoredReader<'a> {
         Ok(line)
     }
 
+    #[inline]
     fn line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let tag = self.varint()?;
         let name = match tag.checked_sub(FIRST_LITERAL) {

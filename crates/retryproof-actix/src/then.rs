@@ -3,7 +3,6 @@
 //! keep its own while the second runs, and the action's task, which is moved into place several
 //! times, would be twice as large.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,34 +12,20 @@ use pin_project_lite::pin_project;
 pin_project! {
     /// See [`then`].
     #[project = ThenProjection]
-    pub enum Then<A, B, F> {
-        #[doc(hidden)]
+    pub(crate) enum Then<A, B, F> {
         First { #[pin] future: A, next: Option<F> },
-        #[doc(hidden)]
         Second { #[pin] future: B },
     }
 }
 
 /// Awaits `first`, then what `next` makes of its output.
-pub fn then<A, B, F>(first: A, next: F) -> Then<A, B, F>
+pub(crate) fn then<A, B, F>(first: A, next: F) -> Then<A, B, F>
 where
     A: Future,
     B: Future,
     F: FnOnce(A::Output) -> B,
 {
     Then::First { future: first, next: Some(next) }
-}
-
-impl<A, B, F> fmt::Debug for Then<A, B, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Then").finish_non_exhaustive()
-    }
-}
-
-impl<A, B> fmt::Debug for Either<A, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Either").finish_non_exhaustive()
-    }
 }
 
 impl<A, B, F> Future for Then<A, B, F>
@@ -72,22 +57,20 @@ where
 pin_project! {
     /// A future of the usual way, or one of the rare ways, which may cost an allocation.
     #[project = EitherProjection]
-    pub enum Either<A, B> {
-        #[doc(hidden)]
+    pub(crate) enum Either<A, B> {
         Usual { #[pin] future: A },
-        #[doc(hidden)]
         Rare { future: Pin<Box<B>> },
     }
 }
 
 impl<A, B> Either<A, B> {
     /// The usual way.
-    pub fn usual(future: A) -> Self {
+    pub(crate) fn usual(future: A) -> Self {
         Self::Usual { future }
     }
 
     /// A rare way.
-    pub fn rare(future: B) -> Self {
+    pub(crate) fn rare(future: B) -> Self {
         Self::Rare { future: Box::pin(future) }
     }
 }
