@@ -38,6 +38,10 @@ pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).
+/// # When to use
+/// `LogAndReturn` where callers need the value more than the certainty that a late retry does not run
+/// the work again. `Propagate` where a second run costs more than a failed call, as with a charge that
+/// no downstream key protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
     /// Log an error and still return the value. A retry after the lease expires runs the action

@@ -38,6 +38,14 @@ impl CodecId {
 
 /// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length,
 /// never its content (ID-4).
+/// ```
+/// use retryproof_core::{CodecId, Payload};
+///
+/// // Your own format needs an id of 1,024 or more, and a version for its next change.
+/// let payload = Payload::new(CodecId(1_024), 1, b"receipt 1");
+/// assert_eq!((payload.codec(), payload.schema()), (CodecId(1_024), 1));
+/// assert_eq!(payload.body(), b"receipt 1");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
     codec: CodecId,

@@ -13,6 +13,23 @@ use crate::observe::{Observer, Observers};
 use crate::store::SharedStore;
 
 /// Builds an engine with settings, observers and a clock.
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use retryproof_core::observe::Counters;
+/// use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
+/// use retryproof_memory::MemoryStore;
+///
+/// let mut config = IdempotencyConfig::default();
+/// config.max_running = Some(200);
+/// config.operation_timeout = Duration::from_secs(2);
+/// let counters = Arc::new(Counters::default());
+/// let engine = IdempotencyEngine::builder(MemoryStore::new())
+///     .config(config)
+///     .observer(Arc::clone(&counters))
+///     .build()?;
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct EngineBuilder {

@@ -26,6 +26,23 @@ pub(super) use options::Options;
 pub use options::{Hook, NoHook, OnDrop, OnFenced};
 
 /// One call with its options; made by [`IdempotencyEngine::call`].
+/// ```
+/// use retryproof_core::{BytesCodec, IdempotencyContext, IdempotencyEngine, OnDrop, Outcome};
+/// # use retryproof_memory::MemoryStore;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = IdempotencyEngine::new(MemoryStore::new());
+/// let ctx = IdempotencyContext::builder("thumbnails", "image-3").build()?;
+/// let outcome = engine
+///     .call(ctx)
+///     .codec(BytesCodec) // the value is bytes already
+///     .on_drop(OnDrop::Release) // an unfinished thumbnail leaves no trace
+///     .execute(|| async { Ok::<_, std::io::Error>(b"pixels".to_vec()) })
+///     .await?;
+/// assert_eq!(outcome, Outcome::Executed(b"pixels".to_vec()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a call does nothing until `execute` or `spawn`"]
 pub struct Call<C = JsonCodec, H = NoHook> {

@@ -28,6 +28,28 @@ pub(super) use heartbeat::{BeatQueue, BeatQueues};
 
 /// Whether a grant is the first since the key was free, or took over from an owner that died
 /// (ACQ-12).
+/// ```
+/// use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine};
+/// # use retryproof_memory::MemoryStore;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = IdempotencyEngine::new(MemoryStore::new());
+/// # async fn charge(_: String) -> Result<u64, std::io::Error> { Ok(1) }
+/// # async fn find_charge(_: &str) -> Result<Option<u64>, std::io::Error> { Ok(None) }
+/// let ctx = IdempotencyContext::builder("charges", "order-7").build()?;
+/// let charged = engine.execute_with(ctx, |lease| async move {
+///     let key = lease.downstream_key("charge");
+///     if lease.attempt() == Attempt::Takeover
+///         && let Some(receipt) = find_charge(&key).await?
+///     {
+///         return Ok::<_, std::io::Error>(receipt); // the run that died had charged
+///     }
+///     charge(key).await
+/// });
+/// assert_eq!(charged.await?.into_value(), Some(1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Attempt {
     /// The key was free.
@@ -247,6 +269,32 @@ impl LeaseState {
 ///
 /// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant
 /// is a takeover (RUN-5). The effects of the work are unknown then, so the key is not freed early.
+/// # When to use
+/// For work that does not fit into a closure, such as that of an adapter: it gets the lease from
+/// [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every path. Otherwise
+/// use [`execute`](crate::IdempotencyEngine::execute), which does.
+///
+/// ```
+/// use retryproof_core::{
+///     Acquisition, CodecId, CompletionResult, IdempotencyContext, IdempotencyEngine, Payload,
+/// };
+/// # use retryproof_memory::MemoryStore;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = IdempotencyEngine::new(MemoryStore::new());
+/// let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
+/// match engine.try_acquire(&ctx).await? {
+///     Acquisition::Granted(held) => {
+///         // The work comes here; `held.release().await?` if it did not happen.
+///         let receipt = Payload::new(CodecId::BYTES, 0, b"receipt 1");
+///         assert!(matches!(held.complete(receipt).await, CompletionResult::Recorded));
+///     }
+///     Acquisition::Complete(stored) => drop(stored.open(ctx.fingerprint())?),
+///     Acquisition::InFlight(busy) => println!("retry after {:?}", busy.retry_after()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct HeldLease {
     pub(super) lease: Lease,
     pub(super) ttl: Duration,

@@ -6,6 +6,10 @@ use std::fmt;
 use crate::config::CompletionFailurePolicy;
 
 /// What dropping a running execution does to its lease (RUN-5).
+/// # When to use
+/// Keep the default if the action changes anything outside of this process: a retry at once could repeat
+/// the effect of a run that was cut off. Choose `Release` for work that may be repeated at any time,
+/// so that a retry need not wait for the lease to run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDrop {
     /// The lease runs out, as with an owner that died, because the action's effect is unknown.
