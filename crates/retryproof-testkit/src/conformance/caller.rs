@@ -52,7 +52,10 @@ impl Subject {
 
 /// Lets the lease of one caller run out and another caller take over. Returns both callers, and the
 /// token of the takeover.
-pub(super) async fn taken_over(s: &Subject, id: &Identity) -> (StoreCaller, StoreCaller, FencingToken) {
+pub(super) async fn taken_over(
+    s: &Subject,
+    id: &Identity,
+) -> (StoreCaller, StoreCaller, FencingToken) {
     let (zombie, taker) = (s.caller(id), s.caller(id));
     granted(zombie.acquire(s.short()).await);
     s.expire(id, s.short()).await;
