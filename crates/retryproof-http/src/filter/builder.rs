@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`FilterBuilder`]: the settings and hooks of a filter, checked by `build`.
+//!
+//! Over 400 lines because most settings have an example here.
 
 use std::fmt;
 use std::future::Future;
