@@ -12,14 +12,14 @@ const TOO_LARGE_FOR_STREAM: &str = "error code 10054";
 /// The server's code for headers of more than 64 KiB.
 const TOO_LARGE_HEADERS: &str = "error code 10097";
 
-type Source = Box<dyn StdError + Send + Sync>;
+type SourceError = Box<dyn StdError + Send + Sync>;
 
 /// A setting of the listener or its consumer that cannot work.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-pub(crate) fn reply_not_confirmed(error: impl Into<Source>) -> Error {
+pub(crate) fn reply_not_confirmed(error: impl Into<SourceError>) -> Error {
     Error::unavailable("the server did not confirm the answer").because(error)
 }
 
@@ -27,11 +27,11 @@ pub(crate) fn no_reply_subject() -> Error {
     Error::new(ErrorKind::Unexpected, "the message has no reply subject for its answer")
 }
 
-pub(crate) fn dead_letter_not_confirmed(error: impl Into<Source>) -> Error {
+pub(crate) fn dead_letter_not_confirmed(error: impl Into<SourceError>) -> Error {
     Error::unavailable("the dead letter was not confirmed").because(error)
 }
 
-pub(crate) fn consumer_deleted(error: impl Into<Source>) -> Error {
+pub(crate) fn consumer_deleted(error: impl Into<SourceError>) -> Error {
     Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error)
 }
 

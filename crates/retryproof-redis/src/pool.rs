@@ -40,11 +40,11 @@ pub(crate) struct OpenConnection {
 /// STO-5).
 struct ConnectAttempt {
     /// `None` until the attempt has ended; the task owns the sender.
-    outcome: watch::Receiver<Option<Outcome>>,
+    outcome: watch::Receiver<Option<OpenResult>>,
     _task: Task,
 }
 
-type Outcome = Result<Arc<OpenConnection>, Arc<Error>>;
+type OpenResult = Result<Arc<OpenConnection>, Arc<Error>>;
 
 impl SharedConnection {
     pub(crate) fn new(locator: Arc<PrimaryLocator>, purpose: Purpose) -> Self {

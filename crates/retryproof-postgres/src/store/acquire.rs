@@ -30,7 +30,7 @@ const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 const QUEUE_GRACE: Duration = Duration::from_millis(100);
 
 /// What sending the statement led to.
-enum Attempt {
+enum AcquireAttempt {
     Answered(StatementResult),
     /// It could not write; this is the record's status.
     Blocked(Acquired),
@@ -67,8 +67,8 @@ impl PostgresStore {
                 tokio::time::sleep(jitter(Duration::from_millis(1))).await;
             }
             let result = match self.send_acquire(id, req, began).await? {
-                Attempt::Answered(result) => result,
-                Attempt::Blocked(acquired) => return Ok(acquired),
+                AcquireAttempt::Answered(result) => result,
+                AcquireAttempt::Blocked(acquired) => return Ok(acquired),
             };
             let Some(row) = &result.row else { continue };
             match AcquireRow::read(row)? {
@@ -99,7 +99,7 @@ impl PostgresStore {
         id: &Identity,
         req: &AcquireRequest,
         began: Instant,
-    ) -> Result<Attempt> {
+    ) -> Result<AcquireAttempt> {
         let hash = identity_hash(id);
         loop {
             let waited = began.elapsed();
@@ -110,7 +110,7 @@ impl PostgresStore {
                     self.record_limits.publish_locked(hash, since, token);
                 }
                 if let Some(acquired) = status {
-                    return Ok(Attempt::Blocked(acquired));
+                    return Ok(AcquireAttempt::Blocked(acquired));
                 }
             }
             if waited >= self.config.call_timeout {
@@ -125,7 +125,7 @@ impl PostgresStore {
                 LimitDecision::Queued(mut queued) => {
                     let _ = timeout(rest + QUEUE_GRACE, queued.changed.as_mut()).await;
                     if let Some(token) = queued.locked_since(began) {
-                        return Ok(Attempt::Blocked(expired_but_locked(token)));
+                        return Ok(AcquireAttempt::Blocked(expired_but_locked(token)));
                     }
                     continue;
                 }
@@ -135,13 +135,13 @@ impl PostgresStore {
             match self.executor.run(CallPriority::Normal, &statement).await {
                 Ok(result) => {
                     permit.answered();
-                    return Ok(Attempt::Answered(result));
+                    return Ok(AcquireAttempt::Answered(result));
                 }
                 Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
                 Err(Failure::Driver(error)) if is_read_only(&error) => {
                     drop(permit);
                     let status = self.status_of_blocked(id, false).await?;
-                    return status.map(Attempt::Blocked).ok_or_else(|| classify(&error));
+                    return status.map(AcquireAttempt::Blocked).ok_or_else(|| classify(&error));
                 }
                 Err(failure) => return Err(failure.into_error()),
             }
