@@ -28,7 +28,7 @@ use crate::prepare::prepare;
 use crate::protocol::decide::{Decision, Finding, OversizeBody, decide};
 use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
-use crate::run::{run_to_end, start_call};
+use crate::run::{run_to_end, start_call, with_request};
 
 /// What the head of a request decides.
 #[derive(Debug)]
@@ -163,18 +163,8 @@ where
             Ok(granted) => granted,
             Err(response) => return Ok(Response::map(response, GuardedBody::replay)),
         };
-        let with_request = move |mut parts: Box<Parts>, mark, body: Bytes, trailers| {
-            parts.extensions.insert::<CallMark>(mark);
-            #[cfg(feature = "axum")]
-            let length = body.len();
-            let request =
-                Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
-            #[cfg(feature = "axum")]
-            let request = crate::axum::limit::lift_body_limit(request, length);
-            handler(request)
-        };
         let filter = admitted.filter.clone();
-        let call = start_call(*granted, admitted, parts, handles, with_request);
+        let call = start_call(*granted, admitted, parts, handles, with_request(handler));
         let response = run_to_end(call, filter, tokio::spawn).await;
         response.map(HandlerResponse::into_response)
     }

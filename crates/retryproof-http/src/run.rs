@@ -9,14 +9,14 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{HeaderMap, Method, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use retryproof_core::ErrorKind;
 use retryproof_core::internal::{Panic, catch_panic, catch_panic_of};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
-use crate::body::ReplayBody;
+use crate::body::{FromReplay, ReplayBody};
 use crate::call::{
     AdmittedRequest, CallMark, GrantHandles, GrantedRequest, PreparedRequest, RunningCall,
 };
@@ -64,6 +64,22 @@ where
         }
     };
     Box::pin(running.in_current_span())
+}
+
+/// A handler of the request that is put together again: its head with the mark of the call, and the
+/// bytes of its body.
+pub(crate) fn with_request<B: FromReplay, Fut>(
+    handler: impl FnOnce(Request<B>) -> Fut,
+) -> impl FnOnce(Box<request::Parts>, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut {
+    move |mut parts, mark, body, trailers| {
+        parts.extensions.insert::<CallMark>(mark);
+        #[cfg(feature = "axum")]
+        let length = body.len();
+        let request = Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
+        #[cfg(feature = "axum")]
+        let request = crate::axum::limit::lift_body_limit(request, length);
+        handler(request)
+    }
 }
 
 /// Runs a call to its end; `spawn` starts a task.

@@ -4,7 +4,10 @@
 //! A first pass calls the store once. Only a caller that finds the key busy continues with
 //! [`wait`](self::wait), where the callers of one identity share one wait.
 
-use std::future::poll_fn;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -31,7 +34,6 @@ mod in_place;
 mod shared_wait;
 mod wait;
 
-pub use in_place::{AcquireRest, Acquiring};
 pub(super) use shared_wait::SharedWaits;
 pub(super) use wait::watch;
 
@@ -78,6 +80,51 @@ impl IdempotencyEngine {
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         try_acquire(&self.0, ctx, true, self.0.store.owner()).await
+    }
+}
+
+/// What [`IdempotencyEngine::begin_acquire`] came to.
+#[must_use]
+pub enum Acquiring {
+    /// The acquire has ended, as that of
+    /// [`try_acquire_tracked`](IdempotencyEngine::try_acquire_tracked).
+    Done(Result<Acquisition>),
+    /// The store does not answer in place, or there is a holder to wait for.
+    Waiting(AcquireRest),
+}
+
+/// The rest of an acquire. It owns what it needs, on the heap, so that the future of a request that
+/// never waits has no room for it.
+pub type AcquireRest = Pin<Box<dyn Future<Output = Result<Acquisition>> + Send>>;
+
+impl fmt::Debug for Acquiring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(end) => f.debug_tuple("Done").field(end).finish(),
+            Self::Waiting(_) => f.debug_tuple("Waiting").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl IdempotencyEngine {
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), without a future as far as it gets
+    /// without waiting. The rest continues as the same owner: the store may have granted it a lease
+    /// already (ACQ-9).
+    ///
+    /// # Cancel safety
+    /// The rest is that of [`try_acquire`](Self::try_acquire).
+    #[doc(hidden)]
+    pub fn begin_acquire(&self, ctx: &IdempotencyContext) -> Acquiring {
+        let owner = if self.0.store.is_immediate() {
+            match in_place::try_acquire_in_place(&self.0, ctx) {
+                Ok(end) => return Acquiring::Done(end),
+                Err(owner) => owner,
+            }
+        } else {
+            self.0.store.owner()
+        };
+        let (engine, ctx) = (Arc::clone(&self.0), ctx.clone());
+        Acquiring::Waiting(Box::pin(async move { try_acquire(&engine, &ctx, true, owner).await }))
     }
 }
 
