@@ -18,7 +18,7 @@ pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};
 pub use fate::WithFate;
 pub use middleware::{Answering, Idempotency, IdempotencyService};
 
-/// An app is built anew for each worker, on its thread: what it is built from has to go there.
+/// actix builds an app for each worker, on the worker's thread, so this type has to be sent there.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<Idempotency>();

@@ -211,7 +211,8 @@ where
                 Some(request) => Ok(ServiceResponse::new(request, response)),
                 // The worker is shutting down, and dropped the call with its request.
                 None => {
-                    Err(InternalError::from_response("the worker is going down", response).into())
+                    Err(InternalError::from_response("the worker is shutting down", response)
+                        .into())
                 }
             }
         }))

@@ -284,7 +284,7 @@ impl<E: From<Rejected>> TakesRejected for E {}
          with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
 )]
 pub trait ProvidesEngine<E> {
-    /// A clone of the engine, so that the body may move what held it.
+    /// A clone of the engine, so that the body may move the value that contains it.
     fn engine(&self) -> E;
 }
 

@@ -51,7 +51,7 @@ impl Clock for SystemClock {
 pub struct ManualClock(Arc<Mutex<Instant>>);
 
 impl ManualClock {
-    /// A clock that starts at the current time and stands still.
+    /// A clock that starts at the current time and does not move by itself.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))

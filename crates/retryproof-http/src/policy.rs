@@ -189,7 +189,7 @@ impl Default for Policy {
 /// and a shared one would cost two atomic operations more.
 #[derive(Debug, Clone, Copy)]
 pub enum GuardPolicy {
-    /// That of an annotated handler.
+    /// The policy of an annotated handler.
     Endpoint(&'static Policy),
     /// That of a layer.
     Layer(Policy),

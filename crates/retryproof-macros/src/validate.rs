@@ -67,7 +67,7 @@ pub(crate) struct Keyed {
     pub(crate) fingerprint: Option<Expr>,
     pub(crate) codec: Option<Expr>,
     pub(crate) completion: Option<CompletionMode>,
-    /// Which errors leave the key to the lease.
+    /// Which errors hold the key until the lease runs out.
     pub(crate) hold_when: Option<Expr>,
     /// `None`: the method's `self` has it.
     pub(crate) engine: Option<Expr>,

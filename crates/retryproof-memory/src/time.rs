@@ -102,7 +102,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// 18 years, longer than any lease or ttl that the contract allows.
 pub(crate) const FAR: u64 = 1 << 59;
 
-/// The instant `duration` after `now`, or one that no process lives to see.
+/// The instant `duration` after `now`, or one 18 years ahead.
 #[inline]
 pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or_else(|| now + Duration::from_nanos(FAR))

@@ -43,7 +43,7 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Permission to block on it.
+    /// Permission to block on the runtime.
     fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -222,7 +222,7 @@ impl AsRef<Engine> for Engine {
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
-    /// The lease is the caller's, and beats.
+    /// The caller has the lease, and its heartbeat runs.
     Granted(HeldLease),
     /// The work is done; here is its result.
     Complete(StoredResult),
@@ -238,7 +238,7 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// The lease, for the work to look at.
+    /// The lease, to pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         self.held.lease()

@@ -41,7 +41,7 @@ pub(super) use wait::watch;
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
-    /// The lease is the caller's, and beats.
+    /// The caller has the lease, and its heartbeat runs.
     Granted(HeldLease),
     /// The work is done; here is its result, to be opened against the caller's fingerprint.
     Complete(StoredResult),
@@ -204,7 +204,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Sends an acquire and polls it once. A call that is answered there needs no timer, and a drop
-    /// could leave nothing behind.
+    /// leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
         let request = self.request(owner);

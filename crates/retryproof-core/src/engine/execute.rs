@@ -51,7 +51,7 @@ pub struct Call<C = JsonCodec, H = NoHook> {
     pub(super) options: Options<C, H>,
 }
 
-/// Awaits from a thread that is in no runtime: how the blocking forms of a call run.
+/// Awaits a future on a thread outside of every runtime; the blocking forms of a call use it.
 #[cfg(feature = "blocking")]
 pub(crate) trait BlockOn {
     fn block_on<F: Future>(&self, future: F) -> F::Output;

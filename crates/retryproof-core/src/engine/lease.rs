@@ -368,7 +368,7 @@ impl HeldLease {
         }
     }
 
-    /// The lease, for the work to look at.
+    /// The lease, to pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-/// The longest header line looked at, in bytes, white space and escapes included (HTTP-2).
+/// The longest header line, in bytes, including white space and escapes (HTTP-2).
 pub(crate) const MAX_RAW: usize = 1024;
 /// The longest key after decoding, in bytes (HTTP-2).
 pub(crate) const MAX_KEY: usize = 255;
@@ -17,7 +17,7 @@ pub(crate) const MAX_KEY: usize = 255;
 pub(crate) enum KeyError {
     /// More than one header line.
     Repeated,
-    /// Nothing, or nothing but white space.
+    /// Empty, or only white space.
     Empty,
     /// Over [`MAX_RAW`] bytes raw, or over [`MAX_KEY`] bytes decoded.
     TooLong,
@@ -66,7 +66,7 @@ fn parse_line(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     if key.len() > MAX_KEY {
         return Err(KeyError::TooLong);
     }
-    // The quoted form admits spaces; ID-3 refuses a key that is nothing else.
+    // The quoted form allows spaces; ID-3 refuses a key of spaces alone.
     if key.iter().all(|b| *b == b' ') {
         return Err(KeyError::Empty);
     }
@@ -82,7 +82,7 @@ fn trim(mut raw: &[u8]) -> &[u8] {
 }
 
 fn bare(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
-    // Without an early exit, so that it is done on many bytes at once.
+    // Without an early exit, so that the compiler vectorizes the loop.
     if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
@@ -96,7 +96,8 @@ fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     Ok(key)
 }
 
-/// Decodes up to the closing quote; gives the rest behind it. Copies only when there is an escape.
+/// Decodes up to the closing quote, and returns the rest after it. Copies only when there is an
+/// escape.
 fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded: Option<Vec<u8>> = None;
     let mut at = 0;
@@ -192,7 +193,7 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Steps over a Display String behind its `%"`: printable ASCII and lower-case percent escapes that
+/// Steps over a Display String after its `%"`: printable ASCII and lower-case percent escapes that
 /// are UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();

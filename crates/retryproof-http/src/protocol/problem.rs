@@ -136,8 +136,8 @@ impl fmt::Display for Code {
     }
 }
 
-/// One of the filter's own responses, as data. It never has a key, a body or a store's error text.
-/// [`to_json`](Self::to_json) renders it, and clients see for example:
+/// One of the filter's own responses, as data. It never contains a key, a body or a store's error
+/// text. [`to_json`](Self::to_json) renders it, and clients see for example:
 ///
 /// ```json
 /// {
@@ -175,7 +175,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with the status of its code, retryable or not as the code is.
+    /// A problem with the status of its code, and retryable if its code is.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,

@@ -111,9 +111,8 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
-        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver. The
-        // closure is never called: its type has the path of the place that it stands in, with the
-        // trait.
+        // ANN-4. A signature with `Self` is in an `impl`, even without a receiver. The closure is
+        // never called: the name of its type has the path around it, with the trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))
         }

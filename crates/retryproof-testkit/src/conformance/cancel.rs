@@ -58,7 +58,7 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
                     return;
                 }
                 Acquired::Busy { remaining, .. } => assert!(remaining <= short, "{remaining:?}"),
-                Acquired::Complete(_) => panic!("nobody completed"),
+                Acquired::Complete(_) => panic!("no caller completed"),
             }
             s.pass(short / 4).await;
             if !s.is_paused() {
@@ -79,7 +79,7 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
         };
         at_every_await(s, prepare, |caller, _| async move {
             is_busy(caller.peek().await);
-            // The next round meets the key of this one.
+            // Frees the key, because the next round uses the same one.
             assert_eq!(caller.release().await, FencedWrite::Applied);
         })
         .await;

@@ -59,7 +59,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
         match answer {
             Acquired::Granted(grant) => grants.push(grant.token),
             Acquired::Busy { token, .. } => seen.push(token),
-            Acquired::Complete(_) => panic!("nobody completed"),
+            Acquired::Complete(_) => panic!("no caller completed"),
         }
     }
     assert_eq!((grants.len(), seen.len()), (1, 99), "grants and busy answers");
@@ -98,7 +98,7 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"once");
 }
 
-/// A late completion and takeovers meet: either it counts and no takeover is granted, or one
+/// A late completion races with takeovers: either it counts and no takeover is granted, or one
 /// takeover is granted and it is lost.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
@@ -115,7 +115,7 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late beat and takeovers meet: either the lease is saved, or one takes over and the beat is
+/// A late beat races with takeovers: either the lease is saved, or one takes over and the beat is
 /// lost.
 pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     for round in 0..18 {
@@ -132,7 +132,7 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late release and acquires meet: one is granted, as a takeover exactly when the release came
+/// A late release races with acquires: one is granted, as a takeover exactly when the release came
 /// too late.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     for round in 0..18 {
@@ -177,7 +177,7 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
 }
 
-/// Callers that wait for each other on a few keys: each key is worked on once, and everybody reads
+/// Callers that wait for each other on a few keys: each key is worked on once, and every caller reads
 /// that result.
 pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -205,7 +205,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     for id in &ids {
         let mut results = read.iter().filter(|(of, _)| of == id).map(|(_, result)| result);
-        let first = results.next().expect("somebody read it");
+        let first = results.next().expect("a caller read it");
         assert!(results.all(|result| result == first), "different results under one key");
     }
 }

@@ -22,7 +22,7 @@ impl Order {
     }
 }
 
-/// Over releases, many of them within one tick of any clock.
+/// Tokens grow over releases, even many of them within one tick of any clock.
 pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -43,7 +43,7 @@ pub async fn acq_10_tokens_grow_over_takeovers(s: &Subject) {
     }
 }
 
-/// Over results that are past their ttl.
+/// Tokens grow over results that are past their ttl.
 pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -55,7 +55,7 @@ pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     }
 }
 
-/// Over a purge, after which nothing of the record is left.
+/// Tokens grow over a purge, after which nothing of the record is left.
 pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -70,7 +70,7 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     }
 }
 
-/// Over a lease that is renewed by its owner in between.
+/// Tokens grow over a lease that its owner renews in between.
 pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -102,7 +102,7 @@ pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
     assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
 }
 
-/// In the order in which the store granted, when many callers acquire and release at once.
+/// Tokens follow the order of the grants while many callers acquire and release at once.
 pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     let id = s.id("k");
     // A holder notes its token while it holds, so the notes are in the order of the grants.
@@ -127,10 +127,10 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     }
     let mut order = Order::default();
     notes.lock().iter().for_each(|token| order.next(*token));
-    assert!(order.0 > 0, "nobody was granted");
+    assert!(order.0 > 0, "no caller was granted a lease");
 }
 
-/// Over handles on the same data, as processes come and go.
+/// Tokens grow over several handles on the same data, as processes come and go.
 pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();

@@ -26,7 +26,7 @@ pub enum OnDrop {
     note = "give `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
 )]
 pub trait OnFenced<T> {
-    /// Called at most once, before the call is answered with the taker's result.
+    /// Called at most once, before the call gets the result of the owner that took over.
     fn fenced(self, value: T);
 }
 
