@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::store::Acquired;
 
-/// [`try_acquire`](super::try_acquire) of an immediate store, as far as it gets without waiting; else the owner to
-/// continue with.
+/// [`try_acquire`](super::try_acquire) of an immediate store, as far as it gets without waiting;
+/// else the owner to continue with.
 #[inline]
 pub(super) fn try_acquire_in_place(
     engine: &EngineState,
