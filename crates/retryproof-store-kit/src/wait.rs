@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 /// It subscribes, then reads, then sleeps, so no change between the read and the sleep is lost.
 ///
 /// - `until` is the end of the wait. With no time left, it reads once.
-/// - `poll` returns the pauses between reads. They begin anew when it returns other ones, for
-///   example because the server no longer sends notifications.
+/// - `poll` returns the pauses between reads. If it returns other pauses than before, for example
+///   because the server no longer sends notifications, they begin anew.
 /// - `remaining_lease` reads the record: `None` ends the wait; otherwise the next read comes after
 ///   that time at the latest. Return [`Duration::MAX`] to read at the pauses of `poll` only.
 ///

@@ -128,9 +128,9 @@ impl Executor {
                 .await?;
             let grant = result.rows.first().map(read_grant).transpose()?;
             return Ok(match grant {
-                // The row is that after the statement. Our own, in progress, was granted by GRANT
-                // in any case; by ENTER if the whole lease is left, else the row was there before
-                // and GRANT has to renew it (ACQ-9).
+                // The row as the statement left it. If it is in progress under this owner, GRANT
+                // has granted it, and so has ENTER if the whole lease is left. Otherwise the row
+                // was there before, and GRANT has to renew it (ACQ-9).
                 Some((
                     Record { owner, token, phase: RecordPhase::InProgress(left) },
                     took_over,
