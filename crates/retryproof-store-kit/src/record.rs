@@ -31,7 +31,6 @@ pub enum RecordPhase {
 
 impl Record {
     /// What a peek returns for this row, or for none.
-    #[must_use]
     pub fn peeked(found: Option<Self>) -> Peeked {
         match found {
             Some(Self { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
