@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The nouns of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
 //! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. They hold what one stage
-//! hands to the next; what happens to a call is in the stages.
+//! hands to the next. What happens to a call is in the stages, except that a key is parsed here, and
+//! that the handles of an endpoint's arguments are filled here.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses that the guard makes: problems and replays (HTTP-8, HTTP-11), and how other web
-//! frameworks get them in their own type.
+//! Responses that the guard makes: problems, replays, and what a granted call returns (HTTP-8,
+//! HTTP-11), and how other web frameworks get them in their own type.
 
 use std::error::Error as _;
 use std::sync::LazyLock;

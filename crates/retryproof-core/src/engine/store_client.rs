@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoreClient`]: the store as the engine sees it. Every call ends within a time limit, is
-//! counted by a circuit breaker and is named in its error (STO-5).
+//! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, and every
+//! error names its call (STO-5). The methods `*_call` set no time limit and count nothing: their
+//! callers do both.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tasks`]: tracked actions under `max-running`, ends of leases that continue in the background,
-//! and what `shutdown` waits for (RUN-5).
+//! [`Tasks`]: permits, which count tracked actions under `max-running`; ends of leases that continue
+//! in the background; and what `shutdown` waits for (RUN-5). The callers run the actions.
 
 use std::future::Future;
 use std::pin::Pin;

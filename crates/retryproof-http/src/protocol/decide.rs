@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table, as one pure function: what was found, and what the filter does.
+//! The decision table, as one pure function: which problem refuses a request. A granted request and
+//! a replay never enter it.
 //!
 //! | found | decision | rule |
 //! |---|---|---|

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReleaseIfGranted`]: what a dropped acquire leaves to the runtime (ACQ-8, ACQ-9, ACQ-11).
+//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that was not answered at its first
+//! poll, and leaves its release to the runtime if it is dropped (ACQ-8, ACQ-9, ACQ-11).
 
 use std::sync::Arc;
 use std::time::Duration;
