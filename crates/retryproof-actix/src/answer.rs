@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses between actix and the guard. The head of a handler's response goes to the connection
-//! unchanged, because it has more than fields (an upgrade, a reason). A response that the guard puts
-//! in its place gets a new head.
+//! Converts responses between actix and the guard. The head of a handler's response is sent
+//! unchanged, because it holds more than header fields (an upgrade, a reason phrase). If the guard
+//! replaces the response, the new response gets a new head.
 
 use std::cell::Cell;
 
@@ -26,12 +26,12 @@ use crate::head::{COMMON, REPLAYED, actix_headers, headers};
 pub(crate) struct KeptHead {
     head: Cell<Option<HttpResponse<()>>>,
     lines: Cell<usize>,
-    /// It has no body, not even an empty one.
+    /// Whether the response has no body at all, not even an empty one.
     bodiless: Cell<bool>,
 }
 
 impl KeptHead {
-    /// The handler's response, for the guard.
+    /// Converts the handler's response for the guard, and keeps its head.
     pub(crate) fn split<B: MessageBody>(
         &self,
         response: HttpResponse<B>,
@@ -56,7 +56,7 @@ impl KeptHead {
         response
     }
 
-    /// The guard's response, for the connection.
+    /// Converts the guard's response for the connection.
     pub(crate) fn join<B>(
         &self,
         HandlerResponse { response, is_handlers, recorded }: HandlerResponse<HandlerBody<B>>,
@@ -74,7 +74,7 @@ impl KeptHead {
             return with_new_head(parts.status, &parts.headers, body);
         };
         if self.lines.get() != parts.headers.len() {
-            // The guard removed a replay mark, or framing fields that do not fit.
+            // The guard removed a replay mark, or framing fields that do not match the body.
             head.headers_mut().clear();
             actix_headers(&parts.headers, head.headers_mut());
         }
@@ -91,21 +91,21 @@ impl KeptHead {
     }
 }
 
-/// Removes the fate of a response, and what was recorded of an inner call: both belong to the call
-/// whose handler set them (HTTP-7).
+/// Removes a response's fate and the `Recorded` of an inner call. Both belong to the call whose
+/// handler set them (HTTP-7).
 pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
     extensions.remove()
 }
 
-/// A response without a run.
+/// A response that is sent without running the handler.
 pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 
 /// A replay while its record is read.
 struct Replaying {
     response: HttpResponse<()>,
-    /// The length of a body that a HEAD response does not have.
+    /// The length that a HEAD response declares although it has no body.
     length: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl FrameworkResponse for ActixResponse {
                 Ok(code) => COMMON.get(code)?.clone(),
                 Err(name) => ActixName::from_bytes(name.as_bytes()).ok()?,
             };
-            // A replay has its own.
+            // A replay gets its own `Cache-Control`.
             if name == CACHE_CONTROL {
                 return Some(());
             }
@@ -170,11 +170,11 @@ fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) ->
         response.headers_mut().remove(actix_web::http::header::TRAILER);
     }
     if fields.get(CONNECTION).is_some_and(|value| value == "close") {
-        // actix makes this field from the connection type.
+        // actix sets this field from the connection type.
         response.headers_mut().remove(actix_web::http::header::CONNECTION);
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    // The length of a body that a HEAD response does not have.
+    // The length that a HEAD response declares although it has no body.
     let length = response
         .headers()
         .get(CONTENT_LENGTH)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies between actix and the guard: a request's payload, its buffered bytes, and a response's
-//! body in both directions.
+//! Converts bodies between actix and the guard: a request's payload, its buffered bytes, and a
+//! response's body in both directions.
 
 use std::cell::RefCell;
 use std::error::Error as StdError;
@@ -45,14 +45,14 @@ impl Body for PayloadBody {
     }
 }
 
-/// The bytes of a payload that is handed out before the grant (ANN-6).
+/// The bytes of a payload that is passed to extractors before the grant (ANN-6).
 #[derive(Default)]
 pub(crate) struct PayloadCell(RefCell<PayloadState>);
 
 #[derive(Default)]
 struct PayloadState {
     data: Option<Bytes>,
-    /// The reader that was polled too early.
+    /// Wakes a reader that polled before the bytes were available.
     reader: Option<Waker>,
 }
 
@@ -66,7 +66,8 @@ impl PayloadCell {
     }
 }
 
-/// The payload of arguments that are extracted before the grant. It yields its bytes after the grant.
+/// The payload for arguments that are extracted before the grant. It yields its bytes after the
+/// grant.
 pub(crate) struct DeferredPayload<D>(pub(crate) Rc<D>);
 
 impl<D: AsRef<PayloadCell> + 'static> DeferredPayload<D> {
@@ -92,7 +93,7 @@ impl<D: AsRef<PayloadCell>> Stream for DeferredPayload<D> {
 }
 
 pin_project! {
-    /// The body of a handler's response, for the guard.
+    /// The body of a handler's response, in the form that the guard reads.
     pub(crate) struct HandlerBody<B> {
         #[pin]
         body: B,
@@ -126,7 +127,7 @@ impl<B: MessageBody> Body for HandlerBody<B> {
 }
 
 pin_project! {
-    /// A response body that is not whole yet, for the connection.
+    /// A response body that is still being streamed, in the form that actix sends.
     pub(crate) struct ActixBody<B> {
         #[pin]
         body: GuardedBody<HandlerBody<B>>,
@@ -166,7 +167,7 @@ impl<B: MessageBody> MessageBody for ActixBody<B> {
     }
 }
 
-/// The body of a HEAD response: no bytes, but the length of those that a GET would have.
+/// The body of a HEAD response: no bytes, only the length that the body of a GET would have.
 pub(crate) struct LengthAlone(pub(crate) u64);
 
 impl MessageBody for LengthAlone {

@@ -15,7 +15,7 @@ thread_local! {
     static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
-/// Restores the previous request when it is dropped, also after a panic: actix reuses requests.
+/// Restores the previous request on drop, even after a panic, because actix reuses requests.
 struct RestoreRequest(Option<HttpRequest>);
 
 impl Drop for RestoreRequest {
@@ -24,7 +24,7 @@ impl Drop for RestoreRequest {
     }
 }
 
-/// Runs a hook that can read the request of actix.
+/// Runs a hook that can read actix's request.
 pub(crate) fn with_request(
     request: &HttpRequest,
     hook: impl FnOnce() -> CallerFuture,
@@ -52,19 +52,19 @@ pub(crate) fn with_request(
 ///     .build()?;
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
-/// A hook that takes `&http::request::Parts` works too, in every framework; it gets method, target
-/// and fields. Outside of actix this hook refuses every request with 500, because it cannot know the
-/// caller.
+/// A hook that takes `&http::request::Parts` works in every framework; it gets the method, target
+/// and header fields. Outside actix, this hook refuses every request with 500, because it cannot
+/// determine the caller.
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
     move |_| current_request().map_or_else(no_request, |request| hook(&request).into_caller())
 }
 
-/// As [`caller`](fn@caller), for
-/// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). The hook
-/// copies what it needs of the request before its first wait: actix's request stays on its thread,
-/// and the future of a hook may move to another one.
+/// Like [`caller`](fn@caller), for
+/// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). The hook must
+/// copy what it needs from the request before its first `await`: actix's request stays on its
+/// thread, but the hook's future may move to another.
 ///
 /// ```
 /// use actix_web::HttpRequest;
@@ -102,7 +102,10 @@ fn current_request() -> Option<HttpRequest> {
 }
 
 fn no_request() -> Caller {
-    tracing::error!("a caller hook of actix was called for a request that is not actix's");
+    tracing::error!(
+        "actix's caller hook was called outside actix-web, so the request is refused; use a hook \
+         that takes `&Parts`"
+    );
     let mut response = http::Response::new("the caller is not known");
     *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
     Caller::refuse(response)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an annotated handler runs through (ANN-3, ANN-6).
+//! Runs an annotated handler under the guard (ANN-3, ANN-6).
 //!
-//! `#[idempotent(http)]` makes a handler a tuple struct around the filter, which implements actix's
-//! `Handler`: `.to(pay(filter))` mounts it guarded, and nothing mounts it otherwise. It takes the
-//! whole request from actix, and extracts the function's arguments itself.
+//! `#[idempotent(http)]` turns a handler into a tuple struct that holds the filter and implements
+//! actix's `Handler`: `.to(pay(filter))` mounts it guarded, and it cannot be mounted unguarded. The
+//! struct takes the whole request from actix, and extracts the function's arguments itself.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ pub struct EndpointRequest {
     payload: HiddenPayload,
 }
 
-/// A payload. `Debug` shows nothing of it (ID-4).
+/// A payload whose `Debug` output shows none of its bytes (ID-4).
 struct HiddenPayload(Payload);
 
 impl std::fmt::Debug for HiddenPayload {
@@ -56,20 +56,20 @@ impl FromRequest for EndpointRequest {
     }
 }
 
-/// An argument: extracted before the grant, or after the grant if it took the body.
+/// An argument. It is extracted before the grant, or after it if its extractor took the body.
 ///
-/// actix lends an extractor the payload for one call, so an extractor that reads the body has taken
-/// it when the call returns, whatever its position among the arguments.
+/// actix lends an extractor the payload for one call. An extractor that reads the body has
+/// therefore taken it when that call returns, whatever the argument's position.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
     Later(T::Future),
-    /// An extractor of actix for the body alone: it does not run before the grant, as in axum.
+    /// One of actix's extractors for the raw body. As in axum, it does not run before the grant.
     Untouched,
 }
 
-/// Whether an argument is one of actix's extractors for the raw body. A replay does not need it, and
-/// its extraction costs a buffer.
+/// Whether an argument is one of actix's extractors for the raw body. A replay does not need such
+/// an argument, and extracting it costs a buffer.
 fn is_body_alone<T: 'static>() -> bool {
     [TypeId::of::<Bytes>(), TypeId::of::<String>()].contains(&TypeId::of::<T>())
 }
@@ -106,15 +106,15 @@ fn rejected(error: impl Into<actix_web::Error>) -> HttpResponse {
 /// The arguments of a handler: a tuple of up to 16 extractors.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what an endpoint takes",
-    label = "every argument of an endpoint is an extractor of actix",
-    note = "an argument implements `FromRequest`, and there are at most 16"
+    label = "every argument of an endpoint is an actix extractor",
+    note = "every argument implements `FromRequest`, and an endpoint has at most 16 arguments"
 )]
 pub trait Arguments: Sized + 'static {
-    /// The arguments between the two steps.
+    /// The arguments after `early` and before `late`.
     #[doc(hidden)]
     type Early: 'static;
 
-    /// Extracts all that does not read the body; an `Err` is the rejection.
+    /// Runs the extractors that do not read the body; an `Err` is the rejection.
     #[doc(hidden)]
     fn early(
         request: &HttpRequest,
@@ -125,7 +125,7 @@ pub trait Arguments: Sized + 'static {
     #[doc(hidden)]
     fn untouched() -> Option<Self::Early>;
 
-    /// Extracts the rest; an `Err` is the rejection.
+    /// Runs the remaining extractors; an `Err` is the rejection.
     #[doc(hidden)]
     fn late(
         early: Self::Early,
@@ -137,8 +137,8 @@ pub trait Arguments: Sized + 'static {
 macro_rules! arguments {
     ($($name:ident)*) => {
         #[diagnostic::do_not_recommend]
-        #[allow(non_snake_case, reason = "the names of types stand for those of arguments")]
-        #[allow(unused_variables, reason = "no arguments, no request")]
+        #[allow(non_snake_case, reason = "each argument is named after its type")]
+        #[allow(unused_variables, reason = "without arguments, the request is not used")]
         impl<$($name: FromRequest + 'static),*> Arguments for ($($name,)*) {
             type Early = ($(Argument<$name>,)*);
 
@@ -184,11 +184,11 @@ arguments! { A B C D E F G H I J K L M N O P }
 /// Runs an annotated handler under the guard. The attribute expands to a call of this.
 ///
 /// # Cancel safety
-/// If the future is dropped before the grant, nothing ran. If it is dropped later, the handler goes
-/// on in its own task (HTTP-12).
+/// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler
+/// continues in its own task (HTTP-12).
 ///
 /// # Panics
-/// A panic of the handler resumes here, after its lease was released.
+/// If the handler panics, the panic resumes here after the lease is released.
 pub fn run_endpoint<Args, Run, Fut, R>(
     filter: &IdempotencyFilter,
     policy: &'static Policy,
@@ -237,7 +237,8 @@ where
     }
 }
 
-/// Extracts the arguments, then goes on. `then` keeps the future small: the stages share its room.
+/// Extracts the arguments, then acquires the key and runs the handler. `then` keeps the future
+/// small, because its two stages use the same space.
 fn guarded<Args, Run, Fut, R>(
     admitted: AdmittedRequest,
     head: ActixHead,
@@ -341,7 +342,7 @@ where
     then(running, move |Ok(response)| ready(kept.join(response)))
 }
 
-/// What a call shares with its extractors before the grant.
+/// The state that a call shares with its extractors before the grant.
 pub(crate) struct ExtractionContext {
     pub(crate) pre_grant: PreGrant,
     /// The address of the request's head, which identifies the request.
@@ -350,12 +351,12 @@ pub(crate) struct ExtractionContext {
 }
 
 thread_local! {
-    /// The call whose arguments are being extracted. The request's extensions have no mark before
-    /// the grant.
+    /// The context of the call whose arguments are being extracted. Until the grant, the request's
+    /// extensions have no mark to find the call by.
     static EXTRACTING: RefCell<Option<Rc<ExtractionContext>>> = const { RefCell::new(None) };
 }
 
-/// Restores the outer context when it is dropped, also after a panic of an extractor.
+/// Restores the outer context on drop, even if an extractor panics.
 struct RestoreContext(Option<Rc<ExtractionContext>>);
 
 impl Drop for RestoreContext {
@@ -365,7 +366,7 @@ impl Drop for RestoreContext {
 }
 
 impl ExtractionContext {
-    /// Runs `extract`, whose extractors can get the context by [`of`](Self::of).
+    /// Runs `extract`, whose extractors can get the context with [`of`](Self::of).
     fn while_extracting<T>(self: &Rc<Self>, extract: impl FnOnce() -> T) -> T {
         let _outer = RestoreContext(EXTRACTING.replace(Some(Rc::clone(self))));
         extract()

@@ -31,18 +31,18 @@ impl Guarded {
     }
 }
 
-/// Why an extractor found no guarded request, or no transaction. As a response: 500, because it is a
-/// bug of the application.
+/// Why an extractor found no guarded request or no transaction. The response is a 500, because this
+/// is a bug in the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {
-    /// The request has no key, or its route is not guarded. Where keys are optional, take the
+    /// The request has no key, or its route is not guarded. If keys are optional, declare the
     /// argument as an `Option`.
     Unguarded,
-    /// The app's data has no `JoinedEngine` for transactions of this type:
+    /// The app's data has no `JoinedEngine` for transactions of this type. Add one with
     /// `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
-    /// Another argument has a transaction of another type, and one response cannot end both.
+    /// Two arguments have transactions of different types, and one response cannot end both.
     AnotherTx,
 }
 
@@ -51,15 +51,15 @@ impl fmt::Display for NotGuarded {
         f.write_str(match self {
             Self::Unguarded => {
                 "the request is not guarded: it has no key, or the route has neither \
-                 `#[idempotent(http)]` nor the middleware; take the argument as an `Option` \
-                 where keys are optional"
+                 `#[idempotent(http)]` nor the middleware; if keys are optional, declare the \
+                 argument as an `Option`"
             }
             Self::NoJoinedEngine => {
-                "the app's data has no `JoinedEngine` for this transaction: \
+                "the app's data has no `JoinedEngine` for this transaction; add one with \
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "a guarded request has one transaction; two arguments have different types"
+                "a request has one transaction, but two arguments have different types of it"
             }
         })
     }
@@ -78,7 +78,7 @@ impl ResponseError for NotGuarded {
     }
 }
 
-/// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).
+/// The client's key in a guarded handler: `key: IdempotencyKey`. `Debug` shows its length (ID-4).
 #[derive(Clone)]
 pub struct IdempotencyKey(String);
 
@@ -113,13 +113,13 @@ impl FromRequest for IdempotencyKey {
 /// `lease.attempt()`, ….
 ///
 /// # Panics
-/// Dereferenced before the lease was granted. The extractors of an annotated endpoint run before
-/// that, so a custom extractor must not use it; a handler always may.
+/// If it is dereferenced before the lease is granted. The extractors of an annotated endpoint run
+/// before the grant, so a custom extractor must not dereference it; a handler always may.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease; `None` before it was granted, so never in a handler.
+    /// The lease, or `None` before the grant. In a handler it is never `None`.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()
@@ -130,7 +130,7 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect("a handler runs after its lease was granted; an extractor before")
+        self.get().expect("a lease should be dereferenced only after its grant: in a handler")
     }
 }
 
@@ -153,20 +153,20 @@ impl FromRequest for Lease {
     }
 }
 
-/// The transaction of a guarded handler: what is written in it commits with the record of the
+/// The transaction of a guarded handler. Its writes commit together with the record of the
 /// handler's response, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
 ///
-/// It needs a `web::Data<JoinedEngine<T>>` in the app's data. It is a handle: extracting it opens
-/// nothing (ANN-6).
+/// It needs a `web::Data<JoinedEngine<T>>` in the app's data. Extracting it opens no transaction
+/// (ANN-6).
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// The transaction, opened by the first call. Other calls wait while the result is
-    /// alive.
+    /// Returns the transaction, which the first call opens. Other calls wait until the returned
+    /// value is dropped.
     ///
     /// # Errors
-    /// [`TxError`], which is a response too: use `tx.begin().await?` in a handler whose error type
-    /// can be made from it.
+    /// [`TxError`], which is also a response: use `tx.begin().await?` in a handler whose error type
+    /// can be converted from it.
     ///
     /// # Cancel safety
     /// If the future is dropped, no transaction stays open.
@@ -208,8 +208,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. As a response: 503 if the database opened none; it is not stored,
-/// and the key is free.
+/// Why there is no transaction. The response is a 503 if the database could not open one; it is not
+/// stored, and the key becomes free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 

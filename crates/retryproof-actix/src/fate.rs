@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WithFate`]: marks a response of actix (HTTP-7).
+//! [`WithFate`]: marks an actix response with its fate (HTTP-7).
 
 use actix_web::HttpResponse;
 use retryproof_http::AnswerFate;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heads between actix (`http` 0.2) and the guard (`http` 1): what is converted, and when.
+//! Converts heads between actix (`http` 0.2) and the guard (`http` 1).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -24,11 +24,11 @@ use crate::caller;
 static KEY: ActixName = ActixName::from_static("idempotency-key");
 pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
 
-/// The common names by code: a replay clones them, and parses no name.
+/// The common header names by their code. A replay clones these names instead of parsing its own.
 pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
-/// The name of the key header in actix's type. Nothing is allocated for the default name.
+/// The name of the key header as actix's type. The default name allocates nothing.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     let name = key_header(filter).as_str();
     if name == KEY.as_str() {
@@ -38,7 +38,7 @@ pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
 }
 
-/// The head of a request of actix. Each part is converted when the guard reads it.
+/// The head of an actix request. Each part is converted when the guard reads it.
 pub(crate) struct ActixHead {
     pub(crate) request: HttpRequest,
     method: OnceCell<Method>,
@@ -62,7 +62,7 @@ impl ActixHead {
         })
     }
 
-    /// As [`length`](Self::length), or 0.
+    /// Like [`length`](Self::length), but 0 if the head declares no length.
     pub(crate) fn declared_length(&self) -> u64 {
         self.length().unwrap_or(0) as u64
     }
@@ -102,8 +102,8 @@ impl RequestHead for ActixHead {
     }
 
     fn is_unmatched(&self) -> bool {
-        // At a resource nothing of the path is left. Only a guard around a scope or an app has to
-        // look for one.
+        // A guard around a resource sees the whole path matched. Only a guard around a scope or an
+        // app has to search for a resource.
         !self.request.match_info().unprocessed().is_empty()
             && !self.request.resource_map().has_resource(self.request.path())
     }
@@ -129,7 +129,8 @@ fn version(version: ActixVersion) -> Version {
     }
 }
 
-/// actix's map does not keep the order of fields. The lines of one field keep theirs.
+/// Converts actix's header map. actix keeps the order of the lines of one field, but not the order
+/// of different fields.
 pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     let mut to = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
@@ -143,7 +144,7 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// Fields in actix's types. Nothing is allocated for those of every replay.
+/// Adds fields to actix's header map. The fields that every replay has allocate nothing.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     to.reserve(from.keys_len());
     for (name, value) in from {
@@ -162,8 +163,8 @@ pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     }
 }
 
-/// A pattern of actix's router in the syntax that default scopes are made of (HTTP-16): `{id:\d+}`
-/// is `{id}`, and what matches the rest of a path, `{tail:.*}` and `{tail}*`, is `{*tail}`.
+/// Converts an actix route pattern to the syntax of default scopes (HTTP-16): `{id:\d+}` becomes
+/// `{id}`, and `{tail:.*}` and `{tail}*`, which match the rest of a path, become `{*tail}`.
 fn template(pattern: &str) -> String {
     let mut template = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -183,8 +184,8 @@ fn template(pattern: &str) -> String {
     template
 }
 
-/// The position of the brace that closes the first one of `text`; a regular expression in between
-/// may contain braces.
+/// The position of the brace that closes the first brace of `text`. A regular expression between
+/// the two may itself contain braces.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     text.char_indices().find_map(|(at, c)| {

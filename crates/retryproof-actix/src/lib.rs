@@ -18,7 +18,7 @@ pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};
 pub use fate::WithFate;
 pub use middleware::{Answering, Idempotency, IdempotencyService};
 
-/// actix builds an app for each worker, on the worker's thread, so this type has to be sent there.
+/// actix builds an app for each worker on that worker's thread, so the middleware must be `Send`.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<Idempotency>();

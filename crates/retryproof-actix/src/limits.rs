@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raises actix's limits on bodies to the guard's: behind the middleware their 413 would be stored
-//! (HTTP-4).
+//! Raises actix's body limits to the guard's. Inside the middleware, a 413 caused by actix's limits
+//! would be stored (HTTP-4).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ const PAYLOAD: usize = 256 << 10;
 const JSON: usize = 2 << 20;
 const FORM: usize = 16 << 10;
 
-/// One container for each kind, so that a limit of the app replaces only its own kind.
+/// One container for each kind of limit, so that a limit set by the app replaces only its own kind.
 pub(crate) struct Limits {
     payload: Rc<Extensions>,
     json: Rc<Extensions>,
@@ -36,7 +36,7 @@ impl Limits {
         }
     }
 
-    /// As [`lift`](Self::lift), of a request without its payload.
+    /// Like [`lift`](Self::lift), but takes a request without its payload.
     pub(crate) fn lifted(&self, request: HttpRequest, length: usize) -> HttpRequest {
         if length <= FORM {
             return request;
@@ -46,22 +46,24 @@ impl Limits {
         request.into_parts().0
     }
 
-    /// Raises the limits for a body of this length, if it is over actix's defaults. Adding data to a
-    /// request needs its only handle; if a middleware outside keeps another one, the limits stay.
+    /// Raises the limits if a body of this length exceeds actix's defaults. Adding data to a
+    /// request needs its only handle: if an outer middleware keeps another one, the limits stay
+    /// unchanged.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;
             }
-            // It panics if there is another handle, before it changes anything. There is no other way
-            // to find out.
+            // If there is another handle, `add_data_container` panics before it changes anything.
+            // There is no other way to find out.
             let added =
                 catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!(
-                        "a middleware outside keeps the request; actix's limits on bodies stay (logged once)"
+                        "an outer middleware keeps the request, so actix's body limits stay \
+                         unchanged (logged once)"
                     );
                 });
             }
@@ -78,7 +80,8 @@ impl Limits {
     }
 }
 
-/// Whether the request has the type of a form. `web::Form` refuses any other, whatever its length.
+/// Whether the request's content type is a form. `web::Form` refuses every other type at any
+/// length.
 fn is_form(request: &ServiceRequest) -> bool {
     request.content_type().eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

@@ -27,24 +27,24 @@ use crate::head::{ActixHead, key_name};
 use crate::limits::Limits;
 use crate::then::then;
 
-/// Guards what it wraps under one policy:
+/// Guards the wrapped service under one policy:
 /// `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
 ///
-/// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every
-/// resource of it. GET, HEAD, OPTIONS and TRACE pass unguarded, and so do requests that no resource
-/// matches, unless [`Policy::methods`] and [`Policy::with_unmatched`] are set; a 405 of actix's
-/// router is not stored (HTTP-1). The responses of everything inside are recorded: see [the order of
-/// middleware](crate#the-order-of-middleware). The extractors of a handler are inside, so their
-/// rejections are stored; those of an annotated handler are not.
+/// Wrap the resource whose handlers you want to guard. Wrapping a scope or an app guards every
+/// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, and so do requests that match no
+/// resource, unless [`Policy::methods`] and [`Policy::with_unmatched`] are set; a 405 from actix's
+/// router is not stored (HTTP-1). The responses of everything inside the middleware are recorded:
+/// see [the order of middleware](crate#the-order-of-middleware). A handler's extractors are inside,
+/// so their rejections are stored, unless the handler is annotated.
 ///
-/// The bodies that it hands on have passed the filter's limit, so it raises actix's smaller defaults
-/// for `web::Bytes`, `String`, `web::Json` and `web::Form` to their length, unless the app has set
-/// its own.
+/// The guard has already checked the body against the filter's limit. It therefore raises actix's
+/// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,
+/// unless the app sets its own.
 ///
-/// It cannot raise them, and logs one warning, if a middleware outside keeps a clone of the
-/// `HttpRequest`. actix adds data to a request through its only handle, and panics otherwise. The
-/// panic is caught, but the panic hook prints it, and a program whose panics abort ends. Set the
-/// limits yourself in that case (`.app_data(web::PayloadConfig::new(..))`).
+/// If an outer middleware keeps a clone of the `HttpRequest`, the guard cannot raise the limits,
+/// and logs one warning. actix panics if data is added to a request that has a second handle. The
+/// panic is caught, but the panic hook prints it, and a program built with `panic = "abort"` ends.
+/// Set the limits yourself in that case (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
@@ -52,7 +52,7 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// The guard of one resource.
+    /// Creates a guard with this policy.
     #[must_use]
     pub fn new(filter: &IdempotencyFilter, policy: Policy) -> Self {
         Self { filter: filter.clone(), policy }
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// A guarded service of one worker.
+/// A guarded service in one actix worker.
 pub struct IdempotencyService<S> {
     service: Rc<S>,
     filter: IdempotencyFilter,
@@ -132,13 +132,13 @@ where
             }
             AdmitOutcome::Admitted(admitted) => {
                 let known = head.length();
-                // Before the grant, if the length is known.
+                // If the length is known, the limits are raised before the grant.
                 if let Some(length) = known {
                     head.request = self.limits.lifted(head.request, length);
                 }
                 let body = PayloadBody { payload, declared: head.declared_length() };
                 let service = Rc::clone(&self.service);
-                // Otherwise lifted when the body was read.
+                // If the length is unknown, the limits are raised after the body is read.
                 let limits = known.is_none().then(|| Rc::clone(&self.limits));
                 Answering::Guarded {
                     future: Box::pin(guarded(admitted, head, body, service, limits)),
@@ -148,15 +148,15 @@ where
     }
 }
 
-/// The request and the head of the response, on their way back from the service. actix has one owner
-/// of a request at a time: the guard before the grant, then the service, then the guard again.
+/// The request and the response head that the service returned. In actix, a request has one owner
+/// at a time: the guard before the grant, then the service, then the guard again.
 #[derive(Default)]
 struct ReturnedRequest {
     request: Cell<Option<HttpRequest>>,
     kept: KeptHead,
 }
 
-/// Acquires, then runs.
+/// Acquires the key, then runs the service.
 async fn guarded<S, B>(
     admitted: AdmittedRequest,
     mut head: ActixHead,
@@ -209,7 +209,7 @@ where
             let response = returned.kept.join(response);
             match returned.request.take() {
                 Some(request) => Ok(ServiceResponse::new(request, response)),
-                // The worker is shutting down, and dropped the call with its request.
+                // The worker is shutting down, and has dropped the call together with its request.
                 None => {
                     Err(InternalError::from_response("the worker is shutting down", response)
                         .into())
@@ -222,8 +222,8 @@ where
 pin_project! {
     /// The future of [`IdempotencyService`]. Only a guarded request is boxed.
     ///
-    /// If it is dropped before the grant, nothing ran. If it is dropped later, the handler goes on in
-    /// its own task (HTTP-12).
+    /// If the future is dropped before the grant, nothing has run. If it is dropped later, the
+    /// handler continues in its own task (HTTP-12).
     #[project = AnsweringProjection]
     pub enum Answering<F> {
         #[doc(hidden)]
@@ -259,7 +259,7 @@ where
             }
             AnsweringProjection::Answered { response } => match response.take() {
                 Some(response) => Ok(response.map_into_right_body()),
-                // Polled again after its answer.
+                // The future was polled again after it had returned the response.
                 None => return Poll::Pending,
             },
             AnsweringProjection::Guarded { future } => {

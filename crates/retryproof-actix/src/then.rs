@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Futures in sequence and in choice that share their room. In an `async` block the first would
-//! keep its own while the second runs, and the action's task, which is moved into place several
-//! times, would be twice as large.
+//! Runs two futures in sequence, or one of two, in the same space. In an `async` block, the first
+//! future would keep its space while the second runs. The task of the action, which is moved
+//! several times before it runs, would then be twice as large.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ pin_project! {
     }
 }
 
-/// Awaits `first`, then what `next` makes of its output.
+/// Awaits `first`, then the future that `next` creates from its output.
 pub(crate) fn then<A, B, F>(first: A, next: F) -> Then<A, B, F>
 where
     A: Future,
@@ -42,7 +42,7 @@ where
                 ThenProjection::Second { future } => return future.poll(cx),
                 ThenProjection::First { future, next } => {
                     let output = ready!(future.poll(cx));
-                    // It is there: the first future is replaced as soon as it has ended.
+                    // `next` is present, because the first future is replaced as soon as it ends.
                     match next.take() {
                         Some(next) => next(output),
                         None => return Poll::Pending,
@@ -55,7 +55,8 @@ where
 }
 
 pin_project! {
-    /// A future of the usual way, or one of the rare ways, which may cost an allocation.
+    /// The future of the usual path, stored inline, or of a rare path, which may cost an
+    /// allocation.
     #[project = EitherProjection]
     pub(crate) enum Either<A, B> {
         Usual { #[pin] future: A },
@@ -64,12 +65,12 @@ pin_project! {
 }
 
 impl<A, B> Either<A, B> {
-    /// The usual way.
+    /// Wraps the future of the usual path.
     pub(crate) fn usual(future: A) -> Self {
         Self::Usual { future }
     }
 
-    /// A rare way.
+    /// Boxes the future of a rare path.
     pub(crate) fn rare(future: B) -> Self {
         Self::Rare { future: Box::pin(future) }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collects the body of an answer, so that a connection cut in the middle of it is a failed attempt
-//! and not an error for the caller.
+//! Collects an answer's body, so that a connection cut in the middle of the body counts as a failed
+//! attempt and is not an error for the caller.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use reqwest::{Body, Response, ResponseBuilderExt as _};
 
 use crate::problem::{self, Problem};
 
-/// A body: first the collected part, then the rest that still arrives.
+/// A body: first the collected part, then the rest as it arrives.
 struct HeldBody {
     data: Bytes,
     trailers: Option<HeaderMap>,
@@ -55,12 +55,12 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt lasts until this answer's body has arrived. Bodies that no server could
+/// Whether the attempt waits until this answer's body has arrived. Bodies that no server could
 /// replay stay streams.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");
-    // The header's length: a decompressed body may be longer, and `hold` counts its bytes.
+    // This is the header's length. A decompressed body may be longer, so `hold` counts its bytes.
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared: Option<u64> = declared.and_then(|value| value.parse().ok());
     let is_large = declared.is_some_and(|length| length > limit as u64);
@@ -94,7 +94,7 @@ pub(crate) async fn hold(
     let data = data.freeze();
     let is_problem = rest.is_none() && problem::is_problem(&head.headers);
     let problem = is_problem.then(|| problem::read(&data));
-    // The only way to restore the URL of a response.
+    // There is no other way to restore the URL of a response.
     if let Ok(named) = http::Response::builder().url(url).body(()) {
         head.extensions.extend(named.into_parts().0.extensions);
     }

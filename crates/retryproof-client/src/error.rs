@@ -18,9 +18,9 @@ pub enum ErrorKind {
     KeyMissing,
     /// The body is a stream, which cannot be sent twice. Nothing was sent.
     BodyNotReplayable,
-    /// The operating system had no random bits for a key. Nothing was sent.
+    /// The operating system provided no random bits for a key. Nothing was sent.
     NoRandom,
-    /// Attempts or time ran out, and the last attempt had no answer. **The request may have been
+    /// Attempts or time ran out, and the last attempt got no answer. **The request may have been
     /// carried out.** To find out, call again with the same [`key`](CallError::key).
     GaveUp,
 }
@@ -32,7 +32,7 @@ impl ErrorKind {
             Self::InvalidKey => "invalid idempotency key",
             Self::KeyMissing => "no idempotency key was given for a call that needs one",
             Self::BodyNotReplayable => "the body is a stream and cannot be sent twice",
-            Self::NoRandom => "no idempotency key could be drawn",
+            Self::NoRandom => "no idempotency key could be generated",
             Self::GaveUp => "no answer",
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key of a logical call, drawn once or chosen by the caller, and its form in a header
+//! The key of a logical call, generated once or chosen by the caller, and its form in a header
 //! (HTTP-2).
 
 use std::fmt;
@@ -15,10 +15,10 @@ const MAX: usize = 255;
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// Draws a key of 128 random bits from the operating system, as 32 hex digits.
+    /// Generates a key from 128 random bits of the operating system, as 32 hex digits.
     ///
     /// # Errors
-    /// If the operating system has no random bits.
+    /// If the operating system provides no random bits.
     pub fn random() -> Result<Self, NoRandom> {
         let mut bits = [0; 16];
         getrandom::fill(&mut bits).map_err(NoRandom)?;
@@ -50,9 +50,9 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// Bare if every server accepts that form and `quoted` is false, otherwise as an RFC 9651
-    /// String. The value is marked sensitive: `Debug` of a request hides it, and HTTP/2 keeps it
-    /// out of its tables.
+    /// The header's value: the bare key if every server accepts that form and `quoted` is false,
+    /// otherwise an RFC 9651 String. The value is marked sensitive: `Debug` of a request hides it,
+    /// and HTTP/2 keeps it out of its tables.
     pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
         let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {
@@ -84,7 +84,7 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// Why a text is not a valid key. Does not contain the text.
+/// Why a text is not a valid key. The error does not contain the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidKey {
@@ -100,9 +100,9 @@ impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Blank => "an idempotency key cannot be empty or blank",
-            Self::TooLong => "an idempotency key has at most 255 bytes; hash what is longer",
+            Self::TooLong => "an idempotency key has at most 255 bytes; hash a longer one",
             Self::Unprintable => {
-                "an idempotency key is printable ASCII; encode or hash anything else"
+                "an idempotency key must be printable ASCII; encode or hash anything else"
             }
         })
     }
@@ -110,7 +110,7 @@ impl fmt::Display for InvalidKey {
 
 impl std::error::Error for InvalidKey {}
 
-/// The operating system had no random bits for a key.
+/// The operating system provided no random bits for a key.
 #[derive(Debug, Clone, Copy)]
 pub struct NoRandom(getrandom::Error);
 
@@ -139,7 +139,7 @@ mod tests {
             keys.iter()
                 .all(|key| key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit()))
         );
-        // No bit of the 128 stands still.
+        // Each of the 128 bits is 0 in some keys and 1 in others.
         let (mut ones, mut zeros) = (0_u128, 0_u128);
         for key in &keys {
             let bits = u128::from_str_radix(key, 16).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One logical call: sets its key once, then makes attempts until an answer is final or a limit is
-//! reached.
+//! Makes one logical call: sets its key once, then sends the request until an answer is final or a
+//! limit is reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::verdict::{self, ResponseFacts};
 
 pub(crate) mod builder;
 
-/// Gives each logical call one key, and repeats the call, with that key and the same bytes, until
-/// it has an answer. See the [crate's page](crate).
+/// Gives each logical call one key, and retries the call with that key and the same bytes until it
+/// gets an answer. See the [crate's page](crate).
 ///
 /// # Cancel safety
 /// Dropping a call drops the current attempt. The server may continue the work; a later call with
@@ -70,7 +70,7 @@ enum AttemptResult {
 /// The state that all attempts of a call share.
 struct Call<'a> {
     settings: &'a Builder,
-    /// The request carries a key: drawn, given, or set as a header by the caller.
+    /// Whether the request carries a key: generated, given, or set as a header by the caller.
     has_key: bool,
     key: Option<IdempotencyKey>,
     once: bool,
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // A body of bytes can be copied, so `take` runs only if there is a single attempt.
+            // A body of bytes can be copied, so `take` runs only if this is the only attempt.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };
@@ -185,7 +185,7 @@ impl<'a> Call<'a> {
             let response = next.run(request, extensions).await?;
             if self.has_key && response.url().origin() != origin {
                 tracing::warn!(
-                    "a redirect has taken the key of a call to another origin; build the client \
+                    "a redirect has sent a call's key to another origin; build the client \
                      with `redirect(same_origin_redirects())`"
                 );
             }
@@ -214,7 +214,7 @@ impl<'a> Call<'a> {
         AttemptResult::Answered { response, retryable, after, problem }
     }
 
-    /// How long to wait before the next attempt, or what has run out.
+    /// How long to wait before the next attempt, or which limit was reached.
     fn pause(&self, attempts: u32, attempt: &AttemptResult) -> Result<Duration, GaveUp> {
         let settings = self.settings;
         if self.once {
@@ -227,8 +227,8 @@ impl<'a> Call<'a> {
             AttemptResult::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        // Added to the server's `Retry-After`, so that clients refused together do not return
-        // together.
+        // The random pause is added to the server's `Retry-After`, so that clients refused together
+        // do not all retry together.
         let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
         let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -269,7 +269,8 @@ impl<'a> Call<'a> {
 }
 
 impl AttemptResult {
-    /// Leaves out the URL, because its query may contain private data.
+    /// Why another attempt follows. The URL is left out, because its query may contain private
+    /// data.
     fn why(&self) -> &str {
         match self {
             Self::Answered { response, .. } => {

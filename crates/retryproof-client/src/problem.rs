@@ -20,14 +20,14 @@ pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
     is_of_type(headers, "application/problem+json")
 }
 
-/// Whether the body is of that media type, in any case and with any parameters.
+/// Whether the body has that media type, in any letter case and with any parameters.
 pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let declared = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
     declared.trim().eq_ignore_ascii_case(essence)
 }
 
-/// Reads a whole body. A body that is not a JSON object, and members of other types, are ignored.
+/// Reads a whole body. A body that is not a JSON object and members of the wrong type are ignored.
 pub(crate) fn read(body: &[u8]) -> Problem {
     let parsed =
         (body.len() <= LIMIT).then(|| serde_json::from_slice::<Value>(body).ok()).flatten();

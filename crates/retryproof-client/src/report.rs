@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller can read from an answer and set on a request.
+//! What a caller can read from an answer, and what it can set on a request.
 
 use reqwest::Response;
 use reqwest_middleware::RequestBuilder;
@@ -10,14 +10,14 @@ use crate::key::IdempotencyKey;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallReport {
-    /// How often the request was sent.
+    /// How many times the request was sent.
     pub attempts: u32,
     /// Whether this is the stored answer of an earlier attempt or call, marked
     /// `Idempotent-Replayed: true` (HTTP-8).
     pub replayed: bool,
     /// Why no further attempt follows although the answer is retryable. `None` for a final answer.
     pub gave_up: Option<GaveUp>,
-    /// The `code` of its problem (HTTP-11).
+    /// The `code` of the answer's problem, if it has one (HTTP-11).
     pub code: Option<String>,
     /// The call's key. `None` if the call has no key, or if the caller set the header itself.
     pub key: Option<IdempotencyKey>,
@@ -35,7 +35,7 @@ pub enum GaveUp {
     SentOnce,
 }
 
-/// What an answer tells about its call.
+/// What can be read from an answer about its call.
 pub trait IdempotentResponse {
     /// Whether this is the stored answer of an earlier attempt or call, so that the work was done
     /// earlier and not now.
@@ -60,7 +60,7 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
     headers.get("idempotent-replayed").is_some_and(|value| value == "true")
 }
 
-/// Settings of a call, on its request.
+/// Settings for a call, made on its request.
 pub trait IdempotentRequest: Sized {
     /// Sets the key of this call: an order number, or inside a guarded action
     /// `lease.downstream_key("charge")`, which stays the same after a takeover. An invalid key
@@ -68,8 +68,8 @@ pub trait IdempotentRequest: Sized {
     #[must_use]
     fn idempotency_key(self, key: impl AsRef<str>) -> Self;
 
-    /// Sends the request unchanged, without key and retry, for a service that does not support
-    /// keys.
+    /// Sends the request unchanged, without a key and without retries, for a service that does not
+    /// support keys.
     #[must_use]
     fn without_key(self) -> Self;
 

@@ -9,11 +9,11 @@ use crate::problem::Problem;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseFacts<'a> {
     pub(crate) status: StatusCode,
-    /// `Idempotent-Replayed: true`.
+    /// Whether the answer has `Idempotent-Replayed: true`.
     pub(crate) replayed: bool,
-    /// The members of its problem, if it is one.
+    /// The members of the problem, if the answer is one.
     pub(crate) problem: Option<&'a Problem>,
-    /// It has a valid `Retry-After`.
+    /// Whether the answer has a valid `Retry-After`.
     pub(crate) retry_after: bool,
 }
 
@@ -26,11 +26,11 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Final whatever the other members are: the first is refused for good, the second is done.
+        // Both codes are final: a mismatch is refused for good, and the other call's work is done.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
-        // The status of this one is a setting of the server (HTTP-10).
+        // The server can configure the status of `in-flight` (HTTP-10).
         (Some("in-flight"), _) => return true,
         // The only 400 that a retry can fix: the body did not arrive whole.
         (Some("body-unreadable"), Some(true)) => return true,
@@ -46,7 +46,7 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
 }
 
 /// Whether a request that got no answer may get one at the next attempt. A request that cannot be
-/// built, an endless redirect and an error of another middleware are final.
+/// built, an endless redirect and an error from another middleware are final.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {
         reqwest_middleware::Error::Middleware(_) => false,
@@ -78,7 +78,7 @@ mod tests {
         for status in 100..600 {
             let expected = matches!(status, 408 | 425 | 429 | 502 | 503 | 504);
             assert_eq!(judged(status, None, None, false), expected, "{status}");
-            // `Retry-After` turns a conflict into a wait, and nothing else.
+            // `Retry-After` makes a 409 retryable and changes no other status.
             assert_eq!(judged(status, None, None, true), expected || status == 409, "{status}");
         }
     }
@@ -142,7 +142,7 @@ mod tests {
         }
         assert!(judged(500, None, Some(true), false));
         assert!(!judged(500, None, Some(false), false));
-        assert!(!judged(500, None, None, true), "500 without a word may have happened for good");
+        assert!(!judged(500, None, None, true), "after a plain 500 the work may be done");
         assert!(!judged(200, None, Some(true), true));
     }
 }

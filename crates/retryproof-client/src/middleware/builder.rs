@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware's settings; `build` refuses values that make no sense.
+//! The middleware's settings; `build` refuses invalid values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) type Bits = Arc<dyn Fn() -> u64 + Send + Sync>;
 pub(crate) type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// Settings of an [`IdempotencyMiddleware`]; start at [`IdempotencyMiddleware::builder`].
+/// Settings of an [`IdempotencyMiddleware`]; start with [`IdempotencyMiddleware::builder`].
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
@@ -56,24 +56,24 @@ impl Builder {
         self
     }
 
-    /// The longest duration of a call, all attempts and pauses together; up to a day. Default: 60
-    /// s, which is longer than the default lease (30 s) of a server that died plus the wait (10 s)
-    /// of the server that takes over.
+    /// The time limit for a call with all its attempts and pauses; at most a day. Default: 60 s,
+    /// which is longer than the default lease (30 s) of a server that died plus the wait (10 s) of
+    /// the server that takes over.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The longest duration of one attempt, from connecting to the end of the answer. Choose it
-    /// longer than the server lets a duplicate wait (10 s by default), otherwise its 409 never
+    /// The time limit for one attempt, from connecting to the end of the answer. It should exceed
+    /// the server's wait timeout for duplicates (10 s by default), otherwise the server's 409 never
     /// arrives. Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The pause before a retry is random, between zero and a ceiling that begins at `base`,
-    /// doubles, and ends at `cap`. It is added to `Retry-After`. Defaults: 200 ms, 5 s.
+    /// The pause before a retry is random, between zero and a ceiling that starts at `base` and
+    /// doubles up to `cap`. It is added to `Retry-After`. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
@@ -95,8 +95,8 @@ impl Builder {
         self
     }
 
-    /// Never draws a key: a call that needs a key but has none is refused. Use it for clients
-    /// inside guarded actions, where a drawn key would differ in every run and protect nothing.
+    /// Never generates a key: a call that needs a key but has none is refused. Use this for clients
+    /// inside guarded actions, where a generated key would differ in every run and protect nothing.
     pub fn given_keys_only(mut self) -> Self {
         self.given_keys_only = true;
         self
@@ -126,7 +126,8 @@ impl Builder {
 
     /// Builds the middleware.
     /// # Errors
-    /// [`ErrorKind::Config`]: no attempts, a time of zero or over a day, a base above its cap.
+    /// [`ErrorKind::Config`] if `attempts` is 0, a duration is zero or over a day, or the backoff's
+    /// base exceeds its cap.
     pub fn build(self) -> Result<IdempotencyMiddleware, CallError> {
         let refuse = |detail: String| Err(CallError::new(ErrorKind::Config, detail));
         if self.attempts == 0 {
@@ -135,13 +136,13 @@ impl Builder {
         for (name, time) in [("deadline", self.deadline), ("attempt_timeout", self.attempt_timeout)]
         {
             if time.is_zero() || time > LONGEST {
-                return refuse(format!("{name} is above 0 and at most a day, not {time:?}"));
+                return refuse(format!("{name} must be above 0 and at most a day, not {time:?}"));
             }
         }
         if self.backoff_base > self.backoff_cap || self.backoff_cap > LONGEST {
             let (base, cap) = (self.backoff_base, self.backoff_cap);
             return refuse(format!(
-                "backoff begins at no more than its cap, which is at most a day, not {base:?} to {cap:?}"
+                "the backoff's base must not exceed its cap, nor the cap a day: {base:?} to {cap:?}"
             ));
         }
         Ok(IdempotencyMiddleware::with(self))
@@ -163,7 +164,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Without random bits a pause has its full length, so that no retry comes too early.
+/// If there are no random bits, a pause has its full length, so that no retry comes too early.
 fn random_bits() -> u64 {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))
