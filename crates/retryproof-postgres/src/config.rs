@@ -11,10 +11,10 @@ use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
 
-/// The default name of the table of records. The table of the schema version appends `_meta` to it.
+/// The default name of the record table. The table with the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// The URL parameters of the driver, which would ignore unknown ones.
+/// The URL parameters that the driver knows. It would ignore unknown ones.
 const DRIVER_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -39,8 +39,8 @@ const DRIVER_PARAMETERS: [&str; 17] = [
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
-    /// Read again for each connection, so that a password that the application changes in its pool
-    /// reaches the store.
+    /// The pool's options are read again for each connection, so that a password that the
+    /// application changes in its pool reaches the store.
     Pool(PgPool),
 }
 
@@ -89,15 +89,15 @@ pub struct PostgresConfig {
 const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {
-    /// The defaults for a server and database.
+    /// The default configuration for a server and database.
     #[must_use]
     pub fn new(options: PgConnectOptions) -> Self {
         Self::of(Source::Options(Box::new(options)))
     }
 
-    /// The server and database of the application's `sqlx::PgPool`. The store opens separate
-    /// connections with the pool's current settings, so actions that hold all connections of the
-    /// application never delay the store (RUN-2). The pool's `after_connect` is not run on the
+    /// Uses the server and database of the application's `sqlx::PgPool`. The store opens separate
+    /// connections with the pool's current settings, so actions that hold all of the application's
+    /// connections never delay the store (RUN-2). The pool's `after_connect` is not run on the
     /// store's connections.
     #[must_use]
     pub fn from_pool(pool: &PgPool) -> Self {
@@ -116,10 +116,10 @@ impl PostgresConfig {
         }
     }
 
-    /// Reads the URL form of a store: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
-    /// parameters of the driver (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`,
-    /// …) and those of the store: `table=NAME`, `max-connections=N`, `pooler=session|transaction`.
-    /// What the URL omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
+    /// Reads the configuration from a URL: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
+    /// driver's parameters (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and
+    /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`. What the URL
+    /// omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for another scheme, an unknown parameter (named without its value), or
@@ -128,7 +128,7 @@ impl PostgresConfig {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(refuse(
-                "invalid URL of a PostgreSQL store; expected \
+                "invalid URL for a PostgreSQL store; expected \
                  `postgres://USER:PASSWORD@HOST:PORT/DATABASE`",
             ));
         }
@@ -170,7 +170,7 @@ impl PostgresConfig {
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
                 _ => {
                     return Err(refuse(
-                        "`max-connections` must be 2 to 10000, `pooler` must be `session` or `transaction`",
+                        "`max-connections` must be 2 to 10000; `pooler` must be `session` or `transaction`",
                     )
                     .with("parameter", name));
                 }
@@ -180,49 +180,50 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Names the table of records. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which
-    /// `connect` and `migrate` check. It is case-sensitive, and refers to the first schema of the
-    /// `search_path`. Default `retryproof_records`.
+    /// Sets the name of the record table. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
+    /// which `connect` and `migrate` check. It is case-sensitive, and refers to the first schema of
+    /// the `search_path`. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How many connections the store opens at most, 2 to 10,000. 2 of them (1 of 2 or 3) are
-    /// reserved for heartbeats, completions and releases (RUN-2). Up to 2 more wake waiters. Default
-    /// 10.
+    /// Sets how many connections the store may open, 2 to 10,000. 2 of them (1 if there are only 2
+    /// or 3) are reserved for heartbeats, completions and releases (RUN-2). Up to 2 more are opened
+    /// to wake waiters. Default 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
-    /// How long a call may take, including the wait for a free connection. Default 4 s: less than
-    /// the engine's default `operation-timeout`, so that the error names what it waited for (STO-5).
+    /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
+    /// than the engine's default `operation-timeout`, so that the error names what the call waited
+    /// for (STO-5).
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// How long opening a connection may take, within the time of the call that needs it. Default
-    /// 4 s.
+    /// Sets how long opening a connection may take, within the time of the call that needs it.
+    /// Default 4 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Whether a pooler stands between the store and the server. Default [`Pooler::Detect`].
+    /// Sets whether a pooler stands between the store and the server. Default [`Pooler::Detect`].
     #[must_use]
     pub fn with_pooler(mut self, pooler: Pooler) -> Self {
         self.pooler = pooler;
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: 512
-    /// MiB minus 64 KiB.
+    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper
+    /// bound: 512 MiB minus 64 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes.min(MAX_VALUE);
@@ -235,7 +236,7 @@ impl PostgresConfig {
     }
 }
 
-/// Prints host, port and database, never user or password (ID-4).
+/// Prints host, port and database, but never user or password (ID-4).
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = self.source.options();
@@ -301,7 +302,7 @@ mod tests {
         }
         let error = PostgresConfig::from_url("postgres://h/d?tabel=t").unwrap_err().to_string();
         assert!(error.contains("tabel"), "{error}");
-        // Each parameter that the message names exists.
+        // Every parameter named in the message exists.
         for named in error.split('`').skip(1).step_by(2) {
             let url = format!("postgres://h/d?{named}=3");
             let unknown = PostgresConfig::from_url(&url)

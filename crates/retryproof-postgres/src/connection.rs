@@ -19,7 +19,7 @@ use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList};
 
-/// How often each of two connections is asked which server process answers.
+/// How often to check which server process answers each of two connections.
 const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. Prepared statements are planned once, possibly
@@ -40,15 +40,15 @@ pub(crate) struct StatementResult {
     pub(crate) affected: u64,
 }
 
-/// What the store has to know about the server.
+/// What the store needs to know about the server.
 pub(crate) struct ServerInfo {
     /// Whether transactions are READ COMMITTED by default.
     pub(crate) reads_committed: bool,
 }
 
 impl ServerInfo {
-    /// The settings of each new connection. Above READ COMMITTED, a takeover that meets another one
-    /// fails instead of seeing its result.
+    /// The settings for each new connection. At an isolation level above READ COMMITTED, a takeover
+    /// that conflicts with another one fails instead of seeing its result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),
@@ -76,9 +76,9 @@ pub(crate) async fn open_with(
     Ok(conn)
 }
 
-/// Runs a statement: prepared (the connection keeps it prepared), or as one text with literals.
-/// Either way it is one round trip, plus one for the first use of a prepared statement on its
-/// connection.
+/// Runs a statement, either prepared (it stays prepared on the connection) or as one text with
+/// literals. Either way it takes one round trip, plus one for the first use of a prepared statement
+/// on a connection.
 pub(crate) async fn run(
     conn: &mut PgConnection,
     statement: &BoundStatement<'_>,
@@ -131,7 +131,7 @@ fn all_arguments(params: &[Param<'_>], lists: &[ParamList<'_>]) -> Result<PgArgu
     Ok(arguments)
 }
 
-/// The bytes of a parameter, as sent.
+/// The size of a parameter as sent, in bytes.
 pub(crate) fn size(param: &Param<'_>) -> usize {
     match *param {
         Param::Bytes(bytes) => bytes.len(),
@@ -144,7 +144,7 @@ pub(crate) fn unsupported_param() -> Error {
     Error::new(ErrorKind::Unsupported, "this store cannot bind a value of that type")
 }
 
-/// Runs one or more statements as they are written.
+/// Runs one or more statements as plain text.
 pub(crate) async fn execute_text(
     conn: &mut PgConnection,
     sql: String,
@@ -152,7 +152,7 @@ pub(crate) async fn execute_text(
     conn.execute(raw_sql(AssertSqlSafe(sql))).await.map(drop)
 }
 
-/// The first row of a statement as it is written.
+/// Runs a statement as plain text, and returns its first row.
 pub(crate) async fn fetch_row(
     conn: &mut PgConnection,
     sql: String,
@@ -160,14 +160,14 @@ pub(crate) async fn fetch_row(
     conn.fetch_optional(raw_sql(AssertSqlSafe(sql))).await
 }
 
-/// Whether each of two connections keeps its own server process, so that no pooler gives each
+/// Whether each of two connections keeps its own server process. If so, no pooler gives each
 /// transaction another one.
 pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool> {
     let (first, second) = (backend(one).await?, backend(other).await?);
     let mut direct = first != second;
     for _ in 0..DETECTION_ROUNDS {
-        // A pooler that hands out its connections in turn answers two questions of one client in a
-        // row from two processes.
+        // If a pooler hands out its connections in turn, two successive queries from one client
+        // reach two processes.
         direct &= second == backend(other).await?;
         direct &= first == backend(one).await?;
         direct &= first == backend(one).await?;
@@ -186,5 +186,5 @@ async fn backend(conn: &mut PgConnection) -> Result<i64> {
 }
 
 pub(crate) fn not_postgres() -> Error {
-    Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does")
+    Error::new(ErrorKind::Unsupported, "the server does not answer like PostgreSQL")
 }

@@ -11,7 +11,7 @@ use retryproof_core::ErrorKind::{
 use retryproof_core::{Error, ErrorKind};
 use sqlx_core::Error as Driver;
 
-/// Why an operation failed: an error of the store, or one of the driver.
+/// Why an operation failed: an error from the store, or one from the driver.
 pub(crate) enum Failure {
     Store(Error),
     Driver(Driver),
@@ -35,18 +35,18 @@ impl From<Driver> for Failure {
 const TLS: &str =
     "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
 
-/// A driver's error with its kind and advice. Its source is a copy of the server's code and first
-/// line only, because the details of a constraint quote the row, keys and values included (ID-4).
+/// Turns a driver's error into one with a kind and advice. Its source holds only the server's code
+/// and first line, because constraint details quote the row, including keys and values (ID-4).
 pub(crate) fn classify(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
-        // A refused certificate is reported as an I/O error.
+        // The driver reports a rejected certificate as an I/O error.
         Driver::Tls(_) => (Config, TLS),
         Driver::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => (Config, TLS),
         Driver::Io(_) => (
             Unavailable,
             "the server could not be reached, or the connection broke; check that it is up, and \
-             the host and port",
+             check the host and port",
         ),
         Driver::Configuration(_) => {
             (Config, "the database URL is invalid; check its form and the files that it names")
@@ -68,7 +68,8 @@ pub(crate) fn classify(error: &Driver) -> Error {
     Error::new(kind, message).because(PublicPart::of(error))
 }
 
-/// The kind and message of a SQLSTATE; <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// The kind and message for a SQLSTATE; see
+/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn of_code(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "28000" | "28P01" => (
@@ -80,15 +81,14 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         }
         "42P01" | "42703" | "42883" | "3F000" | "42P10" => (
             Schema,
-            "the tables or functions of the store are missing or of another version; call \
-             `retryproof::migrate(url)`, or `PostgresConfig::migrate()` where only this crate is \
-             used",
+            "the store's tables or functions are missing or have another version; call \
+             `retryproof::migrate(url)`, or `PostgresConfig::migrate()` if only this crate is used",
         ),
         "42501" => (
             Unexpected,
             "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
-             table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` \
-             and `_complete`",
+             table, SELECT on the `_meta` table, and EXECUTE on the `_grant` and `_complete` \
+             functions",
         ),
         // `Unavailable`, because after a fail-over the next connection finds the new primary.
         "25006" => (
@@ -104,7 +104,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "53300" => (
             Unavailable,
             "the server accepts no more connections; raise its `max_connections`, or lower \
-             `max-connections` of the stores",
+             `max-connections` for the stores",
         ),
         "54000" | "54001" | "54011" | "54023" => {
             (TooLarge, "the value is larger than PostgreSQL accepts")
@@ -122,7 +122,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "08P01" => (
             Unavailable,
             "the pooler in front of the server refused the connection; check its log, and that it \
-             knows the database and the user of the URL",
+             knows the database and the user in the URL",
         ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" | "53" | "57" | "58" => {
@@ -133,7 +133,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// The kind alone, for the errors of other drivers.
+/// Only the kind, for errors from other drivers.
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
@@ -154,12 +154,12 @@ pub(crate) fn is_locked(error: &Driver) -> bool {
     code(error).as_deref() == Some("55P03")
 }
 
-/// Whether the server reads, but does not write. Complete records are still replayed then.
+/// Whether the server accepts reads but not writes. Complete records are then still replayed.
 pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
 
-/// Whether the connection is unusable; then all older ones probably are too.
+/// Whether the connection is unusable. If so, all older ones probably are too.
 pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {
         Driver::Database(_) => code(error).is_some_and(|code| {
@@ -201,7 +201,7 @@ impl PublicPart {
                 Some(part) => format!("the server's text may quote {part}, so it is left out"),
                 None => inner.message().to_owned(),
             },
-            // Its source quotes what it could not read.
+            // The source of this error quotes what could not be read.
             Driver::Configuration(_) => "the connection settings are invalid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
             Driver::Decode(_) | Driver::Encode(_) => {
@@ -213,7 +213,7 @@ impl PublicPart {
     }
 }
 
-/// What the server's text for a code may quote, and no message may show (ID-4).
+/// What the server's text for a code may quote although no message may show it (ID-4).
 fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity errors.

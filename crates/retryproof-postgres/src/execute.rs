@@ -52,7 +52,7 @@ impl Executor {
         self.run_until(self.deadline(), priority, statement).await
     }
 
-    /// [`run`](Self::run) within the rest of a call.
+    /// Like [`run`](Self::run), within the rest of a call.
     pub(crate) async fn run_until(
         &self,
         deadline: Instant,

@@ -15,18 +15,18 @@ use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
-/// How many rows one statement deletes at most. It holds their locks until its end, and its log
-/// record is written at once.
+/// The most rows that one statement deletes. It locks them until it ends, and its log is written in
+/// one piece.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long one such statement may take: a little less than the engine's limit, so that the error
-/// names what it waited for (STO-5).
+/// How long one purge statement may take: slightly less than the engine's limit, so that the error
+/// names what the statement waited for (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for PostgresStore {
-    /// Deletes with statements of up to 1,000 rows. Each continues where the previous one stopped,
-    /// and skips rows that another instance has locked. After the last bucket the next one begins
-    /// again, for records that were locked or live the first time.
+    /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
+    /// stopped, and skips rows that another instance has locked. After the last bucket, the next
+    /// statement starts again at the first one, for records that were locked or live before.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
@@ -82,7 +82,7 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// `None` for a released record.
+/// The summary of a row; `None` for a released record.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
     let state = match column::<i16>(row, 0, "state")? {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same database (CMP-7): the completion as one
-//! statement, and the transactions of sqlx that can run it.
+//! statement, and the sqlx transactions that can run it.
 //!
-//! Another driver needs a few lines: `join/tokio_postgres.rs` is an example.
+//! Another driver needs only a few lines; see `join/tokio_postgres.rs` for an example.
 
 #[cfg(feature = "sqlx-08")]
 pub mod sqlx_08;
@@ -71,10 +71,11 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// The error of another driver: its SQLSTATE without its text, which may quote values (ID-4).
+/// The error for a failure of another driver. It holds the SQLSTATE without the text, which may
+/// quote values (ID-4).
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);
-    Error::new(kind, "PostgreSQL rejected a statement of the application's transaction")
+    Error::new(kind, "PostgreSQL rejected a statement in the application's transaction")
         .with("sqlstate", code.unwrap_or("none: the connection could not be opened, or broke"))
 }

@@ -2,9 +2,9 @@
 //! [`Pool`]: which connection an operation gets. The store has its own connections, some of them
 //! reserved for lease holders.
 //!
-//! The driver's pool does not fit: it tests each connection that comes back, which is a second
-//! round trip for each operation, and it has no share that acquires cannot take from heartbeats
-//! (RUN-2).
+//! The driver's pool does not fit: it tests each returned connection, which costs a second round
+//! trip for each operation, and it cannot keep acquires from taking the connections that heartbeats
+//! need (RUN-2).
 
 mod share;
 
@@ -31,9 +31,9 @@ use crate::schema;
 pub(crate) use share::PooledConnection;
 use share::{IdleConnection, Share};
 
-/// How often returned connections are looked for while a new one is slow to open.
+/// How often to look for a returned connection while a new one is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a first connection is requested again from a server that takes no more.
+/// How often to ask a server that accepts no more connections again while the share has none.
 const MAX_REFUSALS: u32 = 5;
 
 pub(crate) struct Pool {
@@ -49,7 +49,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &PostgresConfig) -> Self {
-        // Few are enough: completions share statements, and holders use those of normal calls too.
+        // A few are enough: completions share statements, and holders also use normal connections.
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),
@@ -61,12 +61,12 @@ impl Pool {
         }
     }
 
-    /// How many connections normal calls have.
+    /// How many connections serve normal calls.
     pub(crate) fn normal_size(&self) -> usize {
         self.normal.size
     }
 
-    /// Whether each connection keeps its server process: statements may be prepared, and
+    /// Whether each connection keeps its server process, so that statements can be prepared and
     /// notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
@@ -98,13 +98,13 @@ impl Pool {
             Pooler::Transaction => false,
             Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
         };
-        // Through a pooler a setting would reach the connections of other clients. There each
-        // statement is planned when it runs.
+        // Through a pooler, a setting would reach the connections of other clients. It is not
+        // needed there, because each statement is planned when it runs.
         self.set_direct(direct, direct.then(|| server.connection_settings()));
         Ok(())
     }
 
-    /// Opens the reserved connections at start-up. Later the server may refuse them.
+    /// Opens the reserved connections at start-up, because the server may refuse them later.
     pub(crate) async fn open_reserved(&self, deadline: Instant) -> Result<()> {
         let mut opened = Vec::new();
         while let Ok(permit) = Arc::clone(&self.reserved.permits).try_acquire_owned() {
@@ -134,10 +134,10 @@ impl Pool {
         }
     }
 
-    /// A permit that no other call waits for. Holders take one of the normal calls while most of
-    /// these are idle, because the server process behind it has just read the record; otherwise
-    /// their own first. Their own are still used now and then: a connection that idles for too long
-    /// may turn out closed when it is needed, and the server may refuse another one then.
+    /// A permit that is free now. While most normal connections are idle, a holder takes one of
+    /// those, because its server process has just read the record; otherwise it tries the reserved
+    /// ones first. Reserved connections are still used now and then: one that idles for too long
+    /// may turn out closed when it is needed, and the server may then refuse another.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,
@@ -177,8 +177,8 @@ impl Pool {
         .await
     }
 
-    /// A new connection, opened in its own task. If the operation or the heartbeat ends before it
-    /// is open, the task goes on, and the connection becomes an idle one of the share (RUN-1).
+    /// A new connection, opened in a separate task. If the operation or the heartbeat ends first,
+    /// the task continues, and the connection becomes idle in the share (RUN-1).
     async fn connect(
         &self,
         share: &Arc<Share>,
@@ -209,9 +209,9 @@ struct ConnectAttempt {
 }
 
 impl ConnectAttempt {
-    /// A new connection. While the server is slow to open it, or refuses it because it has too
-    /// many, a connection that was returned meanwhile does as well. Dropped unused, it becomes an
-    /// idle one of the share.
+    /// A new connection, or a returned one if the server is slow to open the new one, or refuses it
+    /// because it has too many. If the result is dropped unused, the connection becomes idle in the
+    /// share.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
         let lend = |conn, opened_at, was_idle| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows, read strictly: a row that the store did not write is an error, and stays where it is
+//! Reads rows strictly: a row that the store did not write is an error, and stays unchanged
 //! (CMP-8).
 
 pub(crate) mod hash;
@@ -12,7 +12,7 @@ use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
 
-/// `state` of a record whose holder works, or died.
+/// `state` of a record whose holder is running or has died.
 pub(crate) const IN_PROGRESS: i16 = 0;
 /// `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
@@ -33,7 +33,8 @@ pub(crate) enum AcquireRow {
 impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 6, "token")? {
-            // The ttl ended while the row was read. A look finds out whether there is no value.
+            // The ttl ended while the row was read. If the value is really missing, a later look
+            // reports that.
             None | Some(0)
                 if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
                     && has_no_value(row)? =>
@@ -41,7 +42,7 @@ impl AcquireRow {
                 Ok(Self::Conflict)
             }
             None => read_record(row).map(Self::Found),
-            // Reading it reports a state that the store never wrote, which is not granted.
+            // Nothing was granted. If the store never wrote this state, reading the row reports it.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
                 read_record(row).map(|_| Self::Conflict)
             }
@@ -70,7 +71,7 @@ pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
     Ok(Some(Record { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
 }
 
-/// Whether the statement left the value out because its ttl is over.
+/// Whether the statement left the value out because the ttl is over.
 fn has_no_value(row: &PgRow) -> Result<bool> {
     row.try_get_raw(5).map(|value| value.is_null()).map_err(|_| unreadable("result"))
 }
@@ -86,7 +87,7 @@ pub(crate) fn remaining(row: &PgRow) -> Result<Option<Duration>> {
     Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
 }
 
-/// The stored value, unopened; `None` for a statement that does not read it.
+/// The stored value, not decoded; `None` if the statement does not read it.
 fn value(row: &PgRow) -> Result<Option<StoredResult>> {
     if row.len() < 6 {
         return Ok(None);

@@ -24,7 +24,7 @@ struct Function {
     /// The suffix that follows the table name, and the tag of the dollar quotes around the body.
     suffix: &'static str,
     parameters: &'static str,
-    /// Its `SET` clauses, as the catalogue stores them.
+    /// The function's `SET` clauses, as the catalogue stores them.
     settings: &'static str,
     script: &'static str,
 }
@@ -45,19 +45,19 @@ const FUNCTIONS: [Function; 2] = [
 ];
 
 impl Function {
-    /// The name and parameters by which the server finds it.
+    /// The name and parameters by which the server finds the function.
     fn signature(&self, table: &str) -> String {
         format!("\"{table}_{}\"({})", self.suffix, self.parameters)
     }
 
-    /// The settings and the body that it must have.
+    /// The settings and the body that the function must have.
     fn expected(&self, table: &str) -> Option<(String, String)> {
         let quote = format!("${}$", self.suffix);
         let body = self.script.split(quote.as_str()).nth(1)?;
         Some((self.settings.to_owned(), body.replace(DEFAULT_TABLE, table)))
     }
 
-    /// Its settings and body in the database, if it exists.
+    /// The function's settings and body in the database, if it exists.
     async fn found(
         &self,
         conn: &mut PgConnection,
@@ -85,20 +85,20 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl PostgresConfig {
-    /// Creates or updates the tables of the store, in one transaction and under an advisory lock: it
-    /// is safe to call again, and from several processes at the same time. The database must exist,
-    /// and the user needs the privilege to create tables in the first schema of its `search_path`.
-    /// No other call creates a table (STO-3).
+    /// Creates or updates the store's tables, in one transaction and under an advisory lock, so it
+    /// is safe to call again, also from several processes at the same time. The database must
+    /// exist, and the user needs the privilege to create tables in the first schema of its
+    /// `search_path`. No other call creates a table (STO-3).
     ///
-    /// If the future is dropped early, either everything was done or nothing.
+    /// If the future is dropped early, either everything has been done or nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise those of
-    /// [`PostgresStore::connect`](crate::PostgresStore::connect).
+    /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise the
+    /// errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
-        // Longer than a call of the store, because another process may be migrating.
+        // The limit is longer than for other calls, because another process may be migrating.
         let limit = self.call_timeout.max(std::time::Duration::from_secs(30));
         match tokio::time::timeout(limit, self.apply(table)).await {
             Ok(applied) => applied.map_err(during),
@@ -131,9 +131,10 @@ impl PostgresConfig {
         for script in SCHEMA.pending(found)? {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // Compared first: a user that may not create anything can then call this too, after another
-        // user has. A function is created in the schema of the table, because a table may have been
-        // restored without it, and the first schema of the path may be a different one.
+        // The functions are compared first, so that a user without the privilege to create anything
+        // can also call this after another user has. A function is created in the table's schema,
+        // because a table may have been restored without it, and the first schema of the path may
+        // be a different one.
         for function in FUNCTIONS {
             if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
                 execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;
@@ -151,7 +152,7 @@ impl PostgresConfig {
 
 /// The version row; `None` without the table or the row.
 async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sqlx_core::Error> {
-    // Checked first, because an error would end the transaction of a migration.
+    // The table is looked up first, because an error would end a migration's transaction.
     let exists =
         fetch_row(conn, format!("SELECT to_regclass('\"{table}_meta\"') IS NOT NULL")).await?;
     if !exists.map_or(Ok(false), |row| row.try_get(0))? {
@@ -173,7 +174,7 @@ fn prefer_schema_of(table: &str) -> String {
     )
 }
 
-/// Fails for a server or a schema that the store cannot work on (STO-3).
+/// Fails for a server or a schema that the store cannot work with (STO-3).
 pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
     let unreadable = |error: sqlx_core::Error| classify(&error);
     let facts = fetch_row(
@@ -219,8 +220,8 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         return Err(Error::new(
             ErrorKind::Unexpected,
             "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
-             table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` \
-             and `_complete`",
+             table, SELECT on the `_meta` table, and EXECUTE on the `_grant` and `_complete` \
+             functions",
         )
         .with("table", table));
     }

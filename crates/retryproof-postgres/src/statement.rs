@@ -14,9 +14,9 @@ use crate::config::DEFAULT_TABLE;
 
 use bound::{BoundStatement, ParamList};
 
-/// The server's clock at the moment of use, in microseconds since 1970 (ACQ-7); `now()` would not
-/// move within a transaction. `extract` would compute in decimal numbers; a double distinguishes
-/// microseconds until 2106.
+/// The server's time at the moment of use, in microseconds since 1970 (ACQ-7); `now()` stands still
+/// within a transaction. `date_part` returns a double, which distinguishes microseconds until 2106;
+/// `extract` would compute in decimal numbers.
 macro_rules! now_us {
     () => {
         "(date_part('epoch',clock_timestamp())*1000000)::bigint"
@@ -30,8 +30,8 @@ macro_rules! remaining_us {
     };
 }
 
-/// Bounds the wait for a row that an open transaction has locked, for one statement only: the
-/// setting ends with the statement's own transaction, also behind a pooler.
+/// Limits how long one statement waits for a row that an open transaction has locked. The setting
+/// ends with the statement's own transaction, also behind a pooler.
 macro_rules! bounded {
     () => {
         "set_config('lock_timeout','250ms',true)"
@@ -45,8 +45,8 @@ macro_rules! no_owner {
     };
 }
 
-/// The statements. In [`text`](Self::text), each is preceded by the rules that it serves, its bind
-/// order, and the columns of its row.
+/// The statements. In [`text`](Self::text), a comment before each gives the rules that it serves,
+/// its bind order, and the columns of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Acquire,
@@ -79,22 +79,22 @@ impl Statement {
         Self::Stats,
     ];
 
-    /// Whether it returns a row, rather than the number of rows that it changed.
+    /// Whether the statement returns a row, rather than the number of rows that it changed.
     const fn has_rows(self) -> bool {
         !matches!(self, Self::Extend | Self::Complete | Self::Release)
     }
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. It reads, and calls the function that inserts or replaces
-            // only where the record is not live: expired, released, or the caller's own. A live
-            // record is neither locked nor written, and the part that could write is not even
-            // started, because starting it costs as much as the look. The clock is read for the
-            // remaining time first: a record with no time left was tried. The value of an expired
-            // record is not sent, because it may be large. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl,
-            // 6 granularity, 7 fp, 8 lock timeout in ms -> state, owner, token, remaining, fp,
-            // result, granted (NULL: not tried; 0: another caller was faster; else the token,
-            // negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record, and calls the function that
+            // inserts or replaces it only if it is not live (absent, expired or released) or is the
+            // caller's own. A live record is neither locked nor written, and the part that could
+            // write is not even started, because starting it costs as much as the look. The
+            // remaining time is computed first, so for a record with no time left the function was
+            // called. The value of an expired record is not sent, because it may be large. 1 scope,
+            // 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout in ms -> state,
+            // owner, token, remaining, fp, result, granted (NULL: not tried; 0: another caller was
+            // faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -110,8 +110,8 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
-            // token, remaining.
+            // ACQ-4: READ without the value, for waiters. 1 scope, 2 key -> state, owner, token,
+            // remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
@@ -127,8 +127,8 @@ impl Statement {
                 " IS NOT NULL"
             ),
             // CMP-1, CMP-2. The purge bucket changes only if this ttl is shorter than the
-            // acquire's; otherwise its value, and with it the index, stays as it is. 1 scope, 2
-            // key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
+            // acquire's; otherwise it and its index entry stay unchanged. 1 scope, 2 key, 3 owner,
+            // 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
@@ -137,16 +137,17 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // The same for many records at once, each fenced by its own owner. A row that stays
-            // locked fails them all, and each is then sent alone. 1 scopes, 2 keys, 3 owners, 4
-            // ttls, 5 granularities, 6 fps, 7 results -> the positions of those that took effect.
+            // COMPLETE for many records, each fenced by its own owner. If one row stays locked, the
+            // whole statement fails, and each completion is then sent alone. 1 scopes, 2 keys, 3
+            // owners, 4 ttls, 5 granularities, 6 fps, 7 results -> the positions of those that took
+            // effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: as Complete, on a connection of the application. It calls the function, whose
-            // plans do not depend on the settings of that connection or on when they were made. It
-            // returns a row if it took effect. Binds as Complete.
+            // CMP-7: like COMPLETE, but on the application's connection. The statement calls the
+            // function, whose plans depend neither on that connection's settings nor on when they
+            // were made. It returns a row if it took effect. Same bind order as COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
@@ -162,9 +163,9 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4; a state that the store never wrote stays (CMP-8). The upper bound is a
-            // sub-query so that the index serves it. The lower bound skips the index entries of
-            // deleted rows, which the server walks over as long as a transaction might still see
+            // STO-4; a row whose state the store never wrote stays (CMP-8). The upper bound is a
+            // subquery so that the index can be used. The lower bound skips the index entries of
+            // deleted rows, which the server would scan as long as a transaction might still see
             // the rows. 1 limit, 2 first bucket -> number of deleted rows, their last bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
@@ -182,7 +183,7 @@ impl Statement {
                 ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL) \
                  FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // For an operator; a scan. -> records, in progress, bytes on disk.
+            // For an operator; scans the table. -> records, in progress, bytes on disk.
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
                  state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
@@ -309,7 +310,8 @@ impl StatementTexts {
 
     pub(crate) fn purge(&self, limit: usize, first_bucket: i64) -> BoundStatement<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // In a table that was never analyzed, collecting and sorting all entries first looks cheap.
+        // For a table that was never analyzed, the planner would collect and sort all entries
+        // first.
         self.bind(Statement::Purge, vec![Param::Int(limit), Param::Int(first_bucket)])
             .with_settings("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")
     }
@@ -327,8 +329,8 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// The purge bucket is rounded up to a multiple of this. Many records share an index entry, none
-/// stays much longer than its ttl, and the bucket in which a purge continues holds few records.
+/// Purge buckets are rounded up to a multiple of this, so that many records share an index entry,
+/// none stays much longer than its ttl, and the bucket where a purge continues holds few records.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {
@@ -368,7 +370,7 @@ mod tests {
             for at in 1..=9 {
                 assert_eq!(sql.contains(&format!("${at}")), at <= bound, "${at} in {sql}");
             }
-            // ACQ-7: both stand still within a transaction.
+            // ACQ-7: both of these clocks stand still within a transaction.
             assert!(
                 !sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"),
                 "{sql}"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresStore`]: the contract, one statement for each operation.
+//! [`PostgresStore`]: the store contract, with one statement for each operation.
 
 mod acquire;
 
@@ -31,13 +31,13 @@ use crate::statement::{Statement, StatementTexts};
 use crate::waiters::notify::NotifyTask;
 use crate::waiters::{ANNOUNCE_INTERVAL, Waiters};
 
-/// Before every purge bucket.
+/// A value below every purge bucket.
 pub(crate) const FIRST_BUCKET: i64 = 0;
 
 /// Keeps records in a table of a PostgreSQL database, for any number of processes.
 ///
-/// It has its own connections and runs each statement in autocommit. The server's clock judges
-/// expiry.
+/// The store has its own connections and runs each statement in autocommit. The server's clock
+/// decides what has expired.
 pub struct PostgresStore {
     pub(crate) config: PostgresConfig,
     pub(crate) statements: Arc<StatementTexts>,
@@ -45,7 +45,7 @@ pub struct PostgresStore {
     record_limits: RecordLimits,
     batcher: CompletionBatcher,
     waiters: Arc<Waiters>,
-    /// What this process has seen complete.
+    /// Which records this process has recently seen complete.
     completed: CompletedHint,
     /// The bucket in which the next purge continues.
     pub(crate) purge_cursor: AtomicI64,
@@ -54,15 +54,15 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that the
-    /// store can work on it. Must be called inside the tokio runtime that serves the store from
+    /// store can work with it. Must be called inside the tokio runtime that serves the store from
     /// then on.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of another
-    /// version (STO-3); `Config` for an invalid table name, a wrong user or password, a database that
-    /// does not exist, or a TLS handshake that failed; `Unexpected` for a missing privilege;
-    /// `Unsupported` before PostgreSQL 12; `Unavailable` when the server cannot be reached, accepts no
-    /// more connections, or is a standby.
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the tables are missing or have
+    /// another version (STO-3); `Config` for an invalid table name, a wrong user or password, a
+    /// database that does not exist, or a failed TLS handshake; `Unexpected` for a missing
+    /// privilege; `Unsupported` before PostgreSQL 12; `Unavailable` if the server cannot be
+    /// reached, accepts no more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
@@ -72,7 +72,7 @@ impl PostgresStore {
         let pool = Pool::new(&config);
         let check_timeout = config.connect_timeout.max(config.call_timeout);
         timeout(check_timeout, pool.check(&config, &table)).await.map_err(|_| {
-            Error::unavailable("the server did not answer in time; is it up, and not overloaded?")
+            Error::unavailable("the server did not answer in time; is it down or overloaded?")
         })??;
         pool.open_reserved(Instant::now() + config.connect_timeout).await?;
         let record_limits = RecordLimits::new(pool.normal_size());
@@ -101,7 +101,7 @@ impl PostgresStore {
         })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
+    /// Wraps the store for an engine, with the capabilities to purge, to inspect, and to join a
     /// transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
@@ -116,7 +116,7 @@ impl PostgresStore {
         self.executor.run(priority, statement).await.map_err(Failure::into_error)
     }
 
-    /// A joined transaction was committed: its waiters are woken (ACQ-4).
+    /// Wakes the record's waiters after a joined transaction was committed (ACQ-4).
     pub(crate) fn notify_finished(&self, id: &Identity) {
         self.waiters.notify_finished(id);
     }
@@ -131,7 +131,7 @@ impl PostgresStore {
         result.row.as_ref().map_or(Ok(None), read_record)
     }
 
-    /// The status of a record. A complete one is remembered.
+    /// The status of a record. The store remembers that a record is complete.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
         if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = &record {
             self.completed.note(id, *remaining);
@@ -139,14 +139,14 @@ impl PostgresStore {
         Record::peeked(record)
     }
 
-    /// What is left of the lease with token `seen`; `None` when it is over.
+    /// What is left of the lease with token `seen`; `None` once the lease is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let record = self.read_record(CallPriority::Normal, Statement::Peek, id).await?;
         Ok(record.and_then(|record| record.remaining_lease(seen)))
     }
 
-    /// Whether notifications arrive. Through a pooler that was not detected at first they do not,
-    /// although it accepted LISTEN.
+    /// Whether notifications arrive. A pooler that was not detected at first accepts LISTEN, but
+    /// passes on no notifications.
     fn is_notified(&self) -> bool {
         self.waiters.is_listening() && self.executor.is_direct()
     }
@@ -197,8 +197,8 @@ impl PostgresStore {
             },
         };
         if written != FencedWrite::NotOwner {
-            // Also if it was complete before: the answer may have been lost, and then it woke no
-            // waiters (ACQ-4).
+            // This includes a record that was already complete: if the first answer was lost, it
+            // woke no waiters (ACQ-4).
             self.completed.note(id, done.ttl);
             self.waiters.notify_finished(id);
         }
@@ -244,7 +244,7 @@ impl PostgresStore {
             _ => FencedWrite::Applied,
         };
         if written != FencedWrite::NotOwner {
-            // As for a completion.
+            // This includes a repetition, as in `try_complete`.
             self.waiters.notify_finished(id);
         }
         Ok(written)
@@ -313,7 +313,7 @@ impl IdempotencyStore for PostgresStore {
     }
 }
 
-/// With every capability that the store has.
+/// Includes every capability that the store has.
 impl From<PostgresStore> for SharedStore {
     fn from(store: PostgresStore) -> Self {
         store.into_shared()

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: who waits for which record, in this process and in others (ACQ-4).
+//! [`Waiters`]: which calls wait for which record, in this process and in others (ACQ-4).
 //!
 //! Other processes are notified with NOTIFY, and only of records for which a waiter was announced.
 //! The server locks its queue of notifications during a commit, which would cost two thirds of the
-//! throughput if every completion used it. So:
+//! throughput if every completion sent one. So:
 //! 1. A waiter announces the hash of its identity, looks at the record, and sleeps.
 //! 2. Every process that listens remembers the announcements. When it completes or releases an
 //!    announced record, it sends a notification *after* the commit, on a separate connection.
 //!    Changes that happen meanwhile share the next message.
-//! 3. An announcement may arrive just after the completion. A record that was finished in the last
-//!    two seconds is answered at once.
+//! 3. An announcement may arrive just after the completion. If the record was finished in the last
+//!    two seconds, the process answers immediately.
 //!
-//! Waiters also poll. Without notifications a waiter still ends, only later.
+//! Waiters also poll, so without notifications a wait still ends, only later.
 
 pub(crate) mod notify;
 pub(crate) mod recent;
@@ -30,14 +30,14 @@ use crate::record::hash::identity_hash;
 
 use recent::RecentHashes;
 
-/// The pauses between two reads of a waiter without notifications (ACQ-4).
+/// The pauses between two reads of a waiter when no notifications arrive (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-/// The same beside notifications, where polling is only a fallback.
+/// The pauses while notifications arrive, when polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
-/// How long an announcement is valid. A waiter that sleeps longer repeats it in time.
+/// How long an announcement is valid. A waiter that sleeps longer repeats it before it ends.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long a record counts as just finished, and how many are remembered.
+/// How long a record counts as just finished, and how many such records are remembered.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
 const MAX_FINISHED: usize = 4_096;
 /// How many announcements are remembered. Above that the oldest are forgotten, and their waiters
@@ -49,15 +49,15 @@ const MAX_PAYLOAD: usize = 7_900;
 /// What one process sends to the others about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WakeMessage {
-    /// A waiter waits for it.
+    /// A call waits for its record.
     Waiting,
-    /// It may have changed.
+    /// Its record may have changed.
     Changed,
 }
 
-/// The waiters of one store in this process, and what it sends to those of other processes.
+/// The waiters of one store in this process, and the messages to other processes.
 pub(crate) struct Waiters {
-    /// By the hash of the identity.
+    /// The waiters, by the hash of the identity.
     registry: WaiterRegistry<u64>,
     /// Whether notifications arrive.
     listening: AtomicBool,
@@ -66,9 +66,9 @@ pub(crate) struct Waiters {
     has_announced: AtomicBool,
     just_finished: Mutex<RecentHashes>,
     outbox: Mutex<Outbox>,
-    /// There is something to send, or there soon will be.
+    /// Notified when there is something to send, or soon will be.
     pub(crate) outbox_changed: Notify,
-    /// Marks the messages of this store, which receives them too.
+    /// Marks this store's messages, because the store receives them too.
     sender_id: u64,
 }
 
@@ -94,7 +94,7 @@ impl Waiters {
         }
     }
 
-    /// Adds a waiter of this process. Call it before the record is read.
+    /// Adds a waiter in this process. Call this before reading the record.
     pub(crate) fn subscribe(&self, id: &Identity) -> Subscription<'_, u64> {
         self.registry.subscribe(identity_hash(id))
     }
@@ -111,20 +111,20 @@ impl Waiters {
         if is_notified { FALLBACK_POLL } else { POLL }
     }
 
-    /// A record was granted again: the waiters of this process look at it.
+    /// Wakes this process's waiters after a record was granted again.
     pub(crate) fn notify_granted(&self, id: &Identity) {
         self.registry.notify(&identity_hash(id));
     }
 
-    /// A record was completed or released, and the change is committed.
+    /// Wakes the waiters of all processes after a completion or a release was committed.
     pub(crate) fn notify_finished(&self, id: &Identity) {
         let hash = identity_hash(id);
         self.registry.notify(&hash);
         if !self.is_listening() {
             return;
         }
-        // First noted as finished, then checked for announcements. `on_announcement` uses the
-        // opposite order, so one of the two sees the other.
+        // The record is noted as finished, then checked for announcements. `on_announcement` uses
+        // the opposite order, so at least one of the two sees the other.
         let now = Instant::now();
         self.just_finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
@@ -143,14 +143,14 @@ impl Waiters {
         self.listening.load(Ordering::SeqCst)
     }
 
-    /// Records whether notifications arrive from now on. Earlier ones may have been missed, so all
+    /// Sets whether notifications arrive from now on. Earlier ones may have been missed, so all
     /// waiters look at their records.
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
         self.registry.notify_all();
     }
 
-    /// Handles the message of another process.
+    /// Handles a message from another process.
     pub(crate) fn on_notification(&self, payload: &str) {
         let Some((sender, messages)) = payload.as_bytes().split_at_checked(16) else { return };
         if parse_hex(sender) == Some(self.sender_id) {
@@ -177,7 +177,7 @@ impl Waiters {
         if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {
-            // Opens the sending connection before it is needed.
+            // The sending task opens its connection before it is needed.
             self.outbox_changed.notify_one();
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         };
         let (below, above) = (receive(&below), receive(&above));
         assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
-        // Fewer than a third as many.
+        // There are fewer than a third as many above the bound.
         assert!(
             above < below * 10,
             "{above:?} for 20,000 announcements, {below:?} for the first 65,536"

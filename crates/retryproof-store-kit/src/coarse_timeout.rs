@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How late a call may be ended.
+/// How long after its deadline a call may be ended.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A coarse time limit for a store's calls to its server, without a timer for each call. Setting a
-/// timer may wake the runtime's timer thread, which costs a tenth of a replay.
+/// timer may wake the runtime's timer thread, which costs a tenth of the time of a replay.
 ///
 /// One task wakes all waiting calls ten times a second. It sleeps while no call waits.
 pub struct CoarseTimeout {
@@ -54,7 +54,7 @@ impl CoarseTimeout {
     /// Dropping the call drops `future`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // The runtime of the task is gone.
+        // The task's runtime has ended.
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }
@@ -101,7 +101,7 @@ async fn run(shared: Arc<Shared>) {
     loop {
         if !shared.has_waited.swap(false, Ordering::SeqCst) {
             shared.is_asleep.store(true, Ordering::SeqCst);
-            // A call that began to wait just before that store did not see it.
+            // A call that began to wait just before `is_asleep` was set does not wake the task.
             if !shared.has_waited.load(Ordering::SeqCst) {
                 shared.first_wait.notified().await;
             }
@@ -126,7 +126,7 @@ mod tests {
             let took = started.elapsed();
             assert!(took >= Duration::from_millis(30) && took < Duration::from_secs(5), "{took:?}");
             assert_eq!(timer.until(Instant::now(), std::future::ready(7)).await, Some(7));
-            // The task falls asleep in between.
+            // The task falls asleep before the next round.
             sleep(3 * TICK).await;
         }
     }

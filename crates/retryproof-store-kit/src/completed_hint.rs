@@ -13,8 +13,8 @@ use retryproof_core::clock::{Clock, Instant, SystemClock};
 const SETS: usize = 2_048;
 const WAYS: usize = 4;
 
-/// A store's hint of which identities this process has recently seen complete. The store serves
-/// their duplicates with a cheaper statement than the one that may grant (ACQ-8).
+/// A store's hint of which identities this process has recently seen complete. The store answers
+/// their duplicates with a cheaper statement than the one that can grant a lease (ACQ-8).
 ///
 /// It is only a hint: the store still reads the record from the server, and a wrong guess costs one
 /// round trip. It holds 8,192 identities in 128 KiB, evicts the oldest identity of a full set, and
@@ -65,7 +65,8 @@ impl CompletedHint {
             slot.until.store(until, Ordering::Relaxed);
             return;
         }
-        // Two threads that shift the same set at once may mix up slots, which makes a wrong guess.
+        // If two threads shift the same set concurrently, slots may be mixed up, which only causes
+        // a wrong guess.
         for at in (1..WAYS).rev() {
             set[at].set(
                 set[at - 1].mark.load(Ordering::Relaxed),
@@ -75,16 +76,17 @@ impl CompletedHint {
         set[0].set(mark, until);
     }
 
-    /// Removes the identity, whose record turned out not to be complete.
+    /// Removes an identity whose record turned out not to be complete.
     pub fn forget(&self, id: &Identity) {
         let (set, mark) = self.set(id);
         for slot in set {
-            // Another identity that took the slot in the meantime keeps it.
+            // If another identity has taken the slot in the meantime, it keeps the slot.
             let _ = slot.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The identity's hash is keyed in each process, so a client cannot aim keys at one set.
+    /// An identity's set and mark. The hash is keyed in each process, so a client cannot choose
+    /// keys that all fall into one set.
     fn set(&self, id: &Identity) -> (&[CacheSlot; WAYS], u64) {
         let hash = id.keyed_hash();
         let at = usize::try_from(hash >> 32).unwrap_or(0) % SETS;
@@ -146,10 +148,10 @@ mod tests {
         let hint = CompletedHint::new();
         let ids = ids(500);
         ids.iter().for_each(|id| hint.note(id, Duration::MAX));
-        // If five identities share a set, one of them is evicted: in about one of seventy processes,
-        // and never four times.
+        // If five identities share a set, one of them is evicted. That happens in about one of
+        // seventy processes, and never four times in one.
         assert!(ids.iter().filter(|id| hint.has(id)).count() >= 497);
-        // A flood evicts the others.
+        // A flood of other identities evicts them.
         self::ids(100_000).iter().for_each(|id| hint.note(id, Duration::MAX));
         assert!(ids.iter().filter(|id| hint.has(id)).count() < 50);
     }

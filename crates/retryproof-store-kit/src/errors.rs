@@ -3,8 +3,8 @@
 
 use retryproof_core::{Error, ErrorKind};
 
-/// The error of a record that the store did not write, and leaves as it is (CMP-8). `field` is the
-/// part that could not be read.
+/// The error for a record that the store did not write, which stays unchanged (CMP-8). `field` is
+/// the part that could not be read.
 #[must_use]
 #[cold]
 pub fn unreadable(field: &'static str) -> Error {
@@ -15,7 +15,7 @@ pub fn unreadable(field: &'static str) -> Error {
     .with("field", field)
 }
 
-/// The error of a value that is larger than the store accepts (CMP-9).
+/// The error for a value that is larger than the store accepts (CMP-9).
 #[must_use]
 #[cold]
 pub fn too_large(bytes: usize, limit: usize) -> Error {

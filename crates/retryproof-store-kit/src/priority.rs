@@ -5,8 +5,9 @@
 /// callers does not cost the running ones their leases (RUN-2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallPriority {
-    /// A call without a lease: acquires, peeks, the polls of waiters, purges.
+    /// A call without a lease: an acquire, a peek, a waiter's poll or a purge.
     Normal,
-    /// A holder's heartbeat, completion or release. It may also use connections of normal calls.
+    /// A holder's heartbeat, completion or release. It may also use the connections for normal
+    /// calls.
     Holder,
 }

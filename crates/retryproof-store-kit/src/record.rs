@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Record`]: the row of a record, as a statement read it.
+//! [`Record`]: the row of a record, as read by a statement.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ pub struct Record {
 /// What a record means at the time of its read.
 #[derive(Debug)]
 pub enum RecordPhase {
-    /// In progress, with what is left of the lease; `None` once it has ended.
+    /// In progress, with what is left of the lease; `None` once the lease has ended.
     InProgress(Option<Duration>),
-    /// Complete, with the value and what is left of the ttl; `None` once the ttl has ended, or where
+    /// Complete, with the value and what is left of the ttl; `None` once the ttl has ended, or if
     /// the statement does not read the value.
     Complete(Option<(StoredResult, Duration)>),
     /// Released: the record counts as absent and keeps its token (ACQ-10).
@@ -30,7 +30,7 @@ pub enum RecordPhase {
 }
 
 impl Record {
-    /// What a peek returns for this row, or for none.
+    /// What a peek returns for this row, or if there is no row.
     pub fn peeked(found: Option<Self>) -> Peeked {
         match found {
             Some(Self { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
@@ -43,8 +43,8 @@ impl Record {
         }
     }
 
-    /// What is left of the lease with token `seen`; `None` when it has ended or its holder has
-    /// (ACQ-4).
+    /// What is left of the lease with token `seen`; `None` once the lease is over, or its holder
+    /// has completed or released the record (ACQ-4).
     #[must_use]
     pub fn remaining_lease(&self, seen: FencingToken) -> Option<Duration> {
         match self.phase {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Schema`]: the shipped migrations of a store, and which version of its tables it accepts (STO-3).
+//! [`Schema`]: a store's migrations, and which version of its tables it accepts (STO-3).
 
 use retryproof_core::config::is_store_name;
 use retryproof_core::{Error, ErrorKind, Result};
 
-/// The schema of a store on SQL. Its version is the number of its migrations, and a row in the
-/// database says how many of them were applied.
+/// The schema of an SQL store. Its version is the number of its migrations; a row in the database
+/// holds how many of them were applied.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// The shipped migrations, oldest first; the index of each is the version that it updates.
+    /// The shipped migrations, oldest first. The index of each is the version that it upgrades
+    /// from.
     pub migrations: &'static [&'static str],
-    /// The function of the store's crate that applies them, for messages: `SomeConfig::migrate()`.
+    /// The function of the store's crate that applies them, as messages name it:
+    /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }
 
@@ -21,10 +23,11 @@ impl Schema {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
     }
 
-    /// The migrations that a database of the version `found` lacks; `None` if it has no version row.
+    /// The migrations that a database at version `found` lacks. `found` is `None` if there is no
+    /// version row.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables are of a newer version.
+    /// [`ErrorKind::Schema`] if the tables have a newer version.
     pub fn pending(&self, found: Option<i64>) -> Result<&'static [&'static str]> {
         let found = found.unwrap_or(0);
         if found > self.version() {
@@ -34,11 +37,11 @@ impl Schema {
         Ok(self.migrations.get(applied..).unwrap_or_default())
     }
 
-    /// Refuses tables that the store cannot work on. `found` is the version row; `None` if there is
-    /// none.
+    /// Fails for tables that the store cannot work with. `found` is the number in the version row,
+    /// or `None` if there is no row.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables are missing or of another version.
+    /// [`ErrorKind::Schema`] if the tables are missing or have another version.
     pub fn check(&self, found: Option<i64>, table: &str) -> Result<()> {
         match found {
             None => Err(self.missing(table)),
@@ -53,8 +56,8 @@ impl Schema {
     #[cold]
     pub fn missing(&self, table: &str) -> Error {
         let message = format!(
-            "the database has no tables of the store yet, or parts of them are missing; call \
-             `retryproof::migrate(url)` once (`{}` where only this crate is used), or apply the \
+            "the store's tables, or parts of them, are missing in the database; call \
+             `retryproof::migrate(url)` once (`{}` if only this crate is used), or apply the \
              shipped SQL",
             self.migrate
         );
@@ -63,7 +66,7 @@ impl Schema {
 
     fn older(&self, found: i64) -> Error {
         let message = format!(
-            "the store's schema has an older version; call `retryproof::migrate(url)` (`{}` where \
+            "the store's schema has an older version; call `retryproof::migrate(url)` (`{}` if \
              only this crate is used), or apply the shipped SQL",
             self.migrate
         );
@@ -81,7 +84,7 @@ impl Schema {
     }
 }
 
-/// `name`, if it is valid as the name of a table: the only dynamic part of a store's SQL (STO-3).
+/// Returns `name` if it is a valid table name, the only dynamic part of a store's SQL (STO-3).
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if it does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`wait_for_change`]: how a waiter sleeps and reads; [`jitter`]: how waiters fall out of step.
+//! [`wait_for_change`] reads and sleeps until a record changes; [`jitter`] varies a pause.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,13 +12,14 @@ use tokio::time::{Instant, timeout_at};
 /// Waits until `woken` is notified, the lease that the caller saw is gone, or `until` is reached
 /// (ACQ-4).
 ///
-/// It subscribes, then reads, then sleeps, so no change between the read and the sleep is lost.
+/// It subscribes, then reads, then sleeps, so it misses no change between the read and the sleep.
 ///
-/// - `until` is the end of the wait. With no time left, it reads once.
-/// - `poll` returns the pauses between reads. If it returns other pauses than before, for example
-///   because the server no longer sends notifications, they begin anew.
-/// - `remaining_lease` reads the record: `None` ends the wait; otherwise the next read comes after
-///   that time at the latest. Return [`Duration::MAX`] to read at the pauses of `poll` only.
+/// - `until` is the end of the wait. If no time is left, the record is read once.
+/// - `poll` returns the pauses between reads. If they change, for example because the server no
+///   longer sends notifications, the waiter starts again at the shortest one.
+/// - `remaining_lease` reads the record. `None` ends the wait; otherwise the next read comes no
+///   later than the returned duration. Return [`Duration::MAX`] to read only after the pauses of
+///   `poll`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -46,7 +47,7 @@ use tokio::time::{Instant, timeout_at};
 /// The first error of `remaining_lease`.
 ///
 /// # Cancel safety
-/// A dropped wait has no effect.
+/// Dropping the wait has no effect.
 pub async fn wait_for_change<F, E>(
     woken: &Notify,
     until: Instant,
@@ -65,7 +66,7 @@ where
         }
         reads += 1;
         let now = Instant::now();
-        // Never past the end of the lease, when the waiter may take over (ACQ-2).
+        // The sleep never outlasts the lease: once it ends, the waiter may take over (ACQ-2).
         let next = (now + jitter(pauses.after(reads)).min(left)).min(until);
         if next <= now || timeout_at(next, woken.as_mut()).await.is_ok() || next == until {
             break;
@@ -78,7 +79,7 @@ where
 #[must_use]
 pub fn jitter(pause: Duration) -> Duration {
     static STEPS: AtomicU32 = AtomicU32::new(0);
-    // A Weyl sequence: evenly spread, and it needs no source of random numbers.
+    // A Weyl sequence is evenly spread and needs no source of random numbers.
     let step = STEPS.fetch_add(0x9e37_79b9, Ordering::Relaxed);
     pause * (80 + step.rotate_left(16) % 41) / 100
 }
@@ -92,8 +93,8 @@ mod tests {
 
     const POLL: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
 
-    /// The milliseconds between the reads of a wait that lasts until its end. `poll` gets the number
-    /// of reads.
+    /// The milliseconds between the reads of a wait that lasts until its end. `poll` receives the
+    /// number of reads so far.
     async fn rhythm(at_most: u64, poll: impl Fn(usize) -> Backoff, left: u64) -> Vec<u128> {
         let start = Instant::now();
         let reads = RefCell::new(Vec::new());
@@ -117,12 +118,12 @@ mod tests {
     async fn acq_4_pauses_double_up_to_their_limit() {
         let pauses = rhythm(150, |_| POLL, u64::MAX).await;
         assert!(is_near(&pauses[..4], &[10, 20, 40, 40]), "{pauses:?}");
-        // Other pauses begin anew.
+        // If `poll` returns other pauses, the waiter starts at the first one again.
         let long = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
         let poll = |reads| if reads > 2 { long } else { POLL };
         let pauses = rhythm(500, poll, u64::MAX).await;
         assert!(is_near(&pauses[..4], &[10, 20, 100, 200]), "{pauses:?}");
-        // The end of the lease comes first.
+        // The lease ends before the pause, so the waiter reads when the lease ends.
         let pauses = rhythm(30, |_| long, 5).await;
         assert!(pauses.len() >= 4 && pauses.iter().all(|&pause| pause <= 6), "{pauses:?}");
     }
@@ -131,7 +132,7 @@ mod tests {
     async fn acq_4_a_wait_ends_by_a_notification_a_lost_lease_or_an_error() {
         let notify = Notify::new();
         let until = Instant::now() + Duration::from_secs(60);
-        // Notified between the read and the sleep.
+        // The notification comes between the read and the sleep.
         let read = || async {
             notify.notify_waiters();
             Ok::<_, ()>(Some(Duration::MAX))

@@ -41,21 +41,21 @@ impl<K> WaiterRegistry<K> {
         Self { records: Mutex::default() }
     }
 
-    /// Whether no call waits. A call that subscribes at this moment may be missing; it reads its
+    /// Whether no call is waiting. A call that is just subscribing may be missed; it reads its
     /// record afterwards.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.lock().is_empty()
     }
 
-    /// Wakes all waiters, for example after notifications of the server may have been missed.
+    /// Wakes all waiters, for example after notifications from the server may have been missed.
     pub fn notify_all(&self) {
         self.records.lock().values().for_each(|waiters| waiters.woken.notify_waiters());
     }
 }
 
 impl<K: Clone + Eq + Hash> WaiterRegistry<K> {
-    /// Adds a waiter of a record. Call it before the record is read.
+    /// Adds a waiter for a record. Call this before reading the record.
     #[must_use]
     pub fn subscribe(&self, key: K) -> Subscription<'_, K> {
         let mut records = self.records.lock();
@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash> WaiterRegistry<K> {
         Subscription { registry: self, key, woken: Arc::clone(&waiters.woken) }
     }
 
-    /// Wakes the waiters of a record. Call it after the commit.
+    /// Wakes the waiters of a record. Call this after the commit.
     pub fn notify(&self, key: &K) {
         self.notify_each(std::iter::once(key));
     }
@@ -85,15 +85,14 @@ impl<K: Clone + Eq + Hash> WaiterRegistry<K> {
 }
 
 impl<K: Eq + Hash> Subscription<'_, K> {
-    /// The record.
+    /// The key of the record.
     #[must_use]
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Notified when the record may have changed, with
-    /// [`notify_waiters`](Notify::notify_waiters): a permit is not stored, so enable the
-    /// [`Notified`](tokio::sync::futures::Notified) before the read.
+    /// Notified when the record may have changed. [`notify_waiters`](Notify::notify_waiters) stores
+    /// no permit, so enable the [`Notified`](tokio::sync::futures::Notified) before the read;
     /// [`wait_for_change`](crate::wait_for_change) does that.
     #[must_use]
     pub fn woken(&self) -> &Notify {
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!(registry.records.lock().len(), 1);
         drop(other);
         assert!(registry.is_empty());
-        // No waiter, no effect.
+        // Without waiters, both calls have no effect.
         registry.notify(&7);
         registry.notify_all();
     }

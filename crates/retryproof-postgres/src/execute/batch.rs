@@ -2,11 +2,11 @@
 //! [`CompletionBatcher`]: completions that arrive at the same time share one statement and its
 //! commit.
 //!
-//! Up to four completions run alone, each on its connection. Further ones wait in a queue. The
-//! first of the four that ends sends all that are queued by then. A completion never waits for
+//! Up to four completions run alone, each on its own connection. Further ones wait in a queue. When
+//! the first of the four ends, it sends all that are queued by then. A completion never waits for
 //! others to arrive. Under load, more of them share one commit. Each record is still changed in one
 //! step by its own owner (CMP-1, CMP-2). If a shared statement fails, each of its completions is
-//! sent again on its own.
+//! sent again alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::error::{Failure, classify};
 use crate::execute::Executor;
 use crate::statement::{OwnedCompletion, StatementTexts};
 
-/// Statements that run at the same time before further completions are queued.
+/// How many statements run at the same time before further completions are queued.
 const SLOTS: usize = 4;
-/// Limits of one statement: records, and bytes of their values.
+/// Limits for one statement: the number of records, and the bytes of their values.
 const MAX_RECORDS: usize = 32;
 const MAX_BYTES: usize = 256 * 1_024;
-/// A larger value goes alone, because it would delay the others.
+/// A completion with a larger value is sent alone, because it would delay the others.
 const LARGE_VALUE: usize = 16 * 1_024;
-/// A completion that was queued for this long goes alone, so that rows locked by others delay it
-/// no longer.
+/// A completion that has been queued for this long is sent alone, so that the locked rows of other
+/// records no longer delay it.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The completions of one store.
@@ -62,7 +62,7 @@ struct QueuedCompletion {
     id: Identity,
     owner: OwnerId,
     done: Completion,
-    /// Receives whether it took effect; closed without an answer when that is not known.
+    /// Receives whether the completion took effect; closed without an answer if that is not known.
     applied: oneshot::Sender<bool>,
 }
 
@@ -74,18 +74,19 @@ impl QueuedCompletion {
 
 /// What became of a completion.
 pub(crate) enum BatchOutcome {
-    /// It has to be sent alone. The slot is kept until that has ended.
+    /// The completion has to be sent alone. The slot is kept until that has ended.
     Alone(Option<BatchSlot>),
-    /// It took effect, in a statement with others.
+    /// The completion took effect in a shared statement.
     Applied,
-    /// It was sent with others, and the record had no lease of its owner.
+    /// The completion was sent in a shared statement, but its owner did not hold the lease.
     Refused,
 }
 
-/// One of the statements that may run at the same time. Dropped, it sends all queued completions.
+/// One of the statements that may run at the same time. When the slot is dropped, it sends all
+/// queued completions.
 pub(crate) struct BatchSlot {
     batcher: CompletionBatcher,
-    /// It was handed to a task that has not started.
+    /// The slot was handed to a task that has not started.
     is_handed_over: bool,
 }
 
@@ -97,13 +98,14 @@ impl CompletionBatcher {
         call_timeout: Duration,
     ) -> Self {
         let (runtime, queue) = (Handle::current(), Mutex::default());
-        // The other half is left for the completions that then go alone.
+        // If the batch times out, the other half remains for sending each completion alone.
         let batch_timeout = call_timeout / 2;
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Takes a slot, or queues the completion until `deadline` at most. Dropped while queued, the
-    /// completion is not sent; dropped later, it may take effect.
+    /// Takes a slot, or queues the completion until `deadline` at most. If the future is dropped
+    /// while queued, the completion is not sent; if it is dropped later, the completion may take
+    /// effect.
     pub(crate) async fn submit(
         &self,
         id: &Identity,
@@ -111,7 +113,7 @@ impl CompletionBatcher {
         done: &Completion,
         deadline: Instant,
     ) -> BatchOutcome {
-        // Behind a pooler each statement is one text with literals.
+        // Behind a pooler, each statement is one text with literals, so none is shared.
         if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
             return BatchOutcome::Alone(None);
         }
@@ -137,7 +139,7 @@ impl CompletionBatcher {
         let applied = match timeout(QUEUE_TIMEOUT, &mut applied).await {
             Ok(applied) => applied.ok(),
             Err(_) if self.remove(number) => None,
-            // It was sent meanwhile.
+            // The completion was sent in the meantime.
             Err(_) => timeout_at(deadline, applied).await.ok().and_then(Result::ok),
         };
         match applied {
@@ -147,14 +149,14 @@ impl CompletionBatcher {
         }
     }
 
-    /// Removes a completion. False if it is no longer queued.
+    /// Removes a completion from the queue. Returns false if it is no longer queued.
     fn remove(&self, number: u64) -> bool {
         let mut queue = self.0.queue.lock();
         let position = queue.queued.iter().position(|queued| queued.number == number);
         position.is_some_and(|position| queue.queued.remove(position).is_some())
     }
 
-    /// The completions of the next statement. If there are none, the slot is free.
+    /// The completions for the next statement. If there are none, the slot becomes free.
     fn next_batch(&self) -> Vec<QueuedCompletion> {
         let mut queue = self.0.queue.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -172,7 +174,7 @@ impl CompletionBatcher {
     }
 
     async fn send(&self, mut batch: Vec<QueuedCompletion>) {
-        // The same order everywhere, so that two statements never wait for each other.
+        // Every statement uses the same order, so that two of them never wait for each other.
         batch.sort_by(|one, other| {
             let keys = one.id.key().expose().cmp(other.id.key().expose());
             keys.then_with(|| one.id.scope().as_str().cmp(other.id.scope().as_str()))
@@ -192,14 +194,15 @@ impl CompletionBatcher {
         match timeout(shared.batch_timeout, sent).await.unwrap_or_else(late) {
             Ok(applied) => {
                 for (position, queued) in (1..).zip(batch) {
-                    // Fails if the caller is gone.
+                    // Sending fails if the caller is gone.
                     let _ = queued.applied.send(applied.contains(&position));
                 }
             }
-            // The senders are dropped; each caller goes alone and gets its own error.
+            // The senders are dropped; each caller sends its completion alone and gets its own
+            // error.
             Err(error) => {
                 tracing::debug!(%error, completions = batch.len(), "a statement for many \
-                     completions failed; each goes alone");
+                     completions failed; each is sent alone");
             }
         }
     }
@@ -208,7 +211,7 @@ impl CompletionBatcher {
 impl Drop for BatchSlot {
     fn drop(&mut self) {
         if self.is_handed_over {
-            // The runtime is gone. The queued completions go alone, and the slot is free.
+            // The runtime has ended. The queued completions are sent alone, and the slot is free.
             let queued = {
                 let mut queue = self.batcher.0.queue.lock();
                 queue.running -= 1;

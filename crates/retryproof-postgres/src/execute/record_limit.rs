@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RecordLimits`]: how many connections the acquires of one record may use, and those of all
-//! locked records together.
+//! [`RecordLimits`]: how many connections may be used by the acquires of one record, and by those
+//! of all locked records together.
 //!
 //! If an open transaction has locked a record's row, an acquire of that record waits in the server
-//! until its lock timeout, and occupies a connection meanwhile. Without a bound, the callers of one
-//! such record occupy every connection of the store, and all other callers queue behind them. So
-//! the acquires of one record use at most half of the connections. Those of a record that was found
-//! locked a moment ago use one at a time, and those of all such records together use a quarter.
-//! Further acquires wait without a connection.
+//! until its lock timeout, and occupies a connection meanwhile. Without a limit, the callers of one
+//! such record would occupy every connection of the store, and all other callers would queue behind
+//! them. So the acquires of one record use at most half of the connections. If a record was found
+//! locked a moment ago, its acquires use one connection at a time, and those of all such records
+//! together use at most a quarter. Further acquires wait without a connection.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -22,15 +22,15 @@ use tokio::time::Instant;
 
 use crate::waiters::recent::RecentHashes;
 
-/// How long a record that was found locked counts as locked, unless an acquire succeeds before; and
-/// how many records are remembered.
+/// How long a record counts as locked after it was found locked, unless an acquire succeeds
+/// earlier; and how many such records are remembered.
 const LOCKED_FOR: Duration = Duration::from_secs(2);
 const MAX_LOCKED: usize = 4_096;
 
 pub(crate) struct RecordLimits {
-    /// Acquires of one record that may run at the same time.
+    /// How many acquires of one record may run at the same time.
     per_record: usize,
-    /// Acquires of locked records that may run at the same time.
+    /// How many acquires of locked records may run at the same time.
     of_locked: usize,
     state: Mutex<LimitState>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct RecordLimits {
 struct LimitState {
     records: HashMap<u64, RecordCallers>,
     locked: RecentHashes,
-    /// Acquires of locked records that run now.
+    /// How many acquires of locked records are running.
     probing: usize,
 }
 
@@ -47,7 +47,7 @@ struct RecordCallers {
     running: usize,
     queued: usize,
     changed: Arc<Notify>,
-    /// When the last look that found the record locked began, and its holder's token.
+    /// When the last look that found the record locked began, and the holder's token.
     found_locked: Option<(Instant, FencingToken)>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum LimitDecision<'a> {
 pub(crate) struct AcquirePermit<'a> {
     limits: &'a RecordLimits,
     hash: u64,
-    /// The record was found locked a moment ago.
+    /// Whether the record was found locked a moment ago.
     pub(crate) is_probe: bool,
 }
 
@@ -69,12 +69,12 @@ pub(crate) struct AcquirePermit<'a> {
 pub(crate) struct QueuedAcquire<'a> {
     limits: &'a RecordLimits,
     hash: u64,
-    /// Notified when there may be a permit, and when a look found the record locked.
+    /// Notified when there may be a permit, or when a look has found the record locked.
     pub(crate) changed: Pin<Box<OwnedNotified>>,
 }
 
 impl RecordLimits {
-    /// The limits of a store with that many connections for normal calls.
+    /// The limits for a store with this many connections for normal calls.
     pub(crate) fn new(connections: usize) -> Self {
         let locked = RecentHashes::new(LOCKED_FOR, MAX_LOCKED);
         Self {
@@ -108,8 +108,7 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Notifies the queued acquires of a record that a look, which began at `since`, found it
-    /// locked.
+    /// Notifies the queued acquires of a record that a look begun at `since` found it locked.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, token: FencingToken) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, token));
@@ -130,12 +129,12 @@ impl LimitState {
 }
 
 impl AcquirePermit<'_> {
-    /// The acquire met the lock of an open transaction.
+    /// Notes that the acquire ran into the lock of an open transaction.
     pub(crate) fn found_locked(self) {
         self.limits.state.lock().locked.note(self.hash, Instant::now());
     }
 
-    /// The acquire was answered, so the record is not locked.
+    /// Notes that the acquire was answered, so the record is not locked.
     pub(crate) fn answered(self) {
         if self.is_probe {
             self.limits.state.lock().locked.forget(self.hash, Instant::now());
@@ -177,14 +176,14 @@ mod tests {
     fn admitted(limits: &RecordLimits, hash: u64) -> AcquirePermit<'_> {
         match limits.enter(hash) {
             LimitDecision::Admitted(permit) => permit,
-            LimitDecision::Queued(_) => panic!("no permit"),
+            LimitDecision::Queued(_) => panic!("the acquire should be admitted"),
         }
     }
 
     fn queued(limits: &RecordLimits, hash: u64) -> QueuedAcquire<'_> {
         match limits.enter(hash) {
             LimitDecision::Queued(queued) => queued,
-            LimitDecision::Admitted(_) => panic!("a permit"),
+            LimitDecision::Admitted(_) => panic!("the acquire should be queued"),
         }
     }
 
@@ -196,14 +195,14 @@ mod tests {
         // Other records get permits, and each permit that is dropped admits one acquire.
         drop(admitted(&limits, 2));
         let mut all = all.into_iter();
-        all.next().expect("four").answered();
+        all.next().expect("four permits should be left").answered();
         let mut waiting = waiting;
         waiting.changed.as_mut().await;
         drop(waiting);
-        all.next().expect("three").found_locked();
+        all.next().expect("three permits should be left").found_locked();
         assert!(limits.is_locked(1));
         drop(all);
-        // A locked record gets one permit at a time, all locked records together get two.
+        // A locked record gets one permit at a time; all locked records together get two.
         let probe = admitted(&limits, 1);
         let since = Instant::now();
         let mut waiting = queued(&limits, 1);

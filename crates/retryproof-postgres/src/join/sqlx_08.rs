@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of sqlx 0.8 (feature `sqlx-08`).
+//! Joining sqlx 0.8 transactions (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes an `sqlx::PgPool` of that version, and
-//! `held.complete_in(&mut tx, value)` its `Transaction` and its `PgConnection`. The store itself uses
-//! the newer sqlx; only the application's transactions use the older one.
+//! `engine.joined(pool)` takes that version's `sqlx::PgPool`, and `held.complete_in(&mut tx,
+//! value)` takes its `Transaction` or `PgConnection`. The store itself uses the newer sqlx; only
+//! the application's transactions use the older one.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -36,9 +36,9 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres_08::Postgres> {
     }
 }
 
-/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool. It
-/// dereferences to the `sqlx::PgConnection` to write with. Dropped, it is rolled back. Only the
-/// engine may end it: a `COMMIT` or `ROLLBACK` of the action is not detected.
+/// [`PostgresTx`](crate::PostgresTx) for sqlx 0.8: an open transaction from the application's pool.
+/// It dereferences to a `sqlx::PgConnection` for writes. If it is dropped, it is rolled back. Only
+/// the engine may end it: a `COMMIT` or `ROLLBACK` sent by the action is not detected.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of the driver `tokio-postgres` (feature `tokio-postgres`).
+//! Joining `tokio-postgres` transactions (feature `tokio-postgres`).
 //!
-//! Its transactions borrow their client, so they suit programs that open transactions themselves:
-//! `held.complete_in(&mut tx, value)`. For an engine that opens them, the application wraps its
+//! These transactions borrow their client, so they suit programs that open transactions themselves:
+//! `held.complete_in(&mut tx, value)`. For the engine to open them, the application wraps its
 //! client or pool in its own type, which sends `BEGIN` and `COMMIT` as statements.
 
 use retryproof_core::store::{Param, TxPort};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresTx`]: a transaction that the engine opens in the application's pool, and ends (CMP-7).
+//! [`PostgresTx`]: a transaction that the engine opens in the application's pool and ends (CMP-7).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,16 +12,16 @@ use sqlx_postgres::{PgConnection, PgPool};
 use super::PostgresDialect;
 use crate::error::classify;
 
-/// An open transaction from the application's pool. It dereferences to the [`PgConnection`] to
-/// write with. Dropped, it is rolled back.
+/// An open transaction from the application's pool. It dereferences to a [`PgConnection`] for
+/// writes. If it is dropped, it is rolled back.
 ///
-/// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either of them PostgreSQL
-/// continues in autocommit without an error, so that each later write, and the record, would be a
-/// separate commit. To give up, return an error; to undo a part, use a savepoint. A transaction that
-/// an error has aborted is not committed, whatever the action does afterwards.
+/// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either of them,
+/// PostgreSQL continues in autocommit without an error, so each later write, and the record, would
+/// be a separate commit. To give up, return an error; to undo a part, use a savepoint. A
+/// transaction that an error has aborted is not committed, whatever the action does afterwards.
 ///
-/// It is a separate type because the driver's has a lifetime, which keeps the futures of actions
-/// that borrow from moving between threads.
+/// It is a separate type because the driver's type has a lifetime, which would keep the futures of
+/// borrowing actions from moving between threads.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres::Postgres>);
 
 impl Deref for PostgresTx {

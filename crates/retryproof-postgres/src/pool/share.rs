@@ -11,11 +11,11 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A connection that is older, or has been idle for longer, is not used again: servers and firewalls
-/// drop silent ones.
+/// A connection that is older than this, or has been idle for longer than this, is not used again:
+/// servers and firewalls drop silent connections.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-/// A reserved connection that has been idle for longer is used before one of the normal calls.
+/// A reserved connection that has been idle for longer than this is used before a normal one.
 const RECENT_USE: Duration = Duration::from_secs(60);
 /// How long an abandoned statement may take to end before its connection is closed.
 const RECOVERY_TIMEOUT: Duration = Duration::from_millis(250);
@@ -25,9 +25,9 @@ pub(super) struct Share {
     pub(super) size: usize,
     pub(super) permits: Arc<Semaphore>,
     idle: Mutex<Vec<IdleConnection>>,
-    /// How many are open, idle or in use.
+    /// How many connections are open, whether idle or in use.
     pub(super) open: AtomicUsize,
-    /// Notified when a connection comes back, for a call whose new connection the server refused.
+    /// Notified when a connection is returned, for a call whose new connection the server refused.
     pub(super) returned: Notify,
 }
 
@@ -48,7 +48,7 @@ impl Share {
         })
     }
 
-    /// Whether one can be lent to the other priority: most are idle, and still are without it.
+    /// Whether a connection can be lent to the other priority: even without it, most are idle.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1
@@ -56,12 +56,12 @@ impl Share {
             && self.idle.lock().last().is_some_and(|idle| !idle.is_stale())
     }
 
-    /// Whether the next connection was used a moment ago.
+    /// Whether the connection that [`pop`](Self::pop) returns next was used recently.
     pub(super) fn was_used_recently(&self) -> bool {
         self.idle.lock().last().is_some_and(|idle| idle.idle_since.elapsed() < RECENT_USE)
     }
 
-    /// The connection that was used last, so that the others can go stale.
+    /// Takes the connection that was used last, so that the others can go stale.
     pub(super) fn pop(&self) -> Option<IdleConnection> {
         let mut idle = self.idle.lock();
         let stale = idle.iter().take_while(|idle| idle.is_stale()).count();
@@ -112,12 +112,12 @@ impl IdleConnection {
     }
 }
 
-/// A connection in use. [`release`](Self::release) returns it. Dropped in the middle of a
+/// A connection in use. [`release`](Self::release) returns it. If it is dropped in the middle of a
 /// statement, the answer is read to its end first, so that no other call receives it.
 pub(crate) struct PooledConnection {
     pub(crate) conn: Option<PgConnection>,
     opened_at: Instant,
-    /// Whether it was idle before. If it turns out dead, it may have died long ago.
+    /// Whether the connection was idle before this call. If it is dead, it may have died long ago.
     pub(crate) was_idle: bool,
     pub(super) is_reusable: bool,
     share: Arc<Share>,
@@ -125,12 +125,12 @@ pub(crate) struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// Returns it for the next call: its statement has ended.
+    /// Returns the connection for the next call, after its statement has ended.
     pub(crate) fn release(mut self) {
         self.is_reusable = true;
     }
 
-    /// Closes it.
+    /// Closes the connection.
     pub(crate) fn discard(mut self) {
         if self.conn.take().is_some() {
             self.share.open.fetch_sub(1, Ordering::AcqRel);
@@ -144,7 +144,8 @@ impl Drop for PooledConnection {
         let (share, opened_at) = (Arc::clone(&self.share), self.opened_at);
         let permit = self.permit.take();
         if self.is_reusable {
-            // Returned before its permit is.
+            // Return the connection before its permit, so that the next caller with the permit
+            // finds it idle and does not open another.
             share.push(conn, opened_at);
             return;
         }

@@ -4,7 +4,7 @@
 
 use retryproof_core::Identity;
 
-/// The hash by which waiters and the limits of one record find it.
+/// The hash by which waiters and record limits find a record.
 pub(crate) fn identity_hash(id: &Identity) -> u64 {
     pair_hash(id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }

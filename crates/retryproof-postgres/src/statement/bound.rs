@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`BoundStatement`]: a statement with its values, ready to run.
 //!
-//! Values are bytes and integers only. Any driver can carry these, and they can be written as
-//! literals out of hex digits where nothing can be prepared: a pooler that gives each transaction
+//! Values are bytes and integers only. Any driver can bind these, and they can be written as
+//! literals of hex digits where no statement can be prepared: a pooler that gives each transaction
 //! another connection breaks even the driver's unnamed statements, because the driver parses and
 //! runs them in two transactions.
 
@@ -17,15 +17,15 @@ pub(crate) enum ParamList<'a> {
     Int(Vec<i64>),
 }
 
-/// A statement with its values. Not `Debug`, because they are keys and results (ID-4).
+/// A statement with its values. Not `Debug`, because the values are keys and results (ID-4).
 pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: Arc<str>,
-    /// Whether it returns a row, rather than the number of rows that it changed.
+    /// Whether the statement returns a row, rather than the number of rows that it changed.
     pub(crate) has_rows: bool,
     pub(crate) params: Vec<Param<'a>>,
     /// Bound after the parameters.
     pub(crate) lists: Vec<ParamList<'a>>,
-    /// Settings that precede the text with literals, in the same transaction.
+    /// Settings that are sent before the text with literals, in the same transaction.
     settings: &'static str,
 }
 
@@ -39,14 +39,15 @@ impl<'a> BoundStatement<'a> {
         Self { sql, has_rows: true, params: Vec::new(), lists, settings: "" }
     }
 
-    /// Adds settings for the statement's own transaction, where the connection has none of ours.
+    /// Adds settings for the statement's own transaction, for connections without the store's
+    /// settings.
     pub(crate) fn with_settings(mut self, settings: &'static str) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The text with its values written in: digits and hex digits only, so that no value can end a
-    /// literal, whatever the settings of the connection are.
+    /// The text with its values as literals of digits and hex digits only, so that no value can end
+    /// a literal, whatever the connection's settings are.
     pub(crate) fn with_literals(&self) -> String {
         let length: usize = self.params.iter().map(literal_length).sum();
         let mut text = String::with_capacity(self.sql.len() + length);
@@ -54,7 +55,7 @@ impl<'a> BoundStatement<'a> {
         let mut parts = self.sql.split('$');
         text.push_str(parts.next().unwrap_or_default());
         for part in parts {
-            // Placeholders have one digit: there are at most 9 values.
+            // Placeholders have one digit, because there are at most 9 values.
             let (at, rest) = part.split_at(1);
             let at = at.parse::<usize>().unwrap_or_default().wrapping_sub(1);
             if let Some(param) = self.params.get(at) {
@@ -68,7 +69,7 @@ impl<'a> BoundStatement<'a> {
     }
 }
 
-/// About how long the literal of a parameter is.
+/// The approximate length of a parameter's literal.
 fn literal_length(param: &Param<'_>) -> usize {
     match param {
         Param::Bytes(bytes) => 24 + 2 * bytes.len(),
@@ -91,7 +92,7 @@ fn write_literal(param: &Param<'_>, text: &mut String) {
         // Writing into a `String` cannot fail.
         Param::Int(number) => drop(write!(text, "({number})")),
         Param::Bool(truth) => drop(write!(text, "({truth})")),
-        // The statements of the store bind no other type; a text without the value would not parse.
+        // The store's statements bind no other type. A text without the value would not parse.
         _ => {}
     }
 }
@@ -131,7 +132,7 @@ mod tests {
             "{text}"
         );
         is_plain(&text);
-        // Many at once: lists of the same literals.
+        // A statement on many records contains lists of the same literals.
         let one = OwnedCompletion { id: &id, owner: &owner, done: &done };
         let text = statements.complete_many([one, one].into_iter()).with_literals();
         let values = "ARRAY[decode('2724335c','hex'),decode('2724335c','hex')]::bytea[]";

@@ -17,22 +17,22 @@ use crate::record::hash::identity_hash;
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
-/// How often an acquire that was not granted and read no live record is repeated at once. Before
-/// each further attempt, a look decides.
+/// How often an acquire that was not granted and read no live record is repeated immediately.
+/// Before each further attempt, it looks at the record.
 const ATTEMPTS_WITHOUT_LOOK: u32 = 3;
 const MAX_ATTEMPTS: u32 = 20;
-/// How long an acquire waits for a row that an open transaction has locked (CMP-7): the first wait
-/// occupies a connection; later ones use the single connection of a locked record, or none.
+/// How long an acquire waits for a row that an open transaction has locked (CMP-7). The first wait
+/// occupies a connection; later ones use the locked record's single connection, or none.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer an acquire without a connection waits for what another one finds, before it
-/// looks itself.
+/// How much longer an acquire without a connection waits for another one's result before it looks
+/// at the record itself.
 const QUEUE_GRACE: Duration = Duration::from_millis(100);
 
-/// What sending the statement led to.
+/// The outcome of sending the statement.
 enum AcquireAttempt {
     Answered(StatementResult),
-    /// It could not write; this is the record's status.
+    /// The statement could not write; this is the record's status.
     Blocked(Acquired),
 }
 
@@ -45,7 +45,7 @@ impl PostgresStore {
         if self.completed.has(id) {
             match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // A wrong guess happens once: the record was deleted, or is a new one by now.
+                // The hint is wrong only once: the record was deleted, or is a new one by now.
                 Peeked::Busy { .. } | Peeked::Absent => self.completed.forget(id),
             }
         }
@@ -63,7 +63,8 @@ impl PostgresStore {
                         }
                     }
                 }
-                // Others acquire and release it again and again: retry, out of step with them.
+                // Other callers acquire and release the record again and again: retry out of step
+                // with them.
                 tokio::time::sleep(jitter(Duration::from_millis(1))).await;
             }
             let result = match self.send_acquire(id, req, began).await? {
@@ -92,8 +93,8 @@ impl PostgresStore {
         Ok(self.peeked(id, record))
     }
 
-    /// Sends the statement. If an open transaction has locked the row, it is sent again until its
-    /// time is over, by one caller of the record at a time. The others wait without a connection.
+    /// Sends the statement. If an open transaction has locked the row, one caller of the record at
+    /// a time sends it again until its time is up; the others wait without a connection.
     async fn send_acquire(
         &self,
         id: &Identity,
@@ -148,9 +149,9 @@ impl PostgresStore {
         }
     }
 
-    /// The status of a record that cannot be written: the server is read-only, or an open
-    /// transaction, most likely a joined completion (CMP-7), has locked the row (`is_locked`).
-    /// `None` if there is no live record.
+    /// The status of a record that cannot be written, because the server is read-only, or because
+    /// an open transaction, most likely a joined completion (CMP-7), has locked the row
+    /// (`is_locked`). `None` if there is no live record.
     async fn status_of_blocked(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
         let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
         Ok(match record {

@@ -47,7 +47,7 @@ impl Drop for NotifyTask {
 }
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
-    // The driver's listener takes its connection from a pool, also the next one after a loss.
+    // The driver's listener takes its connection from a pool, and another one after a loss.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
         .acquire_timeout(NOTIFY_TIMEOUT)
@@ -62,7 +62,7 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
     Ok(listener)
 }
 
-/// Logged once for each outage.
+/// Called once for each outage.
 fn warn_not_listening(error: sqlx_core::Error) {
     let error = classify(&error);
     tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
@@ -85,7 +85,7 @@ async fn receive(
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
-        // The pool's time limit ends it.
+        // The pool's acquire timeout limits this.
         match listen(&source, &channel).await {
             Ok(new) => {
                 listener = Some(new);
@@ -101,8 +101,8 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     let mut conn: Option<PgConnection> = None;
     loop {
         waiters.outbox_changed.notified().await;
-        // A payload that failed is sent again on a new connection. If that fails too it is dropped,
-        // and the waiters find the change by polling.
+        // A payload that failed is sent again on a new connection. If that fails too, it is
+        // dropped, and the waiters find the change by polling.
         let mut unsent = None;
         for is_second in [false, true] {
             if conn.is_none() {
@@ -112,7 +112,7 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
             let Some(open) = &mut conn else { break };
             match timeout(NOTIFY_TIMEOUT, send(open, &channel, &waiters, &mut unsent)).await {
                 Ok(Ok(())) => break,
-                // The connection may have been idle for a day.
+                // The connection may have been closed after a day without messages.
                 _ => conn = None,
             }
             if is_second {
@@ -122,8 +122,8 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     }
 }
 
-/// Empties the outbox. `unsent` is the payload that is being sent, until the server has accepted
-/// it. Sending it twice only causes an unnecessary wake-up.
+/// Empties the outbox. `unsent` holds the payload being sent until the server has accepted it.
+/// Sending a payload twice only causes an unnecessary wake-up.
 async fn send(
     conn: &mut PgConnection,
     channel: &str,

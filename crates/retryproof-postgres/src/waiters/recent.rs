@@ -12,7 +12,7 @@ pub(crate) struct RecentHashes {
     keep: Duration,
     capacity: usize,
     noted: HashMap<u64, Instant>,
-    /// The notes, oldest first. One that was repeated or forgotten since is skipped here.
+    /// The notes, oldest first. A note that was repeated or forgotten since then is skipped.
     order: VecDeque<(u64, Instant)>,
 }
 
