@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteConfig`]: which file, which table, how durable.
+//! [`SqliteConfig`]: the file, the table and the durability.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the table of records. Its second table and its index append `_meta` and
-/// `_purge` to it.
+/// The default name of the records table. The second table and the index append `_meta` and
+/// `_purge` to this name.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -39,8 +39,9 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// The defaults for the file at `path`. A path that begins with `file:` is a SQLite URI. Network
-    /// file systems are not supported: WAL needs shared memory, which they do not have.
+    /// Creates a configuration with defaults for the file at `path`. A path that begins with
+    /// `file:` is a SQLite URI. Network file systems are not supported: WAL needs shared memory,
+    /// which they lack.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
@@ -55,13 +56,13 @@ impl SqliteConfig {
         }
     }
 
-    /// Reads the URL form of a store: `sqlite:FILE`. FILE is a relative or absolute path, and is not
+    /// Parses the URL of a store: `sqlite:FILE`. FILE is a relative or absolute path, and is not
     /// percent-decoded; `sqlite:///abs/file` means `/abs/file`. `?table=NAME` and
     /// `synchronous=full|normal` may follow, joined by `&`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (each connection would have a
-    /// different database), or an unknown parameter.
+    /// [`ErrorKind::Config`] for another scheme, a missing file name, `:memory:` (each connection
+    /// would have a different database), or an unknown parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
@@ -74,7 +75,7 @@ impl SqliteConfig {
         }
         if file.contains(":memory:") {
             return Err(refuse(
-                "a SQLite store needs a file; for records that end with the process, write `memory:`",
+                "a SQLite store needs a file; to keep records in the process only, use `memory:`",
             ));
         }
         let mut config = Self::new(file);
@@ -96,58 +97,60 @@ impl SqliteConfig {
         Ok(config)
     }
 
-    /// Names the table of records. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin
-    /// with `sqlite_` (STO-3), which `open` and `migrate` check. Default `retryproof_records`.
+    /// Sets the name of the records table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and
+    /// not begin with `sqlite_` (STO-3), which `open` and `migrate` check. Default:
+    /// `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How long a commit waits for the disk. Default [`Synchronous::Full`].
+    /// Sets how durable commits are, and so how long they wait for the disk. Default:
+    /// [`Synchronous::Full`].
     #[must_use]
     pub fn with_synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;
         self
     }
 
-    /// How long a call retries while another connection has locked the file. Default 5 s, which is
-    /// also the engine's default `operation-timeout` (STO-5).
+    /// Sets how long a call retries while another connection has the file locked. Default: 5 s,
+    /// which is also the engine's default `operation-timeout` (STO-5).
     #[must_use]
     pub fn with_busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
     }
 
-    /// How many connections serve looks and replays, 1 to 64. Default: the number of processors, at
-    /// most 8.
+    /// Sets how many connections serve looks and replays, 1 to 64. Default: the number of
+    /// processors, at most 8.
     #[must_use]
     pub fn with_readers(mut self, readers: usize) -> Self {
         self.readers = readers.clamp(1, 64);
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound:
-    /// what SQLite accepts in one row (a billion bytes, unless it was built otherwise), minus 4 KiB
-    /// for the other columns.
+    /// Sets the largest value, in bytes, that a completion may store (CMP-9). Default and upper
+    /// bound: what SQLite accepts in one row (a billion bytes, unless it was built otherwise),
+    /// minus 4 KiB for the other columns.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Whether every uncontended write runs on the calling thread instead of the writing thread. That
-    /// saves two thread switches, and blocks the caller while it waits for the disk, so it does not
-    /// suit the workers of an async runtime. Calls through the blocking facade always do so. Default
-    /// off.
+    /// Sets whether uncontended writes run on the calling thread instead of the writing thread.
+    /// That saves two thread switches but blocks the caller while it waits for the disk, so it does
+    /// not suit the workers of an async runtime. Calls through the blocking facade always write
+    /// this way. Default: off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// The clock that judges expiry, in microseconds since 1970 (ACQ-7). For tests: all processes
-    /// that use one file must have the same clock. Default: the host's.
+    /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). For tests; all
+    /// processes that use one file must have the same clock. Default: the host's clock.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);
@@ -162,7 +165,7 @@ impl SqliteConfig {
 
 pub(crate) fn validated(name: &str) -> Result<&str> {
     if name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
-        return Err(Error::new(ErrorKind::Config, "no table name may begin with `sqlite_`")
+        return Err(Error::new(ErrorKind::Config, "a table name must not begin with `sqlite_`")
             .with("table", format_args!("{name:?}")));
     }
     table_name(name)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection to the database file: WAL, durability, errors that say why it cannot be opened, and
-//! retries while the file is locked.
+//! Opens connections to the database file: sets WAL mode and durability, explains why a file cannot
+//! be opened, and retries while the file is locked.
 
 pub(crate) mod retry;
 
@@ -16,7 +16,7 @@ use crate::error::{classify, is_locked};
 
 use retry::{RetryDeadline, pause};
 
-/// Between two attempts to get a lock at start-up.
+/// The pause between two attempts to get a lock at start-up.
 const RETRY_DELAY: Duration = Duration::from_millis(2);
 
 /// Opens the file for [`migrate`](SqliteConfig::migrate), and creates it if there is none.
@@ -29,7 +29,7 @@ pub(crate) fn open_writer(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::empty())
 }
 
-/// Opens the file for looks and replays. The writing connection must have been opened before.
+/// Opens the file for looks and replays. The writing connection must be opened first.
 pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
     let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
@@ -62,7 +62,7 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
         return Err(Error::new(
             ErrorKind::Config,
             "the path of the database file is a URL; write the path alone, without `sqlite:`, or \
-             hand the URL to `retryproof::connect` (`SqliteConfig::from_url` where only this \
+             pass the URL to `retryproof::connect` (`SqliteConfig::from_url` where only this \
              crate is used)",
         )
         .with("path", config.path.display()));
@@ -78,7 +78,8 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
 }
 
 fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
-    // Otherwise SQLite would sleep inside a call. The store retries outside of SQLite.
+    // With a timeout, SQLite would sleep inside a call; the store retries outside of SQLite
+    // instead.
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     if conn.is_readonly("main").map_err(classify)? {
         return Err(Error::new(

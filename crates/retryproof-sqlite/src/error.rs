@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: turns the driver's errors into those of the library.
+//! [`classify`]: turns the driver's errors into the library's errors.
 
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// A driver's error with its kind and advice. The driver's error is kept as the source: SQLite's
-/// messages name tables and columns, never bound values, and no statement of the store contains a
-/// literal key (ID-4).
+/// Converts a driver's error into an error with a kind and advice. The driver's error is kept as
+/// the source, because SQLite's messages name tables and columns, never bound values, and no
+/// statement of the store contains a literal key (ID-4).
 pub(crate) fn classify(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error() {
         Some(code) => of_code(code.extended_code, &error),
@@ -28,7 +28,7 @@ pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
 
-/// `SQLITE_READONLY_DIRECTORY`. The oldest supported bindings have it only with a bundled SQLite.
+/// `SQLITE_READONLY_DIRECTORY`. The oldest supported bindings define it only with a bundled SQLite.
 const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
 
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {
@@ -68,14 +68,14 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_PERM | ffi::SQLITE_AUTH => (
             Unexpected,
-            "this process may not use the database file; grant it the permission to read and write",
+            "this process may not use the database file; allow it to read and write the file",
         ),
         ffi::SQLITE_CORRUPT => (
             Corrupt,
             "the database file is damaged; restore it from a backup, or run `PRAGMA integrity_check`",
         ),
         ffi::SQLITE_NOTADB => {
-            (Corrupt, "the file is not a SQLite database, or is encrypted; name another file")
+            (Corrupt, "the file is not a SQLite database, or is encrypted; use another file")
         }
         ffi::SQLITE_TOOBIG => (TooLarge, "the value is larger than SQLite accepts in one row"),
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WriteQueue`]: group commit. Callers queue transitions. One thread takes up to [`MAX_BATCH`] of
-//! them into one transaction and answers after its commit, so that many callers share one wait for
+//! [`WriteQueue`]: group commit. Callers queue transitions. One thread runs up to [`MAX_BATCH`] of
+//! them in one transaction and replies after the commit, so that many callers share one wait for
 //! the disk.
 
 pub(crate) mod leases;
@@ -24,7 +24,7 @@ use transaction::{BatchResult, WriteConnection, copy};
 use transition::{Transition, TransitionResult};
 use write_lock::FileWriteLock;
 
-/// How many transitions one transaction holds at most.
+/// The most transitions that one transaction runs.
 const MAX_BATCH: usize = 256;
 /// The pauses between two attempts to get the write lock from another process.
 const RETRY: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(2));
@@ -51,10 +51,10 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<QueuedTransition>,
-    /// The thread has taken transitions that are not committed yet. A write on a calling thread must
-    /// not overtake them.
+    /// Whether the thread has taken transitions that are not committed yet. A write on a calling
+    /// thread must not overtake them.
     has_uncommitted: bool,
-    /// The thread sleeps until `wake_thread`.
+    /// Whether the thread sleeps until `wake_thread` is notified.
     is_asleep: bool,
     closing: Option<RetryDeadline>,
 }
@@ -91,9 +91,10 @@ impl WriteQueue {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Queues a transition and waits for the commit that contains it. If the future is dropped before
-    /// the thread has taken it, an acquire never happens and any other transition still does. If it
-    /// is dropped later, the transition happens or not (ACQ-11).
+    /// Queues a transition and waits for the commit that contains it. If the future is dropped
+    /// before the thread has taken the transition, an acquire never happens, and any other
+    /// transition still does. If the future is dropped later, the transition may or may not happen
+    /// (ACQ-11).
     pub(crate) async fn run(&self, transition: Transition) -> Result<TransitionResult> {
         let (reply, answer) = oneshot::channel();
         {
@@ -113,7 +114,7 @@ impl WriteQueue {
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
-    /// Runs a transition on this thread; `None` if another thread writes or the file is locked.
+    /// Runs a transition on this thread; `None` if another thread is writing or the file is locked.
     pub(crate) fn run_in_place(&self, transition: &Transition) -> Option<Result<TransitionResult>> {
         {
             let queue = self.shared.queue.lock();
@@ -127,7 +128,7 @@ impl WriteQueue {
                 self.shared.write_lock.leases().note(std::iter::once(transition).zip(&results));
                 results.pop()
             }
-            // The writing thread waits for the lock without blocking the caller.
+            // Leave it to the writing thread, which waits for the lock without blocking the caller.
             BatchResult::Locked(_) => None,
         }
     }
@@ -135,14 +136,19 @@ impl WriteQueue {
     /// Runs a pragma on the writing connection. A test cannot simulate a full disk from outside.
     #[cfg(test)]
     pub(crate) fn pragma(&self, sql: &str) {
-        self.shared.connection.lock().connection().execute_batch(sql).expect("a pragma");
+        self.shared
+            .connection
+            .lock()
+            .connection()
+            .execute_batch(sql)
+            .expect("the pragma should run");
     }
 
-    /// Notifies waiters of commits by other processes. It does nothing while a thread writes, because
-    /// each write checks this itself.
+    /// Notifies waiters of commits by other processes. Does nothing while a thread writes, because
+    /// each write makes the same check.
     pub(crate) fn check_foreign_commits(&self) {
         if let Some(mut connection) = self.shared.connection.try_lock() {
-            // If the file is locked or gone, the waiter's next look reports it.
+            // If the file is locked or gone, the waiter's next look reports the error.
             let _ = connection.check_foreign_commits();
         }
     }
@@ -154,7 +160,7 @@ impl Drop for WriteQueue {
         self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
         self.shared.wake_thread.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It panics only if the driver panics, and then its callers have got an error.
+            // The thread panics only if the driver panics; its callers have then received an error.
             let _ = thread.join();
         }
     }
@@ -169,7 +175,8 @@ impl Shared {
         }
     }
 
-    /// Waits for transitions and takes them; false when the store closes and none is left.
+    /// Waits for transitions and takes them; returns `false` when the store closes and none are
+    /// left.
     fn take(&self, batch: &mut Vec<QueuedTransition>) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {
@@ -185,13 +192,13 @@ impl Shared {
         true
     }
 
-    /// Commits the batch and answers its callers. While another process has locked the file, it
-    /// retries, outside of SQLite, until the deadline of each caller (STO-5).
+    /// Commits the batch and replies to its callers. While another process has the file locked,
+    /// retries outside of SQLite until each caller's deadline (STO-5).
     fn write(&self, batch: &mut Vec<QueuedTransition>) {
         let mut failures = 0;
         let mut ticket = None;
         loop {
-            // An acquire whose caller is gone is not granted (ACQ-11).
+            // An acquire whose caller has dropped its future is not granted (ACQ-11).
             batch.retain(|queued| {
                 !matches!(queued.transition, Transition::Acquire(..)) || !queued.reply.is_closed()
             });
@@ -199,7 +206,7 @@ impl Shared {
                 self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // The ticket is kept although callers of the batch reach their deadlines meanwhile.
+            // Keep the ticket even if callers in the batch reach their deadlines in the meantime.
             let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
             let guard = guard.or_else(|| {
                 ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)
@@ -220,10 +227,11 @@ impl Shared {
             drop(guard);
             match ran {
                 BatchResult::Committed(results) => {
-                    // Before the results are sent: a caller that gets one may write in place at once.
+                    // Clear the flag before sending results: a caller that gets one may write in
+                    // place at once.
                     self.queue.lock().has_uncommitted = false;
                     for (queued, result) in batch.drain(..).zip(results) {
-                        // Fails if the caller is gone.
+                        // Sending fails only if the caller has dropped its future.
                         let _ = queued.reply.send(result);
                     }
                     return;
@@ -238,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// Answers the callers whose deadline has passed.
+    /// Returns `error` to the callers whose deadlines have passed.
     fn answer_expired(&self, batch: &mut Vec<QueuedTransition>, error: &rusqlite::Error) {
         let closing = self.queue.lock().closing.is_some_and(|deadline| deadline.has_passed());
         let mut at = 0;
@@ -257,7 +265,7 @@ fn top_up(batch: &mut Vec<QueuedTransition>, queue: &mut Queue) {
     batch.extend(queue.waiting.drain(..room));
 }
 
-/// Closes the queue when the thread ends, also by a panic, so that no caller waits for it.
+/// Closes the queue when the thread ends, even by a panic, so that no caller waits forever.
 struct CloseOnExit<'a>(&'a Shared);
 
 impl Drop for CloseOnExit<'_> {

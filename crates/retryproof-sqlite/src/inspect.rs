@@ -17,12 +17,12 @@ use crate::record::{COMPLETE, IN_PROGRESS};
 use crate::statement::Statement;
 use crate::store::SqliteStore;
 
-/// How many rows one purging transaction deletes at most. Acquires queue behind it.
+/// The most rows that one purging transaction deletes. Acquires wait behind that transaction.
 const MAX_PURGE_BATCH: usize = 200;
 
 impl Purge for SqliteStore {
-    /// Deletes in small transactions, between which others can write. The file keeps its size; SQLite
-    /// reuses the pages.
+    /// Deletes in small transactions, so that other writes can run in between. The file keeps its
+    /// size; SQLite reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
@@ -49,7 +49,7 @@ impl Inspect for SqliteStore {
             .map_err(|error| error.during("get").for_identity(id))
     }
 
-    /// Scans the table, on a separate thread and connection.
+    /// Scans the table on a separate thread and connection.
     async fn stats(&self) -> Result<StoreStats> {
         let (reply, answer) = oneshot::channel();
         let (config, statements) = (self.config.clone(), Arc::clone(&self.statements));
@@ -58,15 +58,15 @@ impl Inspect for SqliteStore {
             .spawn(move || {
                 let stats = connection::open_reader(&config)
                     .and_then(|conn| stats(&conn, statements.get(Statement::Stats)));
-                // Fails if the caller is gone.
+                // Sending fails only if the caller has dropped its future.
                 let _ = reply.send(stats);
             })
             .map_err(|error| {
-                Error::unavailable("the thread of the scan could not be started").because(error)
+                Error::unavailable("the thread for the scan could not be started").because(error)
             })?;
         answer
             .await
-            .unwrap_or_else(|_| Err(Error::unavailable("the scan ended without an answer")))
+            .unwrap_or_else(|_| Err(Error::unavailable("the scan thread ended without a result")))
             .map_err(|error| error.during("stats"))
     }
 }

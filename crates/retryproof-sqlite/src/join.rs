@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the application's transaction on the same file (CMP-7): the completion as one statement,
-//! and the driver's transactions that can run it.
+//! Joins the application's transaction on the same file (CMP-7): builds the completion as one
+//! statement, and runs it in the driver's transactions.
 
 pub(crate) mod transaction;
 
@@ -49,9 +49,9 @@ impl Join for SqliteStore {
     }
 }
 
-/// For programs that open their transactions themselves: `held.complete_in(&mut tx, value)`, from the
-/// blocking facade or on one thread, because the driver's transaction cannot change threads. Async
-/// programs use [`SqliteTxSource`](crate::SqliteTxSource).
+/// For programs that open transactions themselves: call `held.complete_in(&mut tx, value)` from the
+/// blocking facade, or on one thread, because the driver's transaction cannot move to another
+/// thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<SqliteDialect> for Transaction<'_> {
     fn run_statement(
         &mut self,
@@ -75,7 +75,7 @@ impl TxPort<SqliteDialect> for Connection {
 
 /// Runs a statement in the open transaction, and returns how many rows it changed.
 pub(crate) fn run(conn: &Connection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-    // In autocommit the record would be a separate commit.
+    // In autocommit mode, the record would be committed separately from the application's writes.
     if conn.is_autocommit() {
         return Err(Error::new(
             ErrorKind::Unexpected,

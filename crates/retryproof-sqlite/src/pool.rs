@@ -11,8 +11,8 @@ use rusqlite::Connection;
 use crate::config::SqliteConfig;
 use crate::connection;
 
-/// One connection for each simultaneous read. Readers and the writer do not block each other in WAL
-/// mode.
+/// Holds one connection for each simultaneous read. Readers and the writer do not block each other
+/// in WAL mode.
 pub(crate) struct ReadPool(Box<[Mutex<Connection>]>);
 
 impl ReadPool {
@@ -30,12 +30,12 @@ impl ReadPool {
         let preferred = thread_number() % connections.len();
         let mut order = (preferred..connections.len()).chain(0..preferred);
         let free = order.find_map(|at| connections[at].try_lock());
-        // If all are in use, wait for the preferred one. Reads take microseconds.
+        // If all connections are in use, wait for the preferred one. Reads take microseconds.
         read(&free.unwrap_or_else(|| connections[preferred].lock()))
     }
 }
 
-/// A small number for each thread.
+/// Returns a small number that identifies this thread.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));

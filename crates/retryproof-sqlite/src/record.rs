@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows, read strictly: a row that the store did not write is an error, and stays where it is
-//! (CMP-8).
+//! Decodes rows strictly: a row that the store did not write is reported as an error and left
+//! unchanged (CMP-8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use rusqlite::{Row, Statement};
 
 use crate::error::classify;
 
-/// `state` of a record whose holder works, or died.
+/// `state` of a record whose holder is running or has died.
 pub(crate) const IN_PROGRESS: i64 = 0;
 /// `state` of a record that has a result.
 pub(crate) const COMPLETE: i64 = 1;
 
 /// Why a read failed.
 pub(crate) enum ReadError {
-    /// SQLite's own error, possibly a lock that is worth a retry.
+    /// An error from SQLite, possibly a lock, after which a retry may succeed.
     Driver(rusqlite::Error),
     /// The row holds a value that the store does not write.
     Record(Error),
@@ -43,7 +43,7 @@ impl ReadError {
 }
 
 /// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. `now` is called after
-/// the row was read, so that the row is never judged by an instant before its snapshot.
+/// the row is read, so that expiry is never judged at a time before the row's snapshot.
 pub(crate) fn read_record(
     statement: &mut Statement<'_>,
     id: &Identity,
@@ -79,7 +79,7 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
     Ok(Record { owner, token, phase })
 }
 
-/// The stored value, unopened; `None` for `Peek`, which does not read it.
+/// Returns the stored value unopened; `None` for `Peek`, which does not read the value.
 fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
     let Some(fingerprint) = column(row, 4) else { return Ok(None) };
     let fingerprint = match fingerprint {

@@ -16,8 +16,8 @@ const SCHEMA: Schema = Schema {
 /// Reads the version row (STO-3).
 const READ_VERSION: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
 
-/// The schema as plain SQL, for your own migrator. It creates the tables under the name `table`, and
-/// writes the version row. Run it inside a transaction.
+/// Returns the schema as plain SQL, for your own migration tool. The SQL creates the tables under
+/// the name `table` and writes the version row. Run it inside a transaction.
 ///
 /// # Errors
 /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if the name is invalid (STO-3).
@@ -26,14 +26,15 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl SqliteConfig {
-    /// Creates the database file if there is none, puts it into WAL mode, and creates or updates the
-    /// tables of the store, in one transaction. It is safe to call again, and from several processes
-    /// at the same time. It blocks for some milliseconds: call it at start-up or from a deployment
+    /// Creates the database file if there is none, puts it into WAL mode, and creates or updates
+    /// the store's tables in one transaction. It is safe to call again, and from several processes
+    /// at the same time. It blocks for a few milliseconds: call it at start-up or from a deployment
     /// step. No other call creates a table (STO-3).
     ///
     /// # Errors
     /// [`ErrorKind::Schema`](retryproof_core::ErrorKind::Schema) if a newer version of this library
-    /// created the tables; otherwise those of [`SqliteStore::open`](crate::SqliteStore::open).
+    /// created the tables; otherwise the same as for
+    /// [`SqliteStore::open`](crate::SqliteStore::open).
     pub fn migrate(&self) -> Result<()> {
         self.try_migrate().map_err(|error| error.during("migrate"))
     }
@@ -58,7 +59,7 @@ fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, 
     Ok(Ok(()))
 }
 
-/// Fails for a schema that the store cannot work on (STO-3).
+/// Fails for a schema that the store cannot use (STO-3).
 pub(crate) fn check(
     conn: &Connection,
     table: &str,
@@ -66,7 +67,7 @@ pub(crate) fn check(
     Ok(SCHEMA.check(version(conn, table)?, table))
 }
 
-/// The version row; `None` without the table or the row.
+/// Reads the schema version; `None` if the table or the row is missing.
 fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, rusqlite::Error> {
     let exists: bool = conn.query_row(
         "SELECT count(*)>0 FROM sqlite_master WHERE type='table' AND lower(name)=lower(?1)",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every statement as constant text, with its bind order.
 //!
-//! Bound values are blobs and integers only. Times are microseconds, bound from the host's clock
-//! after the lock is held (ACQ-7).
+//! Bound values are blobs and integers only. Times are in microseconds, read from the host's clock
+//! while the lock is held (ACQ-7).
 
 use crate::config::DEFAULT_TABLE;
 
-/// The statements. In [`text`](Self::text), each is preceded by the rules that it serves, its bind
-/// order, and the columns of its row.
+/// The statements. In [`text`](Self::text), a comment above each one lists the rules that it
+/// serves, its parameters in order, and its result columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Read,
@@ -48,26 +48,26 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, expires_at, fp, result.
+            // ACQ-8: point lookup. 1 scope, 2 key -> state, owner, token, expires_at, fp, result.
             Self::Read => {
                 "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE \
                  scope=?1 AND key=?2"
             }
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
-            // token, expires_at.
+            // ACQ-4: `Read` without the value, for waiters. 1 scope, 2 key -> state, owner, token,
+            // expires_at.
             Self::Peek => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire of the owner. The
-            // statement that writes also compares the clock. 1 scope, 2 key, 3 owner, 4 token,
-            // 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
+            // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire by the owner. The
+            // statement that writes also compares expiry with the clock. 1 scope, 2 key, 3 owner, 4
+            // token, 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
             Self::Grant => {
                 "INSERT INTO retryproof_records \
                  (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
                  (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) ON CONFLICT (scope,key) DO UPDATE SET \
                  state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
-            // ACQ-12: for a repeated acquire of the owner. 1 scope, 2 key -> taken.
+            // ACQ-12: for a repeated acquire by the owner. 1 scope, 2 key -> taken.
             Self::TookOver => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
             // RUN-1, CMP-2: fenced by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
             Self::Extend => {
@@ -79,13 +79,13 @@ impl Statement {
                 "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
                  WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4: only if the completion's ttl ends before that of the acquire. 1 scope, 2 key,
-            // 3 purge_after.
+            // STO-4: changes the row only if the completion's ttl ends before the acquire's ttl. 1
+            // scope, 2 key, 3 purge_after.
             Self::PurgeEarlier => {
                 "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
             }
-            // CMP-7: Complete and PurgeEarlier as one statement, for the application's transaction.
-            // Binds as Complete.
+            // CMP-7: `Complete` and `PurgeEarlier` as one statement, for the application's
+            // transaction. Takes the same parameters as `Complete`.
             Self::JoinedComplete => {
                 "UPDATE retryproof_records SET \
                  state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 WHERE \
@@ -95,7 +95,7 @@ impl Statement {
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4; a state that the store never wrote stays (CMP-8). 1 now, 2 limit.
+            // STO-4; a row whose state the store never writes is kept (CMP-8). 1 now, 2 limit.
             Self::Purge => {
                 "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
                  WHERE purge_after<=?1 AND expires_at<=?1 AND state IN (0,1) LIMIT ?2)"
@@ -104,12 +104,13 @@ impl Statement {
             Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
             // ACQ-10: written once for all grants of a transaction. 1 token.
             Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",
-            // For an operator. 1 scope, 2 key -> state, token, expires_at, bytes, has fp.
+            // For operators. 1 scope, 2 key -> state, token, expires_at, bytes, has fp.
             Self::Summary => {
                 "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
                  FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For an operator; a scan. The constant estimates the fixed columns and the index entries.
+            // For operators; scans the table. The constant estimates the fixed columns and the
+            // index entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"

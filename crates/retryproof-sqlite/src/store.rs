@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteStore`]: the contract. Reads run on the calling thread, writes on one thread.
+//! [`SqliteStore`]: implements the store contract. Reads run on the calling thread, writes on one
+//! separate thread.
 
 use std::fmt;
 use std::path::Path;
@@ -30,18 +31,19 @@ use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
 
-/// Between two attempts to read a file that is locked as a whole, which in WAL mode is brief.
+/// The pause between attempts to read a file that is completely locked, which is brief in WAL mode.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
-/// Room in a row for the other columns.
+/// Bytes reserved for the other columns of a row.
 const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
 /// Acquires that find a live record, looks and replays run on the calling thread with a cached
-/// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits in
-/// groups. The host's wall clock judges expiry: if it jumps, every expiry in the file moves.
+/// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits
+/// them in groups. The host's wall clock decides expiry: if it jumps, all records in the file
+/// expire earlier or later.
 ///
-/// Dropping the store runs what is queued and ends the thread, which waits for the disk.
+/// Dropping the store runs the queued operations and ends the thread, which waits for the disk.
 pub struct SqliteStore {
     pub(crate) config: SqliteConfig,
     pub(crate) statements: Arc<StatementTexts>,
@@ -55,20 +57,20 @@ impl SqliteStore {
     /// Opens the file at `path` with the defaults; see [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// Those of [`open_with`](Self::open_with).
+    /// Same as for [`open_with`](Self::open_with).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(SqliteConfig::new(path))
     }
 
-    /// Opens a file that [`SqliteConfig::migrate`] has prepared. It blocks for some milliseconds:
-    /// call it at start-up.
+    /// Opens a file that [`SqliteConfig::migrate`] has prepared. This blocks for a few
+    /// milliseconds, so call it at start-up.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing or
-    /// of another version (STO-3); `Config` for a directory that does not exist or an invalid table
-    /// name; `Unexpected` for a file that may not be read or written; `Corrupt` for a file that is not
-    /// a database; `Unsupported` if the file cannot use WAL; `Unavailable` if another connection keeps
-    /// the file locked.
+    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing or of
+    /// another version (STO-3); `Config` for a directory that does not exist or an invalid table
+    /// name; `Unexpected` for a file that may not be read or written; `Corrupt` for a file that is
+    /// not a database; `Unsupported` if the file cannot use WAL; `Unavailable` if another
+    /// connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -85,21 +87,22 @@ impl SqliteStore {
         let row_limit = usize::try_from(row_limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
         let max_value = config.max_value.map_or(row_limit, |bytes| bytes.min(row_limit));
         let readers = ReadPool::open(&config)?;
-        // By SQLite's name for the file, which may differ from a URI in the configuration.
+        // Find the lock by SQLite's name for the file, which may differ from a URI in the
+        // configuration.
         let write_lock =
             FileWriteLock::of(Path::new(writing.connection().path().unwrap_or_default()));
         let writer = WriteQueue::start(writing, write_lock, config.busy_timeout)?;
         Ok(Self { config, statements, waiters, readers, writer, max_value })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
-    /// transaction (CMP-7).
+    /// Converts the store to the form that an engine takes, with the capabilities to purge, to
+    /// inspect, and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    /// Runs a transition, on the calling thread where that is allowed and possible.
+    /// Runs a transition, on the calling thread if that is allowed and possible.
     pub(crate) async fn write(&self, transition: Transition) -> Result<TransitionResult> {
         if (self.config.in_place || in_blocking_context())
             && let Some(result) = self.writer.run_in_place(&transition)
@@ -109,8 +112,8 @@ impl SqliteStore {
         self.writer.run(transition).await
     }
 
-    /// Reads a record on this thread. While the file is locked it retries, and sleeps on the runtime
-    /// rather than inside SQLite.
+    /// Reads a record on this thread. While the file is locked, the call retries and sleeps on the
+    /// runtime rather than inside SQLite.
     async fn read_record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
         let mut deadline = None;
         loop {
@@ -137,7 +140,7 @@ impl SqliteStore {
         i64::try_from((self.config.wall_clock)()).unwrap_or(i64::MAX)
     }
 
-    /// What is left of the lease with token `seen`; `None` when it is over.
+    /// Returns the time left in the lease with token `seen`; `None` once the lease is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let found = self.read_record(Statement::Peek, id).await?;
         Ok(found.and_then(|record| record.remaining_lease(seen)))
@@ -149,13 +152,14 @@ impl SqliteStore {
         }
         let until = Instant::now() + at_most;
         let subscription = self.waiters.registry.subscribe(id.clone());
-        // How many commits of other processes were found before the last read of the record.
+        // How many commits by other processes were found before the last read of the record.
         let commits_read = Mutex::new(None);
         let remaining_lease = || async {
             if commits_read.lock().is_some() && self.waiters.is_check_due() {
                 self.writer.check_foreign_commits();
             }
-            // Loaded before the read: a commit that the read does not see changes it.
+            // Load the count before the read: a commit that the read does not see changes the
+            // count.
             let commits = Some(self.waiters.foreign_commits());
             let is_unchanged = commits == std::mem::replace(&mut *commits_read.lock(), commits);
             if is_unchanged || self.remaining_lease(id, seen).await?.is_some() {
@@ -251,7 +255,7 @@ impl SqliteStore {
     }
 }
 
-/// With every capability that the store has.
+/// Keeps every capability of the store.
 impl From<SqliteStore> for SharedStore {
     fn from(store: SqliteStore) -> Self {
         store.into_shared()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: which calls of this process wait for which record, and whether another process has
-//! written to the file (ACQ-4).
+//! [`Waiters`]: tracks which calls of this process wait for which record, and whether another
+//! process has written to the file (ACQ-4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use retryproof_core::{Backoff, Identity};
 use retryproof_store_kit::WaiterRegistry;
 use tokio::time::Instant;
 
-/// The pauses between two checks of a waiter whether another process has written (ACQ-4).
+/// The pauses between a waiter's checks for writes by other processes (ACQ-4).
 pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(20));
-/// The shortest time between two such checks, for all waiters together.
+/// The shortest time between two such checks, across all waiters.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The waiters of one store in this process.
@@ -24,13 +24,12 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Another process has written to the file.
+    /// Records that another process has written to the file.
     pub(crate) fn on_foreign_commit(&self) {
         self.foreign_commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether it is time to check again whether another process has written: one check serves all
-    /// waiters.
+    /// Whether the next check for writes by other processes is due. One check serves all waiters.
     pub(crate) fn is_check_due(&self) -> bool {
         let now = Instant::now();
         let mut last_check = self.last_check.lock();
@@ -42,7 +41,7 @@ impl Waiters {
         due
     }
 
-    /// How often other processes were found to have written.
+    /// How many checks found writes by other processes.
     pub(crate) fn foreign_commits(&self) -> u64 {
         self.foreign_commits.load(Ordering::Acquire)
     }

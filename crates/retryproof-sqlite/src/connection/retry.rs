@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long to retry while another process holds a lock. That process cannot notify this one, so
-//! this file sleeps and reads the real clock. No lease is judged by it.
+//! Limits and pauses retries while another process holds a lock. That process cannot notify this
+//! one, so this module sleeps and reads the real clock. No lease expires by this clock.
 #![expect(
     clippy::disallowed_methods,
     reason = "waits for another process, which cannot notify this one"
@@ -16,7 +16,7 @@ pub(crate) struct RetryDeadline {
 }
 
 impl RetryDeadline {
-    /// A limit that begins now.
+    /// Starts a time limit now.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self { since: Instant::now(), timeout }
     }
@@ -26,7 +26,7 @@ impl RetryDeadline {
     }
 }
 
-/// The instant by which leases of this process are counted.
+/// Returns the current time, for tracking this process's leases.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

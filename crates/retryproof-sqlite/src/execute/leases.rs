@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Leases`]: the durations of the leases that this process holds in a file. A joined transaction
-//! ends before it costs the shortest of them (CMP-7, RUN-1).
+//! is ended before it can cost the shortest of these leases (CMP-7, RUN-1).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::transition::{Transition, TransitionResult};
 use crate::connection::retry::now;
 
-/// How many durations are kept before the expired ones are dropped.
+/// How many durations are kept before expired ones are dropped.
 const MAX_DURATIONS: usize = 64;
 
 /// For each duration, when the last lease of that duration expires. A lease that ended early still
-/// counts until then, so that a transaction may get a shorter limit than necessary.
+/// counts until then, so a transaction may get a shorter limit than necessary.
 #[derive(Debug, Default)]
 pub(crate) struct Leases(Mutex<BTreeMap<Duration, Instant>>);
 
 impl Leases {
-    /// Notes the leases that a commit granted or extended. Must be called before the write lock is
-    /// released.
+    /// Records the leases that a commit granted or extended. Must be called before the write lock
+    /// is released.
     pub(crate) fn note<'t>(
         &self,
         committed: impl Iterator<Item = (&'t Transition, &'t Result<TransitionResult>)>,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WriteConnection`]: the only connection of the store that writes, and how a batch becomes one
-//! transaction.
+//! [`WriteConnection`]: the store's only writing connection, which runs a batch as one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +15,25 @@ use crate::error::{classify, is_full, is_locked};
 use crate::statement::StatementTexts;
 use crate::waiters::Waiters;
 
-/// How long a transition of a failed batch retries to get a lock that another process has taken
-/// meanwhile, and how often.
+/// How long, and how often, a transition from a failed batch retries while another process holds
+/// the lock.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The writing connection and what belongs to it.
+/// The writing connection and its state.
 pub(crate) struct WriteConnection {
     conn: Connection,
     statements: Arc<StatementTexts>,
     wall_clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     waiters: Arc<Waiters>,
-    /// As last read. It changes when a connection of another process has committed, never by a commit
-    /// of this connection.
+    /// SQLite's `data_version` when last read. It changes when another connection commits, never
+    /// when this one does.
     data_version: i64,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 pub(crate) enum BatchResult {
-    /// One result for each transition; everything that they wrote is committed.
+    /// One result for each transition; all their writes are committed.
     Committed(Vec<Result<TransitionResult>>),
     /// Another connection holds the write lock; nothing was written.
     Locked(rusqlite::Error),
@@ -42,9 +41,9 @@ pub(crate) enum BatchResult {
 
 /// Why a transaction was rolled back.
 enum TransactionError {
-    /// It could not begin or commit.
+    /// The transaction could not begin or commit.
     Driver(rusqlite::Error),
-    /// One of its transitions failed.
+    /// A transition in the transaction failed.
     Transition(Error),
 }
 
@@ -78,10 +77,10 @@ impl WriteConnection {
         &self.conn
     }
 
-    /// Runs the transitions in one transaction, in order. If one of them fails, or there is no room
-    /// for all, each gets a separate transaction, so that one does not fail the others. (A savepoint
-    /// for each would copy every page that a batch touches, and would not help where SQLite ends the
-    /// whole transaction: on a full or failing disk.)
+    /// Runs the transitions in one transaction, in order. If one of them fails, or the disk has no
+    /// space for all, each runs in a separate transaction, so that one does not fail the others. (A
+    /// savepoint for each transition would copy every page that the batch touches, and would not
+    /// help on a full or failing disk, where SQLite ends the whole transaction.)
     pub(crate) fn run<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition> + Clone,
@@ -144,9 +143,9 @@ impl WriteConnection {
     ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.inside(transitions);
-        // SQLite may have rolled it back already.
+        // SQLite may have rolled the transaction back already.
         if done.is_err() && !self.conn.is_autocommit() {
-            // If this fails too, the connection rejects the next BEGIN, which reports the error.
+            // If the rollback fails too, the next BEGIN fails and reports the error.
             let _ = self.execute("ROLLBACK");
         }
         done
@@ -159,7 +158,8 @@ impl WriteConnection {
         if !self.waiters.registry.is_empty() {
             self.check_foreign_commits()?;
         }
-        // The lock is held from here on, so no other write uses a later instant before this one (ACQ-7).
+        // The lock is held from here on, so no write that commits earlier uses a later time
+        // (ACQ-7).
         let now = i64::try_from((self.wall_clock)()).unwrap_or(i64::MAX);
         let mut tx = WriteTransaction::new(&self.conn, &self.statements, now);
         let mut results = Vec::with_capacity(transitions.len());
@@ -176,7 +176,7 @@ impl WriteConnection {
     }
 }
 
-/// A copy of an error for each caller of a batch; the driver's errors are not `Clone`.
+/// Copies an error for each caller of a batch, because the driver's errors are not `Clone`.
 pub(crate) fn copy(error: &rusqlite::Error) -> rusqlite::Error {
     let code = error.sqlite_error().copied().unwrap_or_else(|| ffi::Error::new(ffi::SQLITE_ERROR));
     rusqlite::Error::SqliteFailure(code, Some(error.to_string()))

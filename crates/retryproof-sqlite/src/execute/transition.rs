@@ -20,7 +20,7 @@ pub(crate) enum Transition {
     Extend(Identity, OwnerId, Duration),
     Complete(Identity, OwnerId, Completion),
     Release(Identity, OwnerId),
-    /// At most this many rows.
+    /// Deletes at most this many rows.
     Purge(usize),
 }
 
@@ -45,16 +45,16 @@ impl Transition {
     }
 }
 
-/// One write transaction: its statements, its instant, its tokens.
+/// One write transaction, with its statements, its time and its last token.
 pub(crate) struct WriteTransaction<'a> {
     conn: &'a Connection,
     statements: &'a StatementTexts,
-    /// Read after the lock was taken (ACQ-7), and the same for all transitions.
+    /// Read once after the lock is taken (ACQ-7), for all transitions.
     now: i64,
-    /// The last token that was drawn, written before the commit (ACQ-10).
+    /// The last token that was drawn; it is written before the commit (ACQ-10).
     last_token: Option<i64>,
-    /// Taken from the connection's cache once for a whole batch, because a look-up in the cache costs
-    /// as much as a small statement.
+    /// Statements are taken from the connection's cache once for a whole batch, because a cache
+    /// lookup costs as much as a small statement.
     prepared: [Option<CachedStatement<'a>>; Statement::COUNT],
 }
 
@@ -88,7 +88,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        // Read again under the lock, because the look before it saw an older snapshot.
+        // Read the record again under the lock, because the earlier look saw an older snapshot.
         let (token, took_over) = match self.read_record(id)? {
             None | Some(Record { phase: RecordPhase::Released, .. }) => (self.draw()?, false),
             Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
@@ -124,12 +124,12 @@ impl<'a> WriteTransaction<'a> {
         } else {
             Err(Error::new(
                 ErrorKind::Unexpected,
-                "the row of the record changed although the write lock is held",
+                "the record's row changed although the write lock is held",
             ))
         }
     }
 
-    /// Whether the lease of an owner that repeats its acquire was a takeover (ACQ-9, ACQ-12).
+    /// When an owner repeats its acquire: whether its lease was a takeover (ACQ-9, ACQ-12).
     fn took_over(&mut self, id: &Identity) -> Result<bool> {
         let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
         self.prepared(Statement::TookOver)
@@ -201,7 +201,7 @@ impl<'a> WriteTransaction<'a> {
         self.execute(Statement::Purge, (self.now, limit))
     }
 
-    /// Draws a token under the write lock, larger than every earlier one of this file (ACQ-10).
+    /// Draws a token under the write lock, larger than every earlier token of this file (ACQ-10).
     fn draw(&mut self) -> Result<FencingToken> {
         let last = match self.last_token {
             Some(last) => last,
@@ -242,25 +242,25 @@ impl<'a> WriteTransaction<'a> {
         }
     }
 
-    /// The instant after `time`, in microseconds since 1970.
+    /// Returns the transaction's time plus `time`, in microseconds since 1970.
     fn after(&self, time: Duration) -> i64 {
         self.now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
     }
 }
 
-/// The row of the token counter is part of the schema: without it no token can be drawn (ACQ-10).
+/// The token counter's row is part of the schema; without it, no token can be drawn (ACQ-10).
 fn counter_error(error: rusqlite::Error) -> Error {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Error::new(
             ErrorKind::Schema,
-            "the counter of fencing tokens is missing; restore the database, or apply the \
+            "the fencing token counter is missing; restore the database, or apply the \
              shipped SQL again",
         ),
         other => classify(other),
     }
 }
 
-/// Each transition has its result type; only a bug in this crate leads here.
+/// Each transition has one type of result, so only a bug in this crate returns this error.
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`FileWriteLock`]: which writer of this process writes to a file next.
+//! [`FileWriteLock`]: decides which writer of this process writes to a file next.
 //!
 //! SQLite's file lock is not fair. A thread that writes in a loop can keep a polling thread out. So
 //! the store's writer and the application's joined transactions (CMP-7) share one queue. Other
@@ -20,26 +20,26 @@ use tokio::sync::OwnedMutexGuard;
 use super::leases::Leases;
 use crate::connection::retry::RetryDeadline;
 
-/// The writers' queue of one file, and the leases that a long transaction would cost.
+/// The queue of writers for one file, and the leases that a long transaction could cost.
 #[derive(Default)]
 struct FileWriters {
     queue: Arc<tokio::sync::Mutex<()>>,
     leases: Leases,
 }
 
-/// The queues of this process, by file. A file that is written under two names has two of them,
-/// which only costs fairness.
+/// This process's queues, by file. A file that is written under two names has two queues, which
+/// only costs fairness.
 static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::new(Mutex::default);
 
 /// The write lock of one file in this process.
 #[derive(Clone)]
 pub(crate) struct FileWriteLock(Arc<FileWriters>);
 
-/// Permits this process to write, until it is dropped.
+/// Allows this process to write until the guard is dropped.
 pub(crate) type FileWriteGuard = OwnedMutexGuard<()>;
 
 impl FileWriteLock {
-    /// The lock of a file that exists.
+    /// Returns the lock of a file that exists.
     pub(crate) fn of(file: &Path) -> Self {
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
         let mut files = FILES.lock();
@@ -52,7 +52,7 @@ impl FileWriteLock {
         Self(writers)
     }
 
-    /// Takes the lock if no writer has it or waits for it.
+    /// Takes the lock if no writer holds it or waits for it.
     pub(crate) fn try_lock(&self) -> Option<FileWriteGuard> {
         Arc::clone(&self.0.queue).try_lock_owned().ok()
     }
@@ -75,16 +75,16 @@ impl FileWriteLock {
     }
 }
 
-/// A place in the queue. Keep the ticket while waiting; a caller that drops it and queues again can
-/// starve.
+/// A position in the queue. Keep the ticket while waiting; a caller that drops it and queues again
+/// can starve.
 pub(crate) struct LockTicket {
     waiting: Pin<Box<dyn Future<Output = FileWriteGuard>>>,
     waker: Waker,
 }
 
 impl LockTicket {
-    /// Puts the thread that queued to sleep until it gets the lock, for at most `timeout`. The
-    /// ticket stays valid after a timeout.
+    /// Blocks the thread that queued until it gets the lock, for at most `timeout`. The ticket
+    /// stays valid after a timeout.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<FileWriteGuard> {
         let deadline = RetryDeadline::new(timeout);
         loop {

@@ -25,11 +25,12 @@ use crate::connection::retry::{RetryDeadline, pause};
 use crate::error::{classify, is_locked};
 use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 
-/// Between two attempts to get the write lock from another process, or to commit while one reads.
+/// The pause between attempts to get the write lock from another process, or to commit while one
+/// reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A transaction may be open for a third of the shortest lease. Heartbeats come at half of a lease,
-/// which survives an outage of 0.4 (RUN-1); the rest is left for the commit.
+/// which tolerates an outage of 0.4 of it (RUN-1); the rest is left for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the file of the store, for
@@ -38,15 +39,15 @@ const LEASE_DIVISOR: u32 = 3;
 /// It has one connection, because SQLite allows one write transaction at a time. Callers share one
 /// queue with the store's writer, so each gets its turn.
 ///
-/// **An open transaction delays every acquire, heartbeat and completion of the file.** A lease whose
-/// heartbeats are delayed for longer than 0.4 of it is lost: as soon as the file is free, its key is
-/// taken over, while its holder still works. So a transaction may be open for a third of the
-/// shortest lease that this process holds in the file when the transaction begins, its own
-/// included. Then it is rolled back, the call fails as `Unavailable`, and the key is free. An async
-/// action is dropped at that moment; an action that blocks, or an HTTP handler, gets the error at
-/// its end. Do slow things (calls to other services) before the first statement, or use longer
-/// leases. Leases that *other* processes hold in the file are not known here: if they are shorter,
-/// set [`with_longest`](Self::with_longest).
+/// **An open transaction delays every acquire, heartbeat and completion in the file.** A lease
+/// whose heartbeats are delayed for longer than 0.4 of its duration is lost: as soon as the file is
+/// free, the key is taken over while its holder still runs. So a transaction may be open for at
+/// most a third of the shortest lease that this process holds in the file when the transaction
+/// begins, including the transaction's own lease. After that it is rolled back, the call fails as
+/// `Unavailable`, and the key is free. An async action is dropped at that moment; a blocking action
+/// or an HTTP handler gets the error when it ends. Do slow work (calls to other services) before
+/// the first statement, or use longer leases. The source does not know the leases that *other*
+/// processes hold in the file: if they are shorter, set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
@@ -56,14 +57,14 @@ pub struct SqliteTxSource {
     longest: Duration,
 }
 
-/// What the hooks of the connection recorded of its transaction. SQLite ends a transaction on some
-/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Later writes would be
-/// separate commits, without the record.
+/// What the connection's hooks recorded about its transaction. SQLite ends a transaction on some
+/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Writes after that
+/// would be committed separately, without the record.
 #[derive(Debug, Default)]
 struct HookState {
-    /// The engine commits now. At any other time a commit is turned into a roll-back.
+    /// Whether the engine is committing. At any other time, a commit is turned into a rollback.
     committing: AtomicBool,
-    /// The transaction that was opened has ended.
+    /// Whether the transaction that was opened has ended.
     ended: AtomicBool,
 }
 
@@ -89,7 +90,7 @@ impl SqliteTxSource {
     /// see [`SqliteConfig`].
     ///
     /// # Errors
-    /// Those of [`SqliteStore::open`](crate::SqliteStore::open).
+    /// Same as for [`SqliteStore::open`](crate::SqliteStore::open).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(&SqliteConfig::new(path))
     }
@@ -97,16 +98,16 @@ impl SqliteTxSource {
     /// Opens a separate connection with the file, the durability and the busy timeout of `config`.
     ///
     /// # Errors
-    /// Those of [`SqliteStore::open_with`](crate::SqliteStore::open_with).
+    /// Same as for [`SqliteStore::open_with`](crate::SqliteStore::open_with).
     pub fn open_with(config: &SqliteConfig) -> Result<Self> {
         let conn = connection::open_writer(config).map_err(|error| error.during("open"))?;
         Self::new(conn, config.busy_timeout)
     }
 
-    /// Takes a connection that the application has opened and set up: functions, pragmas, attached
-    /// files. Its `synchronous` decides how durable a joined commit is, record included. Its busy
-    /// timeout is set to zero, so that no call sleeps inside SQLite. Its commit hook and its
-    /// roll-back hook are replaced.
+    /// Uses a connection that the application has opened and set up (functions, pragmas, attached
+    /// files). The connection's `synchronous` setting decides how durable a joined commit is,
+    /// including the record. The connection's busy timeout is set to zero, so that no call sleeps
+    /// inside SQLite, and its commit and rollback hooks are replaced.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a connection without a file, or one that is read-only.
@@ -114,16 +115,16 @@ impl SqliteTxSource {
         if conn.path().is_none_or(str::is_empty) || conn.is_readonly("main").map_err(classify)? {
             return Err(Error::new(
                 ErrorKind::Config,
-                "joined transactions need a writable connection to the file of the store",
+                "joined transactions need a writable connection to the store's file",
             ));
         }
         conn.busy_timeout(Duration::ZERO).map_err(classify)?;
         Self::new(conn, SqliteConfig::new("").busy_timeout)
     }
 
-    /// How long a transaction may be open at most, even if the leases of this process allow more.
-    /// Default 10 s, a third of the default lease. Set it to a third of the shortest lease that
-    /// any other process uses in the file.
+    /// Sets the longest time that a transaction may be open, even if this process's leases allow
+    /// more. Default: 10 s, a third of the default lease. Set it to a third of the shortest lease
+    /// that any other process uses in the file.
     #[must_use]
     pub fn with_longest(mut self, longest: Duration) -> Self {
         self.longest = longest;
@@ -163,7 +164,7 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
             limit: (RetryDeadline::new(self.longest), self.longest),
             _guard: guard,
         };
-        // A transaction is left over if an earlier roll-back failed.
+        // If an earlier rollback failed, its transaction is still open.
         tx.roll_back();
         let deadline = RetryDeadline::new(self.busy_timeout);
         loop {
@@ -176,7 +177,7 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
             }
         }
         tx.state.ended.store(false, Ordering::Release);
-        // While the lock is held no lease is granted, so none becomes shorter.
+        // While the lock is held, no lease is granted, so the shortest lease cannot become shorter.
         let limit = self
             .write_lock
             .leases()
@@ -193,22 +194,22 @@ impl fmt::Debug for SqliteTxSource {
     }
 }
 
-/// An open write transaction. It dereferences to the [`Connection`] to write with. Dropped, it is
-/// rolled back.
+/// An open write transaction, which dereferences to the [`Connection`] to write with. Dropping it
+/// rolls it back.
 ///
-/// Only the engine may end it. A `COMMIT` that an action sends is turned into a roll-back. So is
-/// every write after SQLite has rolled the transaction back because of an error that the action did
-/// not return.
+/// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback.
+/// Writes are rolled back too if SQLite has already rolled back the transaction because of an error
+/// that the action did not return.
 ///
-/// Its calls block, but do not wait for the disk. The commit waits for the disk, without blocking a
-/// thread of the runtime.
+/// Statements block, but do not wait for the disk. The commit waits for the disk without blocking a
+/// runtime thread.
 pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
     state: Arc<HookState>,
     busy_timeout: Duration,
-    /// How long it may be open.
+    /// How long the transaction may be open.
     limit: (RetryDeadline, Duration),
-    /// Dropped after the connection.
+    /// Declared last, so that it is dropped after the connection.
     _guard: FileWriteGuard,
 }
 
@@ -254,7 +255,7 @@ impl SqliteTx {
     /// Rolls back an open transaction.
     fn roll_back(&self) {
         if !self.conn.is_autocommit() {
-            // If this fails, the next `begin` tries again, or fails and reports the error.
+            // If the rollback fails, the next `begin` tries again, or fails and reports the error.
             let _ = self.conn.execute_batch("ROLLBACK");
         }
     }
@@ -279,7 +280,7 @@ impl OwnedTx<SqliteDialect> for SqliteTx {
         if in_blocking_context() || Handle::try_current().is_err() {
             return self.commit();
         }
-        // It waits for the disk.
+        // The commit waits for the disk.
         let committing = tokio::task::spawn_blocking(move || self.commit());
         committing.await.unwrap_or_else(|gone| {
             Err(Error::unavailable("the runtime was shut down during the commit").because(gone))
@@ -291,7 +292,7 @@ impl OwnedTx<SqliteDialect> for SqliteTx {
         if self.conn.is_autocommit() {
             return Ok(());
         }
-        Err(Error::unavailable("SQLite did not roll back"))
+        Err(Error::unavailable("SQLite did not roll the transaction back"))
     }
 }
 

@@ -110,7 +110,7 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     let (small, large) = (id("small"), id("large"));
     let (a, b) = (granted(&store, &small).await, granted(&store, &large).await);
     store.writer.pragma("PRAGMA max_page_count = 1");
-    // While another connection holds the lock, both end up in one batch.
+    // While another connection holds the lock, both calls end up in one batch.
     let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
     lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let (huge, tiny) = (done(100_000), done(10));
@@ -149,7 +149,7 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
     assert_eq!(store.stats().await.expect("counted").records, 2);
 }
 
-/// What SQLite explains of a statement: one instruction or step on each line.
+/// SQLite's explanation of a statement: one instruction or step on each line.
 fn explain(store: &SqliteStore, how: &str, statement: Statement) -> Vec<String> {
     store.readers.with(|conn| {
         let mut prepared =
