@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-/// The pause after a failure: doubled with each further failure, up to a limit.
+/// The pause after a failure, which doubles with each further failure up to a limit.
 ///
-/// A listener applies it to a message that failed, where the broker does not delay redelivery by
+/// A listener applies this pause to a failed message if the broker does not delay redelivery
 /// itself: without a pause, a failing message would be retried in a hot loop (LST-2).
 ///
 /// ```
@@ -22,13 +22,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `first`, after the first failure, up to `limit`.
+    /// Pauses that start with `first` after the first failure and grow up to `limit`.
     #[must_use]
     pub const fn new(first: Duration, limit: Duration) -> Self {
         Self { first, limit }
     }
 
-    /// The pause after this many failures in a row; zero after none.
+    /// The pause after this many failures in a row; zero if there was none.
     #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         match failures {
@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// 1 s, doubled up to 1 min.
+/// Starts at 1 s and doubles up to 1 min.
 impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_secs(1), Duration::from_secs(60))

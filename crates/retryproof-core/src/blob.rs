@@ -27,7 +27,7 @@ impl Default for Repr {
 }
 
 impl Blob {
-    /// A window of a shared allocation. A range that reaches beyond its end is cut.
+    /// A window of a shared allocation. A range that reaches past the end is truncated.
     #[inline]
     #[must_use]
     pub fn window(whole: Arc<[u8]>, range: Range<usize>) -> Self {
@@ -35,7 +35,7 @@ impl Blob {
         Self(Repr::Window { start: range.start.min(end), end, whole })
     }
 
-    /// The bytes from index `at` on, sharing the allocation.
+    /// The bytes starting at index `at`, sharing the allocation.
     #[must_use]
     pub fn skip(&self, at: usize) -> Self {
         match &self.0 {
@@ -46,7 +46,7 @@ impl Blob {
         }
     }
 
-    /// As [`skip`](Self::skip), without another reference to the allocation.
+    /// Like [`skip`](Self::skip), but takes no further reference to the allocation.
     #[must_use]
     pub(crate) fn into_rest(self, at: usize) -> Self {
         match self.0 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine for programs without a runtime: the same names, the same semantics, blocking.
+//! The engine for programs without a runtime: the same names and semantics, but blocking.
 //!
-//! A `blocking::Engine` (feature `blocking`) has a small runtime, on which heartbeats and
-//! background work run while an action blocks its caller's thread. Inside another runtime every
-//! call is refused with an error, because it would stall that runtime.
+//! A `blocking::Engine` (feature `blocking`) has a small runtime that runs heartbeats and
+//! background work while an action blocks its caller's thread. Inside another runtime, every call
+//! returns an error, because it would stall that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "blocking")] {
@@ -24,8 +24,8 @@ thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a blocking call. A store may then do its work in place instead of
-/// on another thread.
+/// Whether this thread is inside a blocking call. If so, a store may do its work in place instead
+/// of on another thread.
 #[must_use]
 pub fn in_blocking_context() -> bool {
     BLOCKING.get()

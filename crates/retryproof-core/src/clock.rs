@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Clock`]: the only module that reads the time.
 //!
-//! Instants are tokio's, so that a test's paused time drives everything. The clock of a database
-//! never appears here: a store on a database judges expiry by the database's clock (ACQ-7).
+//! Instants come from tokio, so that a test's paused time drives everything. A database's clock is
+//! never read here: a store on a database judges expiry by the database's clock (ACQ-7).
 #![expect(clippy::disallowed_methods, reason = "this is the module that may read the time")]
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub use tokio::time::Instant;
     note = "use `SystemClock`, use `ManualClock` in tests, or implement `Clock` for your type"
 )]
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The current time. It never runs backwards.
+    /// The current time. It never goes backwards.
     fn now(&self) -> Instant;
 }
 
@@ -75,8 +75,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// Microseconds since 1970, at least 1, by the host's wall clock. Stores use it to seed their token
-/// counters, and to stamp rows where their clock is the host's.
+/// Microseconds since 1970 by the host's wall clock, at least 1. Stores use this value to seed
+/// their token counters, and to stamp rows if they use the host's clock.
 #[must_use]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

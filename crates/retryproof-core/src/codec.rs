@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Codec`]: how a result becomes bytes: as JSON (the default), as raw bytes, or not at all.
+//! [`Codec`] turns a result into bytes: as JSON (the default), as raw bytes, or not at all.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::payload::{CodecId, Payload};
 /// Turns values of `T` into bytes and back.
 ///
 /// If a value cannot be encoded, the record is completed as a tombstone (CMP-9), so an error or a
-/// panic of a codec never makes the work run again.
+/// panic in a codec never makes the work run again.
 ///
 /// # When to use
 /// [`JsonCodec`] is the default and fits most results. Write a codec for another format, or for a type
@@ -150,7 +150,7 @@ impl Codec<()> for NoCodec {
     }
 }
 
-/// Encodes a value. A panic of the codec counts as an error (CMP-9).
+/// Encodes a value. A panic in the codec counts as an error (CMP-9).
 pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Payload> {
     catch_panic(|| Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer)))
         .unwrap_or_else(|_| {
@@ -158,7 +158,7 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
         })
 }
 
-/// Decodes a value. A panic of the codec counts as an error, and so does a value that another codec
+/// Decodes a value. A panic in the codec counts as an error, and so does a value that another codec
 /// wrote.
 pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
     if payload.codec() != codec.id() {

@@ -28,7 +28,7 @@ pub const TTL_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a lease (CTX-2).
 pub const LEASE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(86_400);
-/// Bounds of a wait (CTX-2). With zero, a call looks once and never waits.
+/// Bounds of a wait (CTX-2). With zero, a call checks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
 /// Bounds of all other durations, such as `operation-timeout`, `purge.interval` and
@@ -39,9 +39,9 @@ const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUND
 
 /// What happens when the store fails while it records a completion (CMP-4).
 /// # When to use
-/// `LogAndReturn` where callers need the value more than the certainty that a late retry does not run
-/// the work again. `Propagate` where a second run costs more than a failed call, as with a charge that
-/// no downstream key protects.
+/// Use `LogAndReturn` if callers need the value more than the certainty that a late retry does not
+/// run the work again. Use `Propagate` if a second run costs more than a failed call, as with a
+/// charge that no downstream key protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
     /// Log an error and still return the value. A retry after the lease expires runs the action
@@ -57,7 +57,7 @@ pub enum CompletionFailurePolicy {
 /// # When to use
 /// The defaults suit most programs. Set fields in code, as below, or read a TOML file and
 /// environment variables with [`load`](Self::load) (feature `config`). Operators can override the
-/// durations of one scope without a change of code (CTX-3).
+/// durations of one scope without a code change (CTX-3).
 ///
 /// ```
 /// use std::time::Duration;
@@ -87,23 +87,25 @@ pub struct IdempotencyConfig {
     pub default_wait_timeout: Duration,
     /// `completion-failure-policy`. Default: [`CompletionFailurePolicy::LogAndReturn`].
     pub completion_failure_policy: CompletionFailurePolicy,
-    /// `operation-timeout`: the time limit of every store call (STO-5). Default: 5 s. A batch of the
-    /// purge has at least 30 s.
+    /// `operation-timeout`: the time limit of every store call (STO-5). Default: 5 s. A purge batch
+    /// gets at least 30 s.
     pub operation_timeout: Duration,
-    /// `max-running`: how many tracked actions may run at once (RUN-5). Default: no limit.
+    /// `max-running`: how many tracked actions may run concurrently (RUN-5). Default: no limit.
     pub max_running: Option<usize>,
-    /// `max-waiting`: how many duplicates in this process may wait at once (ACQ-13). Default: 4,096.
+    /// `max-waiting`: how many duplicates in this process may wait concurrently (ACQ-13). Default:
+    /// 4,096.
     pub max_waiting: usize,
-    /// `max-waiting-bytes`: how many bytes all waiting duplicates in this process may keep in memory
-    /// (ACQ-13). Callers declare them with [`held_bytes`](crate::ContextBuilder::held_bytes).
-    /// Default: 64 MiB.
+    /// `max-waiting-bytes`: how many bytes all waiting duplicates in this process may keep in
+    /// memory (ACQ-13). Callers declare these bytes with
+    /// [`held_bytes`](crate::ContextBuilder::held_bytes). Default: 64 MiB.
     pub max_waiting_bytes: usize,
     /// `max-hold`: how long heartbeats keep the lease of an action that never ends (RUN-6). Default:
     /// 1 h.
     pub max_hold: Duration,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
-    /// `scope."NAME"`: the settings of one scope. They win over the call and the annotation (CTX-3).
+    /// `scope."NAME"`: the settings of one scope. They override the call and the annotation
+    /// (CTX-3).
     pub scopes: HashMap<String, ScopeConfig>,
     /// `store`: a store URL for the facade's [`connect`](https://docs.rs/retryproof). `Debug` hides
     /// it (ID-4).
@@ -133,7 +135,7 @@ pub struct PurgeConfig {
     pub interval: Duration,
 }
 
-/// `scope."NAME".*`: the settings of one scope (CTX-3). `None` keeps the value of the call.
+/// `scope."NAME".*`: the settings of one scope (CTX-3). `None` keeps the call's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScopeConfig {
     /// `ttl`.
@@ -160,7 +162,7 @@ pub struct WebConfig {
     pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. Default: `Idempotency-Key`.
     pub key_header: String,
-    /// `web.in-flight-status`: the status of an answer to a request in flight, any 4xx or 5xx
+    /// `web.in-flight-status`: the status of the answer while the key is in flight, any 4xx or 5xx
     /// (HTTP-10). Default: 409.
     pub in_flight_status: u16,
     /// `web.fingerprint`: what the fingerprint of a request covers (FP-3).
@@ -173,9 +175,9 @@ pub enum FingerprintMode {
     /// Method, path and query, and body.
     #[default]
     Request,
-    /// The body alone, exactly as the specification's table says.
+    /// The body alone, exactly as in the specification's table.
     Body,
-    /// As `Request`, but an I-JSON body is brought into canonical form (RFC 8785) first.
+    /// Like `Request`, but an I-JSON body is first converted to its canonical form (RFC 8785).
     Json,
 }
 
@@ -253,7 +255,7 @@ impl IdempotencyConfig {
     /// Checks every setting. [`build`](crate::EngineBuilder::build) calls it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
+    /// [`ErrorKind::Config`] naming the first setting that is out of bounds, and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }
@@ -291,7 +293,7 @@ impl WebConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
+    /// [`ErrorKind::Config`] naming the first setting that is out of bounds, and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }

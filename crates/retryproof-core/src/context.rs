@@ -15,9 +15,9 @@ use crate::identity::{Identity, IntoScope, Key};
 ///
 /// # When to use
 /// Build one for each call of [`execute`](crate::IdempotencyEngine::execute) or
-/// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key has to come from the caller and be
-/// the same in its retries; a key made for each attempt protects nothing. Add a fingerprint where a
-/// caller could reuse a key for a different request.
+/// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key must come from the caller and
+/// stay the same across retries; a key made for each attempt protects nothing. Add a fingerprint
+/// where a caller could reuse a key for a different request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,7 +77,7 @@ impl IdempotencyContext {
         self.held_bytes
     }
 
-    /// CTX-3: the configuration of the scope wins over the call, and the call over the default.
+    /// The scope's configuration overrides the call, and the call overrides the default (CTX-3).
     #[inline]
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
         let scope = if config.scopes.is_empty() {
@@ -145,7 +145,7 @@ impl ContextBuilder {
     }
 
     /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With zero, the
-    /// call looks once and never waits.
+    /// call checks once and never waits.
     #[inline]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -163,15 +163,16 @@ impl ContextBuilder {
     /// How many bytes the caller keeps in memory while the call waits, such as the body of its
     /// request. The default is 0.
     ///
-    /// If a duplicate would raise the sum over all waiters of the process above `max-waiting-bytes`,
-    /// it does not wait and ends as in flight (ACQ-13). Calls that need not wait are not limited.
+    /// If a duplicate would raise the total of all waiters in the process above
+    /// `max-waiting-bytes`, it does not wait and ends as in flight (ACQ-13). Calls that need not
+    /// wait are not limited.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
     }
 
-    /// Checks everything.
+    /// Checks all values and builds the context.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2. No value

@@ -42,7 +42,7 @@ pub use tasks::Permit;
 
 use state::EngineState;
 
-/// Runs a unit of work once per (scope, key). Cheap to clone; clones are the same engine.
+/// Runs a unit of work once per (scope, key). Cheap to clone; all clones share one engine.
 ///
 /// ```
 /// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, Outcome};
@@ -70,19 +70,19 @@ pub struct Activity {
     pub running: usize,
     /// Duplicates that are waiting for a holder.
     pub waiting: usize,
-    /// Leases that are waiting for their next beat.
+    /// Leases that are waiting for their next heartbeat.
     pub beating: usize,
 }
 
 impl IdempotencyEngine {
-    /// An engine with every setting at its default. It takes a store of this library as it is, and
-    /// any other as a [`SharedStore`].
+    /// Creates an engine with every setting at its default. Pass a store of this library directly,
+    /// and wrap any other in a [`SharedStore`].
     #[must_use]
     pub fn new(store: impl Into<SharedStore>) -> Self {
         EngineBuilder::new(store.into()).assemble()
     }
 
-    /// Starts an engine with settings, observers or a clock.
+    /// Starts building an engine with settings, observers or a clock.
     pub fn builder(store: impl Into<SharedStore>) -> EngineBuilder {
         EngineBuilder::new(store.into())
     }
@@ -99,37 +99,38 @@ impl IdempotencyEngine {
         self.0.store.shared()
     }
 
-    /// Grants a lease. While another caller holds the key, it **waits** for that caller, up to the
-    /// call's wait time-out, and then returns the stored result or in flight (ACQ-1).
+    /// Acquires a lease. While another caller holds the key, this method **waits** for that caller,
+    /// up to the call's wait timeout, and then returns the stored result or in flight (ACQ-1).
     ///
     /// # Errors
     /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after
-    /// [`shutdown`](Self::shutdown), and the store's own refusals. Nothing ran, and no lease
-    /// outlives its duration.
+    /// [`shutdown`](Self::shutdown), and the store's own refusals. After an error nothing has run,
+    /// and no lease outlives its duration.
     ///
     /// # Cancel safety
-    /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once
-    /// where it can (ACQ-11). A waiter that is dropped while it leads the others passes leadership
-    /// on.
+    /// If the future is dropped at any point, at most one lease is left for its duration, and it is
+    /// released immediately where possible (ACQ-11). A waiter that is dropped while it leads the
+    /// others passes leadership on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         acquire::try_acquire(&self.0, ctx, false, self.0.store.owner()).await
     }
 
-    /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON
-    /// carries the value; see [`call`](Self::call) for other codecs and options.
+    /// Runs `action` once for the context's identity; a duplicate gets the stored result. The value
+    /// is stored as JSON; see [`call`](Self::call) for other codecs and options.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. An action's own error comes back unchanged, and frees the key (RUN-4).
-    /// Where an error leaves it unknown what happened, use [`execute_with`](Self::execute_with) and
-    /// [`Lease::hold_on_error`].
+    /// See [`ExecuteError`]. The action's own error is returned unchanged and frees the key
+    /// (RUN-4). If an error leaves it unknown what happened, use
+    /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
-    /// A panic of the action resumes after the key was freed.
+    /// A panic in the action resumes after the key is freed.
     ///
     /// # Cancel safety
-    /// Dropped before the action's first poll: the key is released. Later: the action's effect is
-    /// unknown, so the lease runs out, and the next grant is a takeover (RUN-5). A completion that
-    /// was sent is finished in the background. Use [`spawn`](Self::spawn) where callers go away.
+    /// If the future is dropped before the action's first poll, the key is released. If it is
+    /// dropped later, the action's effect is unknown, so the lease runs out, and the next grant is
+    /// a takeover (RUN-5). A completion that was sent is finished in the background. Use
+    /// [`spawn`](Self::spawn) if callers may disconnect.
     pub async fn execute<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -143,10 +144,10 @@ impl IdempotencyEngine {
         self.call(ctx).execute(action).await
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// Same as [`execute`](Self::execute).
     pub async fn execute_with<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -160,11 +161,11 @@ impl IdempotencyEngine {
         self.call(ctx).execute_with(action).await
     }
 
-    /// As [`execute`](Self::execute), but once the lease is granted the action runs on a separate,
-    /// tracked task: dropping the caller then changes nothing (RUN-5).
+    /// Like [`execute`](Self::execute), but once the lease is granted, the action runs on a
+    /// separate, tracked task: dropping the caller then changes nothing (RUN-5).
     ///
     /// # Errors
-    /// As [`execute`](Self::execute), and `TooBusy` under `max-running`.
+    /// Same as [`execute`](Self::execute), and `TooBusy` at the `max-running` limit.
     pub async fn spawn<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -180,9 +181,9 @@ impl IdempotencyEngine {
         self.call(ctx).spawn(action).await
     }
 
-    /// An engine whose actions run in a transaction that also holds their record (CMP-7). Make it
+    /// An engine whose actions run in a transaction that also holds their record (CMP-7). Create it
     /// at start-up, from the application's pool on the store's database: a store that cannot join
-    /// is refused here, before anything runs.
+    /// is refused then, before anything runs.
     ///
     /// # Errors
     /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
@@ -196,12 +197,13 @@ impl IdempotencyEngine {
         JoinedEngine::new(self.clone(), source)
     }
 
-    /// As [`execute`](Self::execute), in a transaction from `source` that holds the action's writes
-    /// and its record (CMP-7). For more than one call, make a [`JoinedEngine`] at start-up.
+    /// Like [`execute`](Self::execute), but in a transaction from `source` that holds the action's
+    /// writes and its record (CMP-7). For more than one call, create a [`JoinedEngine`] at
+    /// start-up.
     ///
     /// # Errors
-    /// As [`JoinedEngine::execute`]; `Store` of the kind `Unsupported`, before anything runs, when
-    /// the store cannot join.
+    /// Same as [`JoinedEngine::execute`]; also `Store` of kind `Unsupported`, before anything runs,
+    /// if the store cannot join.
     pub async fn execute_joined<D, S, T, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -218,20 +220,20 @@ impl IdempotencyEngine {
     }
 
     /// Starts a call with options: the codec, the completion policy, what a drop does, and a hook
-    /// for a refused value.
+    /// for a value whose completion is refused.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call::new(self.clone(), ctx)
     }
 
     /// The answer for a caller whose completion was refused (CMP-2): the result of the caller that
-    /// took over, if it comes within one more wait; else in flight.
+    /// took over, if it arrives within one more wait; otherwise in flight.
     ///
     /// # Errors
     /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not
     /// answer.
     ///
     /// # Cancel safety
-    /// A drop leaves nothing behind.
+    /// Dropping the future leaves nothing behind.
     pub async fn answer_fenced(
         &self,
         ctx: &IdempotencyContext,
@@ -244,10 +246,10 @@ impl IdempotencyEngine {
         })
     }
 
-    /// Checks that the store answers, by one peek at an identity reserved for it.
+    /// Checks that the store answers, by one peek at an identity reserved for this check.
     ///
     /// # Errors
-    /// Those of that peek.
+    /// The errors of that peek.
     pub async fn health(&self) -> Result<()> {
         let identity = Identity::of("retryproof.health", "probe")?;
         self.0.store.peek(&identity, self.0.store.operation_timeout()).await.map(drop)
@@ -265,25 +267,25 @@ impl IdempotencyEngine {
 
     /// Stops granting leases; stored results are still replayed. Waits up to `deadline` from now
     /// for tracked actions, and for completions and releases that continue in the background
-    /// (CMP-3). Returns how many of them were left; their leases run out (RUN-5). Idempotent.
+    /// (CMP-3). Returns how many were still unfinished; their leases run out (RUN-5). Idempotent.
     ///
     /// # Cancel safety
-    /// After a drop the engine stays closed.
+    /// If the future is dropped, the engine stays closed.
     pub async fn shutdown(&self, deadline: Duration) -> usize {
         self.0.tasks.close();
         let _ = tokio::time::timeout(deadline, self.0.tasks.idle()).await;
         self.0.tasks.left()
     }
 
-    /// Deletes expired records until none is left, in bounded batches; `None` when the store cannot
-    /// (STO-4). The engine does this by itself every `purge.interval`.
+    /// Deletes expired records in bounded batches until none is left; returns `None` if the store
+    /// cannot (STO-4). The engine does this automatically every `purge.interval`.
     ///
     /// # Errors
-    /// Those of the store; `Unavailable` when a batch takes longer than `operation-timeout` and
+    /// The store's errors; `Unavailable` when a batch takes longer than `operation-timeout` and
     /// longer than 30 s.
     ///
     /// # Cancel safety
-    /// After a drop some are deleted.
+    /// If the future is dropped, some records have been deleted.
     pub async fn purge(&self) -> Result<Option<usize>> {
         purge::purge(&self.0.store, self.0.config.purge.interval).await
     }

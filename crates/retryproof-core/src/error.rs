@@ -92,10 +92,10 @@ struct Inner {
     source: Option<BoxedSource>,
 }
 
-// Cold, so that the compiler keeps the code that builds errors out of the hot path.
+// These functions are cold, so that the compiler keeps code that builds errors out of the hot path.
 impl Error {
-    /// An error of `kind`. `message` says what happened and how to fix it, without keys, bodies or
-    /// passwords.
+    /// Creates an error of `kind`. `message` says what happened and how to fix it, without keys,
+    /// bodies or passwords.
     #[must_use]
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
@@ -124,7 +124,7 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// Names the operation, unless one is set already: the innermost name is the most precise.
+    /// Names the operation unless one is already set: the innermost name is the most precise.
     #[must_use]
     #[cold]
     pub fn during(mut self, operation: &'static str) -> Self {
@@ -132,8 +132,8 @@ impl Error {
         self
     }
 
-    /// Names the identity, unless one is named already. `masked` returns its masked form: no key
-    /// may appear in an error (ID-4).
+    /// Names the identity unless one is already named. `masked` returns its masked form: no key may
+    /// appear in an error (ID-4).
     pub(crate) fn about(mut self, masked: impl FnOnce() -> String) -> Self {
         self.0.identity.get_or_insert_with(masked);
         self

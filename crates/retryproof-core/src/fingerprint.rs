@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Fingerprint`]: what a duplicate is compared by, in constant time (FP-1, FP-2).
+//! [`Fingerprint`]: the digest by which duplicates are compared, in constant time (FP-1, FP-2).
 
 use std::fmt;
 
@@ -15,9 +15,11 @@ pub const MAX_FINGERPRINT_BYTES: usize = 64;
 /// A digest of what the caller sent.
 ///
 /// The record keeps it, so that a different request under the same key is refused instead of
-/// answered with the first result (FP-1). The first byte names the algorithm (FP-3); core does not
-/// interpret the rest. Comparing two fingerprints takes the same time wherever they differ (FP-2).
-// Every call copies it. The layout lets a copy be read in the same units as it was written.
+/// answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
+/// does not interpret the rest. Comparing two fingerprints takes the same time wherever they differ
+/// (FP-2).
+// Every call copies the fingerprint. The layout lets a copy be read in the same units as it was
+// written.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -26,7 +28,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// A fingerprint from 1 to 64 bytes, of which the first names the algorithm.
+    /// Creates a fingerprint from 1 to 64 bytes, of which the first names the algorithm.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.
@@ -46,7 +48,7 @@ impl Fingerprint {
     /// The fingerprint of a value that implements `Serialize` (FP-4): a whole order, or a tuple of
     /// the fields that a retry must repeat.
     ///
-    /// Two values of one type have the same fingerprint exactly when they serialize to the same
+    /// Two values of one type have the same fingerprint if and only if they serialize to the same
     /// shape and content. The width of an integer does not matter, nor does the order of fields and
     /// of map entries, and skipped fields are ignored. The order of a sequence does matter: a
     /// `HashSet` iterates differently in each process, so collect it into a sorted `Vec` first.
@@ -66,8 +68,8 @@ impl Fingerprint {
     /// # Errors
     /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        /// Differs from the algorithms for HTTP requests (FP-3) and for message bodies. It is
-        /// stored in records, so it is never changed and never reused.
+        /// This byte differs from the algorithms for HTTP requests (FP-3) and for message bodies.
+        /// Records store it, so it is never changed or reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
             Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(unlike.len(), all.len(), "{all:#?}");
     }
 
-    /// The differences that a retry of the same request may have.
+    /// Differences that a retry of the same request may show.
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));
@@ -211,7 +213,8 @@ mod tests {
         assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
     }
 
-    /// Fingerprints are stored in records: a change would refuse the retries of every live key.
+    /// Fingerprints are stored in records: a change would cause retries of every live key to be
+    /// refused.
     #[test]
     fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
         let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');

@@ -17,10 +17,10 @@ pub const MAX_SCOPE_BYTES: usize = 255;
 /// The longest key, in bytes (ID-3).
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// Names the unit of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
+/// Names the kind of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
 ///
 /// A scope is code, not data. Functions therefore take a `&'static str` or an explicitly built
-/// `Scope`, so that swapping a run-time key and a scope does not compile (ID-3).
+/// `Scope`, so that code that swaps a run-time key and a scope does not compile (ID-3).
 #[derive(Clone)]
 pub struct Scope(Text);
 
@@ -97,7 +97,7 @@ pub trait IntoScope: sealed::Sealed {
     /// Validates and converts.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as [`Scope::new`].
+    /// [`ErrorKind::Invalid`], as in [`Scope::new`].
     fn into_scope(self) -> Result<Scope>;
 }
 
@@ -120,8 +120,8 @@ impl IntoScope for &Scope {
     }
 }
 
-/// Identifies one unit of work within its scope (ID-1). It prints masked, as the first 16 hex digits
-/// of its SHA-256 (ID-4).
+/// Identifies one unit of work within its scope (ID-1). It is printed masked, as the first 16 hex
+/// digits of its SHA-256 (ID-4).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
 
@@ -178,15 +178,15 @@ impl Key {
 /// ```
 #[derive(Clone)]
 pub struct Identity {
-    /// Computed once: every call of an in-memory store needs it, and so does each wait. Different
-    /// hashes prove that two identities differ; equal hashes prove nothing.
+    /// The hash is computed once, because every call to an in-memory store and every wait needs it.
+    /// Different hashes prove that two identities differ; equal hashes prove nothing.
     hash: u64,
     scope: Scope,
     key: Key,
 }
 
 impl Identity {
-    /// An identity from a validated scope and a validated key.
+    /// Creates an identity from a validated scope and a validated key.
     #[must_use]
     pub fn new(scope: Scope, key: Key) -> Self {
         Self { hash: hash_of(&scope, &key), scope, key }
@@ -195,7 +195,7 @@ impl Identity {
     /// Validates a scope and a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as [`Scope::new`] and [`Key::new`].
+    /// [`ErrorKind::Invalid`], as in [`Scope::new`] and [`Key::new`].
     pub fn of(scope: impl IntoScope, key: impl AsRef<str>) -> Result<Self> {
         Ok(Self::new(scope.into_scope()?, Key::new(key)?))
     }
@@ -217,8 +217,9 @@ impl Identity {
     /// A hash of scope and key with a random seed of this process, for stores that keep records in
     /// memory.
     ///
-    /// It is computed once, so that a lookup need not hash the strings again, and clients cannot
-    /// choose keys that collide. It differs in each process: never store it or send it anywhere.
+    /// The hash is computed once, so that a lookup need not hash the strings again, and clients
+    /// cannot choose keys that collide. The hash differs in each process: never store it or send it
+    /// anywhere.
     #[must_use]
     #[inline]
     pub fn keyed_hash(&self) -> u64 {
@@ -240,8 +241,8 @@ impl Hash for Identity {
     }
 }
 
-/// Seeded at random in each process: keys come from clients, which must not be able to aim many of
-/// them at one bucket of a table.
+/// The hash has a random seed in each process: keys come from clients, which must not be able to
+/// direct many of them to one bucket of a table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {
@@ -249,7 +250,7 @@ fn hash_of(scope: &Scope, key: &Key) -> u64 {
         (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
     });
     let mut hasher = FoldHasher::with_seed(*seed, shared);
-    // ("ab", "c") and ("a", "bc") may have the same hash: the comparison tells them apart (ID-2).
+    // ("ab", "c") and ("a", "bc") may have the same hash: a comparison distinguishes them (ID-2).
     hasher.write(scope.as_str().as_bytes());
     hasher.write(key.expose().as_bytes());
     hasher.finish()
@@ -268,10 +269,10 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// ID-3. The message names the part and its length, never the text of a key.
+/// Checks ID-3. The message names the part and its length, never the text of a key.
 fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
-    // Visible ASCII is the common case and the only one that a replay should pay for. The loop has
-    // no early exit, so the compiler vectorizes it.
+    // Visible ASCII is the common case, so a replay should pay only for that check. The loop has no
+    // early exit, so the compiler vectorizes it.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())
@@ -303,9 +304,10 @@ fn is_blank(text: &str) -> bool {
     text.chars().all(char::is_whitespace)
 }
 
-// Here and not in `error.rs`, so that an error knows no identity, only its masked text.
+// This method is here and not in `error.rs`, so that `error.rs` does not depend on identities, only
+// on their masked text.
 impl Error {
-    /// Adds the identity in its masked form, unless one is named already.
+    /// Adds the identity in its masked form unless one is already named.
     #[must_use]
     #[cold]
     pub fn for_identity(self, identity: &Identity) -> Self {

@@ -100,7 +100,7 @@ pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
 pub use store::{IdempotencyStore, SharedStore};
 
-/// The engine and everything it returns can be sent between threads.
+/// Asserts that the engine and everything it returns can be sent between threads.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<IdempotencyEngine>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Verdict`]: how a consumer answers a message broker (LST-1, LST-2), and what the listeners of all
-//! brokers share.
+//! [`Verdict`]: how a consumer answers a message broker (LST-1, LST-2), and the parts that all
+//! brokers' listeners share.
 //!
 //! A message is handled like any other call: its scope and key make a context, and the engine runs
 //! the work or replays its record. Only the answer is different: the broker has to know whether the
@@ -19,8 +19,8 @@
 //! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
 //! | the lease was lost, the store is away, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
-//! A listener turns the three verdicts into the broker's own answers. A consumer without one does
-//! that in three lines:
+//! A listener turns the three verdicts into the broker's own answers. A consumer without a listener
+//! does that in three lines:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -42,9 +42,9 @@
 //! # }
 //! ```
 //!
-//! [`guarded`] makes the usual handler of a listener. The other items are for authors of listeners:
-//! [`MessageCall`], [`AttemptRules`], [`dead_letter`], [`WorkerPool`] and [`drain`] are what those of
-//! this library share.
+//! [`guarded`] creates the usual handler for a listener. The other items are for listener authors:
+//! [`MessageCall`], [`AttemptRules`], [`dead_letter`], [`WorkerPool`] and [`drain`] are shared by
+//! this library's listeners.
 //!
 //! [`Outcome::Executed`]: crate::Outcome::Executed
 //! [`Outcome::Replayed`]: crate::Outcome::Replayed
@@ -80,13 +80,14 @@ pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 /// and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
-    /// Differs from those of HTTP requests (FP-3). It is stored in records, so it must never change.
+    /// This byte differs from the algorithms for HTTP requests (FP-3). Records store it, so it must
+    /// never change.
     const MESSAGE_BODY: u8 = 64;
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
 
-/// An error type of functions under `#[idempotent(key = ..)]` that distinguishes a [`Rejected`] call
-/// from work that failed, for [`Verdict::of_function`].
+/// An error type for `#[idempotent(key = ..)]` functions that distinguishes a [`Rejected`] call
+/// from failed work, for [`Verdict::of_function`].
 ///
 /// ```
 /// use retryproof_core::{Rejected, listener::Refusal};
@@ -112,11 +113,11 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
             work"
 )]
 pub trait Refusal {
-    /// The [`Rejected`] inside; `None` for an error of the work.
+    /// The [`Rejected`] inside this error; `None` for an error of the work.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict on the [`Rejected`], else [`Verdict::failed`]. Override this for errors that no
-    /// repetition can cure, and return [`Verdict::poison`] for them.
+    /// The verdict on the [`Rejected`], or [`Verdict::failed`] without one. Override this for
+    /// errors that no repetition can fix, and return [`Verdict::poison`] for them.
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)
     }
@@ -128,7 +129,7 @@ impl Refusal for Rejected {
     }
 }
 
-/// Finds the [`Rejected`] that `?` has boxed.
+/// Finds the [`Rejected`] in an error that `?` has boxed.
 impl Refusal for Box<dyn StdError + Send + Sync> {
     fn rejected(&self) -> Option<&Rejected> {
         self.downcast_ref()

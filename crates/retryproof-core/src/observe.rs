@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Observer`]: receives an event for each step in the life of a lease; [`Counters`] counts them.
+//! [`Observer`]: receives an event for each step in a lease's life; [`Counters`] counts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub enum Phase {
     /// The action failed and its effect is unknown, so the lease is held until it runs out. The next
     /// grant is a takeover (RUN-4, HTTP-7).
     Held,
-    /// The lease was released on purpose: by [`HeldLease::release`](crate::HeldLease::release), by a
-    /// response marked `Release`, or because the execution was dropped before the action began or
+    /// The lease was released explicitly: by [`HeldLease::release`](crate::HeldLease::release), by
+    /// a response marked `Release`, or because the execution was dropped before the action began or
     /// with [`OnDrop::Release`](crate::OnDrop::Release).
     Released,
     /// The execution was dropped; the lease runs out (RUN-5).
@@ -53,7 +53,7 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LeaseEvent<'a> {
-    /// The identity; it prints masked (ID-4).
+    /// The identity, which prints masked (ID-4).
     pub identity: &'a Identity,
     /// The lease's fencing token.
     pub token: FencingToken,
@@ -65,7 +65,8 @@ pub struct LeaseEvent<'a> {
 ///
 /// Each granted lease has exactly one terminal event: [`completed`](Self::completed),
 /// [`failed`](Self::failed) or [`lost`](Self::lost). The engine calls an observer inline, so each
-/// method should return quickly. A panic is caught and logged, and does not affect the call.
+/// method should return quickly. A panic in an observer is caught and logged, and does not affect
+/// the call.
 ///
 /// # When to use
 /// For your own metrics, or to raise an alert when leases are lost. [`Counters`] is enough for plain
@@ -131,7 +132,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// A duplicate begins to wait for the holder (ACQ-1).
+    /// A duplicate started to wait for the holder (ACQ-1).
     fn waiting(&self, identity: &Identity) {
         let _ = identity;
     }
@@ -147,7 +148,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// The observers of an engine. A panic of one does not reach the others or the caller.
+/// The observers of an engine. A panic in one does not reach the others or the caller.
 #[derive(Clone, Default)]
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 

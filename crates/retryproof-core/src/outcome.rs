@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Outcome`], how a call ends, with [`Report`], [`Recorded`], [`ExecuteError`] and [`Rejected`].
+//! [`Outcome`], the way a call ends, with [`Report`], [`Recorded`], [`ExecuteError`] and
+//! [`Rejected`].
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,9 +11,9 @@ use crate::payload::Tombstone;
 
 /// How a call ended.
 ///
-/// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both mean
-/// that the work is done, with this value. [`InFlight`](Self::InFlight) means that another caller
-/// still runs it; answer "try again later".
+/// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both
+/// mean that the work is done, with this value. [`InFlight`](Self::InFlight) means that another
+/// caller is still running it; answer "try again later".
 ///
 /// ```
 /// use retryproof_core::Outcome;
@@ -35,7 +36,8 @@ pub enum Outcome<T> {
     Executed(T),
     /// The action ran in an earlier call, which stored this value.
     Replayed(T),
-    /// Another caller still runs the action, and the wait timed out. Nothing ran in this call.
+    /// Another caller is still running the action, and the wait timed out. Nothing ran in this
+    /// call.
     InFlight(InFlight),
 }
 
@@ -58,7 +60,7 @@ impl<T> Outcome<T> {
         matches!(self, Self::Replayed(_))
     }
 
-    /// Whether another caller still runs the action.
+    /// Whether another caller is still running the action.
     pub fn is_in_flight(&self) -> bool {
         matches!(self, Self::InFlight(_))
     }
@@ -93,8 +95,8 @@ impl InFlight {
         self.redeliver_after().min(Duration::from_secs(30))
     }
 
-    /// How long a broker should wait before it redelivers the message: as
-    /// [`retry_after`](Self::retry_after), but without the bound of 30 s, because a redelivery
+    /// How long a broker should wait before it redelivers the message: like
+    /// [`retry_after`](Self::retry_after), but without the limit of 30 s, because a redelivery
     /// before the end of the lease would find the key still taken (LST-2).
     #[must_use]
     pub fn redeliver_after(&self) -> Duration {
@@ -148,7 +150,7 @@ pub enum ExecuteError<E> {
     Store(Error),
     /// This codec cannot decode the stored value. Nothing ran.
     Codec(Error),
-    /// The action ran, but its completion failed under the policy `propagate` (CMP-4).
+    /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
     Completion(CompletionError),
     /// The key was used before with another fingerprint. Nothing ran (FP-1).
     Mismatch,
@@ -190,7 +192,7 @@ impl<E: StdError + 'static> StdError for ExecuteError<E> {
 pub struct CompletionError {
     /// Why the result was not recorded.
     pub error: Error,
-    /// What the store has instead.
+    /// What the store holds instead.
     pub recorded: Recorded,
 }
 
@@ -243,7 +245,7 @@ impl StdError for CompletionError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// Another caller still runs the work.
+    /// Another caller is still running the work.
     InFlight {
         /// How long a broker should wait before it redelivers: the holder's remaining lease in whole
         /// seconds, rounded up, at least 1 s (LST-2).
@@ -259,7 +261,7 @@ pub enum Rejected {
     Store(Error),
     /// This codec cannot decode the stored value.
     Codec(Error),
-    /// The action ran, but its completion failed under the policy `propagate` (CMP-4).
+    /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
     Completion(CompletionError),
 }
 
@@ -304,7 +306,8 @@ impl From<Error> for Rejected {
 /// executed or replayed, or an error of the function's own type.
 ///
 /// # Errors
-/// The action's own error unchanged; otherwise `E::from` of the [`Rejected`] that names the reason.
+/// The action's own error, unchanged; otherwise `E::from` of the [`Rejected`] that states the
+/// reason.
 pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>) -> Result<T, E> {
     match result {
         Ok(Outcome::Executed(value) | Outcome::Replayed(value)) => Ok(value),

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OwnerId`] for equality inside a store, [`FencingToken`] for order outside it.
+//! [`OwnerId`], compared for equality inside a store, and [`FencingToken`], compared by order
+//! outside it.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The random 128-bit id of one execution. The caller makes it before its acquire, so that it can
-/// repeat the acquire when the answer is lost (ACQ-9). The id stays in the record after completion
-/// (CMP-3).
+/// The random 128-bit id of one execution. The caller creates the id before its acquire, so that it
+/// can repeat the acquire if the answer is lost (ACQ-9). The id stays in the record after
+/// completion (CMP-3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// A fresh id: 128 bits of entropy from the operating system, read for this id alone.
+    /// Creates an id from 128 bits of entropy that the operating system provides for this id alone.
     ///
-    /// The process keeps no state for it. `fork` and the snapshot of a virtual machine would copy a
+    /// The process keeps no state for ids. `fork` or a virtual machine snapshot would copy a
     /// generator, a counter or a spare id, and two copies with one id would hold the same lease.
     ///
     /// # Panics
@@ -30,10 +31,10 @@ impl OwnerId {
         Self(id)
     }
 
-    /// A fresh id for a store whose records no other process shares
-    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a random seed of this
-    /// process, then a counter. Unlike [`new`](Self::new) it needs no system call. A copy of the
-    /// process makes the same ids, but has its own copy of the records.
+    /// Creates an id for a store whose records no other process shares
+    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a random seed for this
+    /// process, then a counter. Unlike [`new`](Self::new), this needs no system call. A copy of the
+    /// process creates the same ids, but has its own copy of the records.
     ///
     /// # Panics
     /// If the operating system cannot provide random bytes at the first call in the process.
@@ -47,7 +48,7 @@ impl OwnerId {
         Self((u128::from(*seed) << 64 | u128::from(count)).to_be_bytes())
     }
 
-    /// The id from the bytes that a store kept.
+    /// The id with the bytes that a store kept.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

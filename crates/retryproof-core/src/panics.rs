@@ -2,8 +2,8 @@
 //! Runs code that may panic (an action, a store, a codec, an observer) and returns its panic as an
 //! `Err`.
 //!
-//! What the code borrowed is not read again after a panic, which is why `AssertUnwindSafe` is sound
-//! here: a future that panicked is dropped, and a closure runs once.
+//! Nothing that the code borrowed is read again after a panic, so `AssertUnwindSafe` is sound here:
+//! a future that panicked is dropped, and a closure runs once.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -11,10 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// What a panic carried; [`resume_unwind`](std::panic::resume_unwind) continues it.
+/// A panic's payload; [`resume_unwind`](std::panic::resume_unwind) continues the panic.
 pub type Panic = Box<dyn Any + Send>;
 
-/// Runs `work`.
+/// Runs `work` and catches its panic.
 ///
 /// # Errors
 /// The panic of `work`.
@@ -22,10 +22,11 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work))
 }
 
-/// Polls `future` to its end or to its panic. The caller pins it, so that it is not held twice.
+/// Polls `future` until it completes or panics. The caller pins the future, so that it is not
+/// stored twice.
 ///
 /// # Errors
-/// The panic of `future`, which must not be polled again then.
+/// The panic of `future`, which must then not be polled again.
 pub async fn catch_panic_of<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panic> {
     poll_fn(|cx| match catch_panic(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),

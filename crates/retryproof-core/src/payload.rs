@@ -26,9 +26,9 @@ const DEFAULT_CAPACITY: usize = 56;
 pub struct CodecId(pub u16);
 
 impl CodecId {
-    /// No value: the work is done and returned `()`.
+    /// No value, because the work returned `()`.
     pub const NONE: Self = Self(0);
-    /// Bytes as they are.
+    /// Raw bytes, stored as they are.
     pub const BYTES: Self = Self(1);
     /// JSON.
     pub const JSON: Self = Self(2);
@@ -54,11 +54,11 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Encodes in place: `write` appends the body behind the envelope's header, so nothing is
+    /// Encodes in place: `write` appends the body after the envelope's header, so nothing is
     /// copied.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub fn build<E>(
         codec: CodecId,
         schema: u16,
@@ -67,11 +67,11 @@ impl Payload {
         Self::build_with_capacity(codec, schema, DEFAULT_CAPACITY, write)
     }
 
-    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: the buffer
-    /// is allocated once, with that size.
+    /// Like [`build`](Self::build), but for a writer that knows how many bytes it will append: the
+    /// buffer is allocated once, with that size.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub fn build_with_capacity<E>(
         codec: CodecId,
         schema: u16,
@@ -83,7 +83,7 @@ impl Payload {
         Ok(Self { codec, schema, envelope: buffer.into() })
     }
 
-    /// A payload with a copy of an encoded body.
+    /// Creates a payload with a copy of an encoded body.
     #[must_use]
     pub fn new(codec: CodecId, schema: u16, body: &[u8]) -> Self {
         let mut buffer = header(0, codec, schema, body.len());
@@ -124,7 +124,7 @@ impl Payload {
         &self.envelope
     }
 
-    /// As [`envelope`](Self::envelope), without another reference to it.
+    /// Like [`envelope`](Self::envelope), but takes no further reference to it.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.envelope
@@ -150,13 +150,13 @@ impl fmt::Debug for Payload {
 pub struct Tombstone(Payload);
 
 impl Tombstone {
-    /// A tombstone without detail.
+    /// Creates a tombstone without detail.
     #[must_use]
     pub fn new() -> Self {
         Self::with_detail(CodecId::NONE, 0, &[])
     }
 
-    /// A tombstone that keeps `detail`, for example the status and location of a response.
+    /// Creates a tombstone that keeps `detail`, for example the status and location of a response.
     #[must_use]
     pub fn with_detail(codec: CodecId, schema: u16, detail: &[u8]) -> Self {
         let mut buffer = header(TOMBSTONE, codec, schema, detail.len());
@@ -176,7 +176,7 @@ impl Tombstone {
         self.0.envelope()
     }
 
-    /// As [`envelope`](Self::envelope), without another reference to it.
+    /// Like [`envelope`](Self::envelope), but takes no further reference to it.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.0.into_envelope()
@@ -191,11 +191,11 @@ impl Default for Tombstone {
 
 /// The content of a COMPLETE record, as a store returns it.
 ///
-/// Only [`open`](Self::open) shows the value, and it compares fingerprints first (FP-2).
+/// Only [`open`](Self::open) reveals the value, after comparing fingerprints (FP-2).
 ///
 /// # When to use
 /// Adapters that call [`try_acquire`](crate::IdempotencyEngine::try_acquire) open the result
-/// themselves. With [`execute`](crate::IdempotencyEngine::execute), the engine does it.
+/// themselves. With [`execute`](crate::IdempotencyEngine::execute), the engine opens it.
 ///
 /// ```
 /// use retryproof_core::{CodecId, Fingerprint, Opened, Payload, StoredResult};
@@ -223,7 +223,7 @@ pub struct StoredResult {
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Opened {
-    /// The result of the first execution.
+    /// The result of the original execution.
     Value(Payload),
     /// The work is done, but its result cannot be replayed.
     Tombstone(Tombstone),
@@ -232,13 +232,14 @@ pub enum Opened {
 }
 
 impl StoredResult {
-    /// The envelope and the fingerprint that a store has read.
+    /// Combines the envelope and the fingerprint that a store has read.
     #[must_use]
     pub fn new(envelope: impl Into<Blob>, fingerprint: Option<Fingerprint>) -> Self {
         Self { envelope: envelope.into(), fingerprint }
     }
 
-    /// The stored fingerprint. Its algorithm tells how to compute a duplicate's fingerprint (FP-3).
+    /// The stored fingerprint. The algorithm byte shows how to compute a duplicate's fingerprint
+    /// (FP-3).
     #[must_use]
     #[inline]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {

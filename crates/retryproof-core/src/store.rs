@@ -9,8 +9,8 @@
 //! (STO-4).
 //!
 //! # When to write a store
-//! When your records have to live in a database that has no store yet. To observe, delay or fail the
-//! calls of an existing store, wrap it instead.
+//! If your records have to live in a database that has no store yet. To observe, delay or fail the
+//! calls to an existing store, wrap it instead.
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
@@ -22,7 +22,7 @@
 //!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only kind that the engine retries) or that
 //!   it cannot read the record.
 //! - Use one round trip for each uncontended call (ACQ-8). The engine may drop a call at any await
-//!   point; each method says what that may leave behind.
+//!   point; each method documents what that may leave behind.
 //! - Test the store with the conformance kit of `retryproof-testkit` (STO-2).
 //!
 //! # Contract for wrappers
@@ -54,7 +54,7 @@ pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AcquireRequest {
-    /// The caller's id, made before the call (ACQ-9).
+    /// The caller's id, created before the call (ACQ-9).
     pub owner: OwnerId,
     /// The length of the lease, from the store's current time.
     pub lease: Duration,
@@ -66,7 +66,7 @@ pub struct AcquireRequest {
 }
 
 impl AcquireRequest {
-    /// A request without a fingerprint.
+    /// Creates a request without a fingerprint.
     #[must_use]
     pub fn new(owner: OwnerId, lease: Duration, ttl: Duration) -> Self {
         Self { owner, lease, ttl, fingerprint: None }
@@ -84,18 +84,18 @@ impl AcquireRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Greater than every earlier token of this identity (ACQ-10).
+    /// The token, greater than every earlier token of this identity (ACQ-10).
     pub token: FencingToken,
     /// The length of the lease by the store's clock, as requested.
     pub remaining: Duration,
     /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
-    /// or for a record past its ttl, is no takeover. If the same owner repeats its acquire because
-    /// the first answer was lost, it gets the value of its first grant (ACQ-9).
+    /// or for a record past its ttl, is not a takeover. If the same owner repeats its acquire
+    /// because the first answer was lost, it gets this value from its first grant (ACQ-9).
     pub took_over: bool,
 }
 
 impl Grant {
-    /// A grant, for a store to return.
+    /// Creates a grant for a store to return.
     #[must_use]
     pub fn new(token: FencingToken, remaining: Duration, took_over: bool) -> Self {
         Self { token, remaining, took_over }
@@ -112,8 +112,8 @@ pub enum Acquired {
     Complete(StoredResult),
     /// Another owner holds the lease.
     Busy {
-        /// The time left on its lease by the store's clock; zero if the lease is over but a lock in
-        /// the database prevents the takeover for now.
+        /// The time left on that lease by the store's clock; zero if the lease is over but a lock
+        /// in the database prevents the takeover for now.
         remaining: Duration,
         /// The holder's token.
         token: FencingToken,
@@ -126,9 +126,9 @@ pub enum Acquired {
 pub enum Peeked {
     /// There is no record, or it is past its lease or ttl.
     Absent,
-    /// A holder is at work.
+    /// A holder is working.
     Busy {
-        /// The time left on its lease by the store's clock.
+        /// The time left on the holder's lease by the store's clock.
         remaining: Duration,
         /// The holder's token.
         token: FencingToken,
@@ -150,7 +150,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A completion with this content.
+    /// Creates a completion with this content.
     #[must_use]
     pub fn new(value: Blob, ttl: Duration, fingerprint: Option<Fingerprint>) -> Self {
         Self { value, ttl, fingerprint }
@@ -163,7 +163,7 @@ impl Completion {
 pub enum FencedWrite {
     /// The write took effect.
     Applied,
-    /// The same owner made this write before, or there was nothing to release.
+    /// The same owner has already made this write, or there was nothing to release.
     AlreadyApplied,
     /// The record no longer belongs to the caller. Nothing changed.
     NotOwner,
@@ -183,17 +183,17 @@ pub struct StoreProfile {
     pub reclaims: bool,
     /// Whether the records live in this process alone and every acquire is ready at its first poll.
     ///
-    /// The engine then polls an acquire without allocating, and makes owner ids without a system
-    /// call. With records that a forked process shares, such ids would repeat (ACQ-9).
+    /// The engine then polls an acquire without allocating, and creates owner ids without a system
+    /// call. If a forked process shared the records, such ids would repeat (ACQ-9).
     ///
     /// A wrapper that may wait has to call [`without_immediate`](Self::without_immediate) on the
-    /// profile. If it does not, the engine makes its acquires twice with the same owner, which ACQ-9
-    /// makes harmless.
+    /// profile. If it does not, the engine sends each acquire twice with the same owner, which
+    /// ACQ-9 makes harmless.
     pub immediate: bool,
 }
 
 impl StoreProfile {
-    /// A profile of a store without special limits or abilities.
+    /// Creates a profile for a store without special limits or abilities.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -212,7 +212,7 @@ impl StoreProfile {
         self
     }
 
-    /// Declares that the store removes expired records by itself.
+    /// Declares that the store removes expired records itself.
     #[must_use]
     pub const fn with_reclaim(mut self) -> Self {
         self.reclaims = true;
@@ -284,8 +284,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// | COMPLETE | [`Complete`](Acquired::Complete) |
     ///
     /// # Errors
-    /// `Unavailable` if the store cannot be reached or the outcome is unknown; `Full` if there is no
-    /// room for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
+    /// `Unavailable` if the store cannot be reached or the outcome is unknown; `Full` if there is
+    /// no space for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
     /// One step: of N callers at the instant of expiry, exactly one is granted. The token is drawn
@@ -300,20 +300,21 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Reads the state of the record without granting or writing anything (ACQ-8).
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but never `Full`.
+    /// Same as [`acquire`](Self::acquire), except `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Sleeps until the record may have left the state "in progress under the token `seen`", but no
-    /// longer than `limit`.
+    /// Waits for at most `limit`, until the record may no longer be in progress under the token
+    /// `seen`.
     ///
     /// # Behaviour
-    /// Subscribes, *then* looks, and returns immediately unless the holder with the token `seen` is
-    /// still in progress. This order ensures that no wake-up is lost between the look and the sleep
-    /// (ACQ-4). Spurious returns are allowed, so a look and a sleep of at most 50 ms are a correct
-    /// implementation. The call holds no connection while it sleeps (ACQ-5).
+    /// Subscribes, *then* checks the record, and returns immediately unless the holder with the
+    /// token `seen` is still in progress. This order ensures that no wake-up is lost between the
+    /// check and the sleep (ACQ-4). Spurious returns are allowed, so a check followed by a sleep of
+    /// at most 50 ms is a correct implementation. The call holds no connection while it sleeps
+    /// (ACQ-5).
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Same as [`peek`](Self::peek).
     ///
     /// # Atomicity
     /// A dropped call leaves nothing behind.

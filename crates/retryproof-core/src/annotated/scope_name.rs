@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The path of an annotated function as its scope, from what the compiler writes (ANN-4).
+//! Derives the scope of an annotated function from the path that the compiler writes (ANN-4).
 
 use std::any::type_name;
 
@@ -8,8 +8,8 @@ use crate::identity::MAX_SCOPE_BYTES;
 /// The full path of a function as its scope (ANN-4), evaluated at compile time.
 ///
 /// # Panics
-/// If the path is longer than a scope may be; in a `const`, which is where the attribute puts it,
-/// that is a compile error.
+/// If the path is longer than a scope may be. The attribute calls this function in a `const`, so
+/// the panic is a compile error.
 #[must_use]
 pub const fn default_scope(path: &'static str) -> &'static str {
     assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
@@ -19,22 +19,22 @@ pub const fn default_scope(path: &'static str) -> &'static str {
 pub(super) const TOO_LONG: &str =
     "the path of this function is longer than a scope may be; name the scope";
 
-/// The full path of the function around a closure, as the compiler writes it, without lifetimes
-/// (early-bound ones are written `<'_>`). There are no other parameters, because a generic function
-/// has to name its scope (ANN-1).
+/// The full path of the function that encloses a closure, as the compiler writes it, without
+/// lifetimes (early-bound ones are written `<'_>`). The path has no other parameters, because a
+/// generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
-    // One for the closure, one for the future of an async function, and more if other attributes
-    // wrapped the body.
+    // The path ends with one `{{closure}}` for the closure, one for the future of an async
+    // function, and more if other attributes wrapped the body.
     while let Some(outer) = path.strip_suffix("::{{closure}}") {
         path = outer;
     }
     opening(path).map_or(path, |at| &path[..at])
 }
 
-/// `<Owner as Trait>::name` for a method of a trait, wherever its `impl` is; `Owner::name` for any
-/// other. A path that is read as neither, which a later compiler may write, stays as it is: a scope
-/// that is too narrow is better than one scope for two methods.
+/// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
+/// for any other method. A path in neither form, which a later compiler may write, stays as it is:
+/// a scope that is too narrow is better than one scope for two methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);
@@ -47,8 +47,8 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
         return place.to_owned();
     };
-    // `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that is neither's; without a
-    // trait `<Owner>` or `<impl Owner>`.
+    // The block is `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that defines neither
+    // of them. Without a trait it is `<Owner>` or `<impl Owner>`.
     let block = &block[at + 1..block.len() - 1];
     let header = block.strip_prefix("impl ").unwrap_or(block);
     let of_trait = block
@@ -62,7 +62,7 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     }
 }
 
-/// The position of the angle bracket that the last `>` of a path closes.
+/// The position of the `<` that matches the last `>` of a path.
 fn opening(path: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (at, byte) in path.bytes().enumerate().rev() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ANN-4: what the default scopes are, as the compiler of today writes paths.
+//! Tests of the default scopes (ANN-4), based on how today's compiler writes paths.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ fn scope(call: AnnotatedCall) -> String {
     ctx.identity().scope().as_str().to_owned()
 }
 
-/// Of the method that it stands in, as the attribute has it.
+/// The scope of the enclosing method, as the attribute generates it.
 macro_rules! method {
     ($name:literal) => {
         scope(AnnotatedCall::method::<Self, _, _>($name, "k", || ()))
@@ -149,8 +149,8 @@ mod elsewhere {
     }
 }
 
-/// In an `impl` of the type's own, wherever that stands: the type and the name, whatever the
-/// lifetimes of the method.
+/// A method in an inherent `impl`, wherever that is: the scope is the type and the name, whatever
+/// the method's lifetimes.
 #[tokio::test]
 async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_eq!(Orders.on("").await, format!("{HERE}::Orders::on"));
@@ -163,8 +163,8 @@ async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_ne!(Batch(PhantomData::<&Created>).on().await, Batch(PhantomData::<&u8>).on().await);
 }
 
-/// ID-1: handlers of one name on one type are told apart by their trait and its parameters, which
-/// the compiler writes in another way where the `impl` stands apart from both.
+/// Handlers with one name on one type are distinguished by their trait and its parameters (ID-1),
+/// which the compiler writes differently if the `impl` is in another module than both.
 #[tokio::test]
 async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters() {
     let of = |owner: &str, handled: &str, name: &str| {
@@ -217,7 +217,7 @@ fn ann_4_default_scopes_of_functions_are_full_paths() {
     let test = format!("{HERE}::ann_4_default_scopes_of_functions_are_full_paths");
     assert_eq!(free(), format!("{HERE}::free"));
     assert_eq!(raw::r#fn(), format!("{HERE}::raw::r#fn"));
-    // What `module_path!()` does not tell.
+    // `module_path!()` does not show these enclosing items.
     assert_eq!(inner(""), format!("{test}::inner"));
     assert_eq!(generic(1_u8), format!("{test}::generic::inner"));
     assert_eq!(r#fn(), format!("{test}::fn"));
@@ -251,7 +251,7 @@ mod raw {
     }
 }
 
-/// What no compiler writes today: never two methods under one scope that were under two.
+/// No compiler writes these paths today: two methods that had two scopes must never share one.
 #[test]
 fn ann_4_a_path_that_is_not_understood_is_taken_as_it_is() {
     for (place, path) in [

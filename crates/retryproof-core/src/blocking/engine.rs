@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Engine`], [`Call`] and [`HeldLease`], blocking.
+//! The blocking [`Engine`], [`Call`] and [`HeldLease`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
 
-/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are the
-/// same engine.
+/// Runs a unit of work once per (scope, key) and blocks its caller. Cheap to clone; all clones
+/// share one engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     engine: IdempotencyEngine,
     runtime: Arc<Owned>,
 }
 
-/// The runtime of an engine. Its drop does not wait, so that an engine may be dropped anywhere.
+/// The runtime of an engine. Dropping it does not wait, so an engine may be dropped anywhere.
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
@@ -43,7 +43,7 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Permission to block on the runtime.
+    /// Returns permission to block on the runtime.
     fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -68,17 +68,17 @@ impl Drop for Owned {
     }
 }
 
-/// Runs `work` to its end, in a runtime made for it.
+/// Runs `work` to completion on a runtime created for it.
 ///
 /// # Errors
-/// Those of `work`; `Unsupported` inside a runtime; `Unexpected` when the operating system gives no
-/// thread.
+/// The errors of `work`; `Unsupported` inside a runtime; `Unexpected` if the operating system
+/// cannot start a thread.
 #[doc(hidden)]
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
 }
 
-/// Permission to block: this thread is in no runtime.
+/// Permission to block, because this thread is not inside a runtime.
 pub(super) struct RuntimeEntry<'a>(&'a Runtime);
 
 impl BlockOn for RuntimeEntry<'_> {
@@ -96,10 +96,10 @@ impl BlockOn for RuntimeEntry<'_> {
 }
 
 impl Engine {
-    /// An engine with every setting at its default.
+    /// Creates an engine with every setting at its default.
     ///
     /// # Errors
-    /// `Unexpected` when the operating system gives no thread for the heartbeat.
+    /// `Unexpected` if the operating system cannot start a thread for the heartbeat.
     pub fn new(store: impl Into<SharedStore>) -> Result<Self> {
         Self::over(IdempotencyEngine::new(store))
     }
@@ -108,23 +108,23 @@ impl Engine {
     /// engine.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Same as [`new`](Self::new).
     pub fn over(engine: IdempotencyEngine) -> Result<Self> {
         Ok(Self { engine, runtime: Arc::new(Owned::start()?) })
     }
 
-    /// Runs `make` in the runtime that the blocking form keeps, and takes the engine from it. A
-    /// store on a server connects there, and its connections live as long as the engine.
+    /// Runs `make` on the runtime of the new engine, and wraps the engine that `make` returns. A
+    /// store on a server connects on this runtime, so its connections live as long as the engine.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and those of `make`; `Unsupported` inside a runtime.
+    /// Same as [`new`](Self::new), and the errors of `make`; `Unsupported` inside a runtime.
     pub fn make(make: impl Future<Output = Result<IdempotencyEngine>>) -> Result<Self> {
         let runtime = Owned::start()?;
         let engine = runtime.enter()?.block_on(make)?;
         Ok(Self { engine, runtime: Arc::new(runtime) })
     }
 
-    /// The engine itself.
+    /// The async engine that this engine wraps.
     #[must_use]
     pub fn engine(&self) -> &IdempotencyEngine {
         &self.engine
@@ -134,14 +134,14 @@ impl Engine {
         self.runtime.enter()
     }
 
-    /// As [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's
+    /// Like [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's
     /// identity.
     ///
     /// # Errors
     /// See [`ExecuteError`]; `Store` of kind `Unsupported` inside a runtime.
     ///
     /// # Panics
-    /// A panic of the action resumes after the key was freed.
+    /// A panic in the action resumes after the key is freed.
     pub fn execute<T, E>(
         &self,
         ctx: IdempotencyContext,
@@ -153,10 +153,10 @@ impl Engine {
         self.call(ctx).execute(action)
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// Same as [`execute`](Self::execute).
     pub fn execute_with<T, E>(
         &self,
         ctx: IdempotencyContext,
@@ -173,10 +173,10 @@ impl Engine {
         Call { engine: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// As [`IdempotencyEngine::try_acquire`].
+    /// Like [`IdempotencyEngine::try_acquire`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime.
+    /// The errors of the async method; `Unsupported` inside a runtime.
     pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
             engine::Acquisition::Granted(held) => {
@@ -187,23 +187,23 @@ impl Engine {
         })
     }
 
-    /// As [`IdempotencyEngine::health`].
+    /// Like [`IdempotencyEngine::health`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime.
+    /// The errors of the async method; `Unsupported` inside a runtime.
     pub fn health(&self) -> Result<()> {
         self.enter()?.block_on(self.engine.health())
     }
 
-    /// As [`IdempotencyEngine::purge`].
+    /// Like [`IdempotencyEngine::purge`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime.
+    /// The errors of the async method; `Unsupported` inside a runtime.
     pub fn purge(&self) -> Result<Option<usize>> {
         self.enter()?.block_on(self.engine.purge())
     }
 
-    /// As [`IdempotencyEngine::shutdown`].
+    /// Like [`IdempotencyEngine::shutdown`].
     ///
     /// # Errors
     /// `Unsupported` inside a runtime.
@@ -218,13 +218,13 @@ impl AsRef<Engine> for Engine {
     }
 }
 
-/// What [`Engine::try_acquire`] found.
+/// The result of [`Engine::try_acquire`].
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
     /// The caller has the lease, and its heartbeat runs.
     Granted(HeldLease),
-    /// The work is done; here is its result.
+    /// The work is done, and this is its result.
     Complete(StoredResult),
     /// Another caller holds the key, and the wait is over.
     InFlight(InFlight),
@@ -244,8 +244,8 @@ impl HeldLease {
         self.held.lease()
     }
 
-    /// As [`crate::HeldLease::complete`]. `Unconfirmed` inside a runtime; the completion is
-    /// finished in the background then.
+    /// Like [`crate::HeldLease::complete`]. Inside a runtime, returns `Unconfirmed` and finishes
+    /// the completion in the background.
     pub fn complete(self, value: Payload) -> CompletionResult {
         let completing = self.held.complete(value);
         match self.engine.enter() {
@@ -254,8 +254,8 @@ impl HeldLease {
         }
     }
 
-    /// As [`crate::HeldLease::complete_tombstone`]. `Unconfirmed` inside a runtime; the completion
-    /// is finished in the background then.
+    /// Like [`crate::HeldLease::complete_tombstone`]. Inside a runtime, returns `Unconfirmed` and
+    /// finishes the completion in the background.
     pub fn complete_tombstone(self, tombstone: Tombstone) -> CompletionResult {
         let completing = self.held.complete_tombstone(tombstone);
         match self.engine.enter() {
@@ -264,11 +264,11 @@ impl HeldLease {
         }
     }
 
-    /// As [`crate::HeldLease::release`].
+    /// Like [`crate::HeldLease::release`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then the release is finished in the
-    /// background.
+    /// The errors of the async method; `Unsupported` inside a runtime, where the release is
+    /// finished in the background.
     pub fn release(self) -> Result<()> {
         let releasing = self.held.release();
         self.engine.enter()?.block_on(releasing)
@@ -278,7 +278,7 @@ impl HeldLease {
         (self.held, self.engine)
     }
 
-    /// As [`crate::HeldLease::hold`].
+    /// Like [`crate::HeldLease::hold`].
     pub fn hold(self) {
         self.held.hold();
     }
@@ -293,18 +293,18 @@ pub struct Call<C = JsonCodec, H = NoHook> {
 }
 
 impl<C, H> Call<C, H> {
-    /// Encodes the value by another codec.
+    /// Encodes the value with another codec.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         Call { engine: self.engine, call: self.call.codec(codec) }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over
+    /// Passes the value to `hook` when the completion is refused because another owner took over
     /// (CMP-2).
     pub fn on_fenced<F>(self, hook: F) -> Call<C, engine::Hook<F>> {
         Call { engine: self.engine, call: self.call.on_fenced(hook) }
     }
 
-    /// Chooses what a failed completion does, instead of the configured policy (CMP-4).
+    /// Sets what happens when a completion fails, instead of the configured policy (CMP-4).
     pub fn completion(self, policy: CompletionFailurePolicy) -> Self {
         Call { call: self.call.completion(policy), engine: self.engine }
     }
@@ -324,7 +324,7 @@ impl<C, H> Call<C, H> {
         self.execute_with(|_| action())
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -339,7 +339,7 @@ impl<C, H> Call<C, H> {
         self.report(action).map(|report| report.outcome)
     }
 
-    /// As [`execute_with`](Self::execute_with), and reports whether the result was recorded
+    /// Like [`execute_with`](Self::execute_with), but also reports whether the result was recorded
     /// (CMP-4).
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joined completion, blocking: [`JoinedEngine`], [`JoinedCall`] and [`PendingCommit`] (CMP-7).
+//! Blocking joined completion: [`JoinedEngine`], [`JoinedCall`] and [`PendingCommit`] (CMP-7).
 
 use super::engine::{Engine, HeldLease};
 use crate::codec::{Codec, JsonCodec};
@@ -10,8 +10,8 @@ use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;
 use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
 
-/// As [`crate::JoinedEngine`], blocking: runs actions whose writes and whose record are one commit.
-/// Made by [`Engine::joined`].
+/// The blocking form of [`crate::JoinedEngine`]: runs actions whose writes and record are committed
+/// together. [`Engine::joined`] creates it.
 #[derive(Debug)]
 pub struct JoinedEngine<T> {
     engine: Engine,
@@ -19,7 +19,7 @@ pub struct JoinedEngine<T> {
 }
 
 impl Engine {
-    /// As [`crate::IdempotencyEngine::joined`].
+    /// Like [`crate::IdempotencyEngine::joined`].
     ///
     /// # Errors
     /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
@@ -35,20 +35,20 @@ impl Engine {
 }
 
 impl<T: Send + 'static> JoinedEngine<T> {
-    /// The engine itself, for calls that join nothing.
+    /// The engine, for calls that do not join a transaction.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// As [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that
+    /// Like [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that
     /// holds its writes and its record.
     ///
     /// # Errors
-    /// As there; `Store` of kind `Unsupported` inside a runtime.
+    /// The errors of the async method; `Store` of kind `Unsupported` inside a runtime.
     ///
     /// # Panics
-    /// A panic of the action resumes after the transaction was rolled back and the key was freed.
+    /// A panic in the action resumes after the transaction is rolled back and the key is freed.
     pub fn execute<V, E>(
         &self,
         ctx: IdempotencyContext,
@@ -93,12 +93,12 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Encodes the value by another codec.
+    /// Encodes the value with another codec.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { engine: self.engine, call: self.call.codec(codec) }
     }
 
-    /// As [`crate::JoinedCall::on_fenced`].
+    /// Like [`crate::JoinedCall::on_fenced`].
     pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
         JoinedCall { engine: self.engine, call: self.call.on_fenced(hook) }
     }
@@ -108,7 +108,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     /// Runs the action on this thread.
     ///
     /// # Errors
-    /// As [`JoinedEngine::execute`].
+    /// Same as [`JoinedEngine::execute`].
     pub fn execute<V, E>(
         self,
         action: impl FnOnce(&mut T) -> Result<V, E>,
@@ -120,10 +120,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`execute`](Self::execute).
     pub fn execute_with<V, E>(
         self,
         action: impl FnOnce(Lease, &mut T) -> Result<V, E>,
@@ -135,10 +135,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.run(action).map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and reports whether the result was recorded (CMP-4).
+    /// Like [`execute`](Self::execute), but also reports whether the result was recorded (CMP-4).
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`execute`](Self::execute).
     pub fn report<V, E>(
         self,
         action: impl FnOnce(&mut T) -> Result<V, E>,
@@ -165,11 +165,11 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 }
 
 impl HeldLease {
-    /// As [`crate::HeldLease::complete_in`]: writes the result in a transaction of the caller's.
-    /// Inside a runtime it is refused, and the key is freed in the background.
+    /// Like [`crate::HeldLease::complete_in`]: writes the result in the caller's transaction. Inside
+    /// a runtime the call is refused, and the key is freed in the background.
     ///
     /// # Errors
-    /// As there. **Roll the transaction back on any of them.**
+    /// The errors of the async method. **Roll the transaction back on any error.**
     pub fn complete_in<D, P>(self, tx: &mut P, value: Payload) -> Result<PendingCommit, JoinError>
     where
         D: Dialect,
@@ -192,29 +192,31 @@ pub struct PendingCommit {
 }
 
 impl PendingCommit {
-    /// As [`crate::PendingCommit::recorded`].
+    /// Like [`crate::PendingCommit::recorded`].
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         self.pending.recorded()
     }
 
-    /// As [`crate::PendingCommit::committed`].
+    /// Like [`crate::PendingCommit::committed`].
     pub fn committed(self) {
         self.pending.committed();
     }
 
-    /// As [`crate::PendingCommit::rolled_back`].
+    /// Like [`crate::PendingCommit::rolled_back`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then it continues in the background.
+    /// The errors of the async method; `Unsupported` inside a runtime, where the call continues in
+    /// the background.
     pub fn rolled_back(self) -> Result<()> {
         self.engine.enter()?.block_on(self.pending.rolled_back())
     }
 
-    /// As [`crate::PendingCommit::in_doubt`].
+    /// Like [`crate::PendingCommit::in_doubt`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then it continues in the background.
+    /// The errors of the async method; `Unsupported` inside a runtime, where the call continues in
+    /// the background.
     pub fn in_doubt(self) -> Result<bool> {
         self.engine.enter()?.block_on(self.pending.in_doubt())
     }

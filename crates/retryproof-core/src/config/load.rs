@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the configuration from a TOML file and from `IDEMPOTENCY_*` variables (CFG-1).
 //!
-//! Both sources are read completely, so that one start reports every mistake in them.
+//! Both sources are read completely, so that a single start reports every mistake.
 
 use std::fmt;
 use std::path::Path;
@@ -19,21 +19,21 @@ mod settings;
 
 const PREFIX: &str = "IDEMPOTENCY_";
 
-/// Every key under `idempotency.` with the variable that overrides it, for tools that check or
+/// Every setting under `idempotency.` with the variable that overrides it, for tools that check or
 /// document a configuration. The keys `scope."NAME".ttl`, `.lease` and `.wait` are missing because
-/// they have no variable: the name of a variable cannot spell every scope.
+/// they have no variable: a variable's name cannot spell every scope.
 pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
 }
 
 impl IdempotencyConfig {
-    /// Reads the table `idempotency` of the TOML file at `path`, if there is one, and then the
-    /// process environment, which wins (CFG-1). Settings that appear in neither keep their defaults.
-    /// Keys outside `idempotency` are ignored.
+    /// Reads the `idempotency` table of the TOML file at `path`, if a path is given, and then the
+    /// process environment, which takes precedence (CFG-1). Settings that appear in neither keep
+    /// their defaults. Keys outside `idempotency` are ignored.
     ///
-    /// The variable of a key is its name in upper case, with `_` for each dot and dash:
-    /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured only in the
-    /// file. An unknown `IDEMPOTENCY_*` variable is logged as a warning.
+    /// A setting's variable is its name in upper case, with `_` for each dot and dash:
+    /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured only in
+    /// the file. An unknown `IDEMPOTENCY_*` variable is logged as a warning.
     ///
     /// ```no_run
     /// use std::path::Path;
@@ -51,15 +51,15 @@ impl IdempotencyConfig {
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // Lossy is enough for names: ours are ASCII.
+        // A lossy conversion is enough for names, because all names of settings are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
     }
 
-    /// As [`load`](Self::load), but from a given TOML text (with the name of its source) and given
+    /// Like [`load`](Self::load), but takes a TOML text (with the name of its source) and
     /// variables. It reads neither the file system nor the environment, which suits tests and
-    /// programs that get their settings in another way.
+    /// programs that get their settings another way.
     ///
     /// ```
     /// # use retryproof_core as retryproof;
@@ -84,7 +84,7 @@ impl IdempotencyConfig {
     /// ```
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Same as [`load`](Self::load).
     pub fn from_sources(
         file: Option<(&str, &str)>,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -133,7 +133,7 @@ impl Loading {
         if let Some(file) = file {
             loading.file(&file);
         }
-        // Sorted, so that the same mistakes always give the same message.
+        // The variables are sorted, so that the same mistakes always give the same message.
         let mut variables: Vec<_> =
             variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
         variables.sort();
@@ -165,7 +165,7 @@ impl Loading {
         }
     }
 
-    /// Walks a table below `idempotency`; `path` holds the names of the tables around it.
+    /// Walks a table below `idempotency`; `path` holds the names of the enclosing tables.
     fn table<'a>(&mut self, file: &File<'_>, table: &'a DeTable<'_>, path: &mut Vec<&'a str>) {
         for (key, value) in table {
             let place = || file.at(key.span());
@@ -219,7 +219,8 @@ impl Loading {
     }
 
     fn set(&mut self, setting: &Setting, value: &RawValue<'_>, place: &str) {
-        // Checked alone on top of the defaults, so that any problem belongs to this key.
+        // The value is checked alone on top of the defaults, so that any problem belongs to this
+        // setting.
         let mut trial = IdempotencyConfig::default();
         let tried = (setting.set)(&mut trial, value).and_then(|()| {
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The settings of the stores (CFG-1). They are plain data for the facade, which opens the stores:
-//! core knows no database.
+//! this crate depends on no database.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{OutOfBounds, PAUSE_BOUNDS, refused, within};
 
-/// Bounds of a store's `max-connections`, both as a key and in its URL (CFG-1).
+/// Bounds of a store's `max-connections`, both as a setting and in the store's URL (CFG-1).
 pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
-/// Bounds of a Redis store's `wait-replicas`, both as a key and in its URL (CFG-1).
+/// Bounds of a Redis store's `wait-replicas`, both as a setting and in the store's URL (CFG-1).
 pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
 
 /// Whether `name` is valid as a store's table name or key prefix: 1 to 48 ASCII letters, digits and
@@ -45,11 +45,11 @@ pub struct SqliteSettings {
 /// How long a commit of the SQLite store waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Synchronous {
-    /// `full`: every commit is on disk before it is answered, and survives a power loss.
+    /// `full`: every commit is on disk before it is acknowledged, and survives a power loss.
     #[default]
     Full,
-    /// `normal`: commits survive the death of the process. A power loss may lose the last of them,
-    /// so that an action may run again.
+    /// `normal`: commits survive a crash of the process. A power loss may lose the latest commits,
+    /// and then their actions may run again.
     Normal,
 }
 
@@ -62,11 +62,11 @@ pub struct PostgresSettings {
     pub table_name: Option<String>,
     /// `postgres.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
-    /// `postgres.pooler`: whether a pooler stands between the store and the server.
+    /// `postgres.pooler`: whether there is a pooler between the store and the server.
     pub pooler: Option<Pooler>,
 }
 
-/// Whether a pooler stands between the PostgreSQL store and the server.
+/// Whether there is a pooler between the PostgreSQL store and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooler {
     /// The store detects it when it connects: it checks on two connections, several times each,
@@ -76,7 +76,7 @@ pub enum Pooler {
     /// `session`: no pooler, or one that gives a client the same connection until it disconnects
     /// (pgbouncer's `session`).
     Session,
-    /// `transaction`: a pooler that gives each transaction another connection (pgbouncer's
+    /// `transaction`: a pooler that gives each transaction a different connection (pgbouncer's
     /// `transaction`). Prepared statements are off, and waiters poll.
     Transaction,
 }
@@ -101,12 +101,13 @@ pub struct RedisSettings {
     pub prefix: Option<String>,
     /// `redis.wait-replicas`: how many replicas a grant or a completion waits for; 0 to 1,000.
     pub wait_replicas: Option<usize>,
-    /// `redis.wait-timeout`: how long it waits for them. It requires `wait_replicas`.
+    /// `redis.wait-timeout`: how long the store waits for these replicas. It requires
+    /// `wait_replicas`.
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds. Checked here too, the error can name the source of the
-// value.
+// The stores check the same names and bounds. They are also checked here, so that the error can
+// name the source of the value.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {

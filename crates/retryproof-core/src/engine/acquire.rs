@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An acquire, from the call to its end: granted, complete, or in flight (ACQ-1 to ACQ-13).
+//! An acquire, from the call to its outcome: granted, complete, or in flight (ACQ-1 to ACQ-13).
 //!
-//! A first pass calls the store once. Only a caller that finds the key busy continues with
+//! The first pass calls the store once. Only a caller that finds the key busy continues with
 //! [`wait`](self::wait), where the callers of one identity share one wait.
 
 use std::fmt;
@@ -37,64 +37,64 @@ mod wait;
 pub(super) use shared_wait::SharedWaits;
 pub(super) use wait::watch;
 
-/// What [`IdempotencyEngine::try_acquire`] found.
+/// The result of [`IdempotencyEngine::try_acquire`].
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
     /// The caller has the lease, and its heartbeat runs.
     Granted(HeldLease),
-    /// The work is done; here is its result, to be opened against the caller's fingerprint.
+    /// The work is done, and this is its result, to be opened with the caller's fingerprint.
     Complete(StoredResult),
     /// Another caller holds the key, and the wait is over.
     InFlight(InFlight),
 }
 
-/// One acquire: what stays the same over its passes.
+/// The part of an acquire that stays the same across its passes.
 struct AcquireLoop<'a> {
     engine: &'a EngineState,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// Read once, because a replay should not pay for the clock twice. A lease that the first pass
-    /// gets is counted from here.
+    /// The clock is read once, because a replay should not pay for reading it twice. A lease
+    /// granted in the first pass counts from this instant.
     started: Instant,
     deadline: Instant,
     tracked: bool,
 }
 
-/// What one pass found.
+/// The result of one pass.
 enum Found {
     End(Acquisition),
     Busy(Holder),
 }
 
 impl IdempotencyEngine {
-    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`,
-    /// and waited for by [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the
-    /// acquire and returned while waiting.
+    /// Like [`try_acquire`](Self::try_acquire), but for a tracked action, which counts against
+    /// `max-running` and which [`shutdown`](Self::shutdown) waits for (RUN-5). The permit is taken
+    /// before the acquire and returned while waiting.
     ///
     /// # Errors
-    /// As [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing is
-    /// stored yet.
+    /// Same as [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing
+    /// is stored yet.
     ///
     /// # Cancel safety
-    /// As [`try_acquire`](Self::try_acquire).
+    /// Same as [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         try_acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
 }
 
-/// What [`IdempotencyEngine::begin_acquire`] came to.
+/// The result of [`IdempotencyEngine::begin_acquire`].
 #[must_use]
 pub enum Acquiring {
-    /// The acquire has ended, as that of
+    /// The acquire has ended, with the same result as
     /// [`try_acquire_tracked`](IdempotencyEngine::try_acquire_tracked).
     Done(Result<Acquisition>),
-    /// The store does not answer in place, or there is a holder to wait for.
+    /// The store did not answer immediately, or there is a holder to wait for.
     Waiting(AcquireRest),
 }
 
-/// The rest of an acquire. It owns what it needs, on the heap, so that the future of a request that
-/// never waits has no room for it.
+/// The rest of an acquire. Its state is on the heap, so that it takes no space in the future of a
+/// request that never waits.
 pub type AcquireRest = Pin<Box<dyn Future<Output = Result<Acquisition>> + Send>>;
 
 impl fmt::Debug for Acquiring {
@@ -107,12 +107,12 @@ impl fmt::Debug for Acquiring {
 }
 
 impl IdempotencyEngine {
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), without a future as far as it gets
-    /// without waiting. The rest continues as the same owner: the store may have granted it a lease
-    /// already (ACQ-9).
+    /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
+    /// waiting, and without a future. The rest continues as the same owner, because the store may
+    /// already have granted that owner a lease (ACQ-9).
     ///
     /// # Cancel safety
-    /// The rest is that of [`try_acquire`](Self::try_acquire).
+    /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).
     #[doc(hidden)]
     pub fn begin_acquire(&self, ctx: &IdempotencyContext) -> Acquiring {
         let owner = if self.0.store.is_immediate() {
@@ -154,7 +154,7 @@ impl<'a> AcquireLoop<'a> {
         self.ctx.identity()
     }
 
-    /// The first pass, then the wait.
+    /// Runs the first pass, then the wait.
     async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
         let permit = match self.permit() {
             Ok(permit) => permit,
@@ -165,25 +165,26 @@ impl<'a> AcquireLoop<'a> {
             Found::End(end) => return Ok(end),
             Found::Busy(holder) => holder,
         };
-        // A first call that took longer than the wait was the one call beyond it (ACQ-6).
+        // If the first store call outlasted the wait timeout, it was the one call that may run past
+        // it (ACQ-6).
         if self.durations.wait.is_zero() || self.left().is_zero() {
             return Ok(self.in_flight(holder));
         }
         match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {
             Some(ticket) => {
                 self.engine.store.observers.tell(|o| o.waiting(self.identity()));
-                // Boxed, because the futures of all other callers would carry its size.
+                // The wait is boxed, because otherwise every caller's future would have its size.
                 Box::pin(self.wait(&ticket)).await
             }
             None => Ok(self.in_flight(holder)),
         }
     }
 
-    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer
+    /// Sends one acquire, at `sent` or later, and repeats it once as the same owner if its answer
     /// was lost (ACQ-9).
     ///
-    /// What does not await is done in other functions, so that this future, which every guarded
-    /// request carries, stays small.
+    /// Code that does not await is in other functions, so that this future, which is part of every
+    /// guarded request, stays small.
     async fn acquire(
         &self,
         permit: Option<BorrowedPermit<'_>>,
@@ -203,7 +204,7 @@ impl<'a> AcquireLoop<'a> {
         self.found(answer, counted_from, owner, permit, || Ok(runtime))
     }
 
-    /// Sends an acquire and polls it once. A call that is answered there needs no timer, and a drop
+    /// Sends an acquire and polls it once. A call answered by that poll needs no timer, and a drop
     /// leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
@@ -225,8 +226,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Continues an acquire that was sent at `sent` and polled once. Returns from when a lease that
-    /// it got is counted.
+    /// Continues an acquire that was sent at `sent` and polled once. Also returns the instant from
+    /// which a granted lease counts.
     async fn finish(
         &self,
         owner: OwnerId,
@@ -254,7 +255,8 @@ impl<'a> AcquireLoop<'a> {
         (answer, counted_from)
     }
 
-    /// What an answer means to the loop. A grant becomes a lease that beats.
+    /// Turns the store's answer into the result of a pass. A grant becomes a lease with a
+    /// heartbeat.
     fn found(
         &self,
         answer: Result<Acquired>,
@@ -307,8 +309,8 @@ impl<'a> AcquireLoop<'a> {
         )
     }
 
-    /// The permit that a tracked action needs. While shutting down there is none, and an untracked
-    /// action is refused as well.
+    /// Returns the permit that a tracked action needs. During shutdown there is none, and untracked
+    /// actions are refused as well.
     fn permit(&self) -> Result<Option<BorrowedPermit<'_>>, ErrorKind> {
         if self.tracked {
             return self.engine.tasks.try_permit().map(Some);
@@ -316,8 +318,8 @@ impl<'a> AcquireLoop<'a> {
         if self.engine.tasks.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
     }
 
-    /// When the last call to the store ends: one call after the deadline, however long the calls
-    /// before it took (ACQ-6).
+    /// When the last store call has to end: one call may run past the deadline, however long the
+    /// earlier calls took (ACQ-6).
     fn last(&self) -> Instant {
         self.deadline + self.engine.store.operation_timeout()
     }
@@ -332,12 +334,12 @@ impl<'a> AcquireLoop<'a> {
         ))
     }
 
-    /// Reports how a call ended that was not granted a lease.
+    /// Reports the end of a call that was not granted a lease.
     fn report(&self, end: &Result<Acquisition>) {
         let store = &self.engine.store;
         let waited = || store.now().saturating_duration_since(self.started);
         match end {
-            // The end of the lease is reported.
+            // A grant is reported when its lease ends.
             Ok(Acquisition::Granted(_)) => {}
             Ok(Acquisition::Complete(stored)) => {
                 store.observers.tell(|o| o.replayed(self.identity()));
@@ -352,7 +354,7 @@ impl<'a> AcquireLoop<'a> {
     }
 }
 
-/// What the first poll of an acquire came to.
+/// The result of the first poll of an acquire.
 enum FirstPoll {
     Answered(Result<Acquired>),
     Open(OpenAcquire),
@@ -360,9 +362,9 @@ enum FirstPoll {
 
 /// An acquire whose outcome is unknown.
 enum OpenAcquire {
-    /// The store answered with an error that leaves it unknown.
+    /// The store answered with an error that leaves the outcome unknown.
     Lost(Result<Acquired>),
-    /// It was polled once.
+    /// The call was polled once and is not answered yet.
     Unanswered(StoreCall<Acquired>),
 }
 

@@ -57,20 +57,20 @@ impl EngineBuilder {
         }
     }
 
-    /// Takes these settings.
+    /// Uses these settings.
     pub fn config(mut self, config: IdempotencyConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Adds an observer; share one as an `Arc`.
+    /// Adds an observer. To share an observer, pass an `Arc`.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(ObserverEntry(Arc::new(observer)));
         self
     }
 
-    /// Counts leases and deadlines by another clock, for tests of skew. Sleeps still follow tokio's
-    /// clock.
+    /// Measures leases and deadlines with another clock, for tests of clock skew. Sleeps still
+    /// follow tokio's clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every way a lease ends: completed, released, held or dropped. A completion or a release is
-//! repeated while its answer is unknown (CMP-1 to CMP-4, CMP-9, RUN-3 to RUN-5).
+//! repeated while its outcome is unknown (CMP-1 to CMP-4, CMP-9, RUN-3 to RUN-5).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -38,13 +38,14 @@ pub enum CompletionResult {
     /// The store refused the value, or the detail of a tombstone, because of its size. A tombstone
     /// without detail is recorded instead (CMP-9).
     Tombstoned(Error),
-    /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
+    /// The completion was refused: another owner has taken over, or the record is gone. Nothing was
+    /// stored (CMP-2).
     NotOwner,
-    /// Joined to a transaction that was rolled back with everything written in it; the key is free
-    /// again (CMP-7).
+    /// The completion was joined to a transaction that was rolled back with everything written in
+    /// it; the key is free again (CMP-7).
     RolledBack(Error),
-    /// Not confirmed (CMP-4). Where repeating can help, it continues in the background until the
-    /// lease is over (CMP-3).
+    /// The store did not confirm the completion (CMP-4). If repeating can help, the completion
+    /// continues in the background until the lease is over (CMP-3).
     Unconfirmed(Error),
 }
 
@@ -62,7 +63,7 @@ impl Record {
         Self { done, is_tombstone, refused: None }
     }
 
-    /// What the store has once the record is written.
+    /// What the store holds once the record is written.
     pub(super) fn recorded(&self) -> Recorded {
         if self.is_tombstone { Recorded::Tombstone } else { Recorded::Yes }
     }
@@ -72,8 +73,8 @@ impl Record {
         self.refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
     }
 
-    /// Replaces a value that is larger than the store accepts by a tombstone, and a tombstone by
-    /// one without detail (CMP-9).
+    /// Replaces a value that is larger than the store accepts with a tombstone, and a tombstone
+    /// with one without detail (CMP-9).
     pub(super) fn fit(&mut self, limit: usize, identity: &Identity) {
         if self.exceeds(limit) {
             let error =
@@ -107,12 +108,13 @@ impl HeldLease {
     /// Records the result (CMP-1): ends the heartbeat, then completes, and repeats a completion
     /// that was not answered (CMP-3).
     ///
-    /// The call decides: from here on the result is recorded, whether the future is awaited or not
-    /// (RUN-5). A store in memory has it when this returns. Any other store is sent it when the
-    /// future is first polled or dropped; until then the lease beats.
+    /// After this call the result is recorded whether the future is awaited or not (RUN-5). A
+    /// memory store has the result when this method returns. Any other store is sent the result
+    /// when the future is first polled or dropped; until then the heartbeat continues.
     ///
     /// # Cancel safety
-    /// Dropped, polled or not, the completion is finished in the background (RUN-5).
+    /// If the future is dropped, polled or not, the completion is finished in the background
+    /// (RUN-5).
     pub fn complete(
         self,
         value: Payload,
@@ -123,7 +125,7 @@ impl HeldLease {
     /// Records that the work is done and that its result cannot be replayed (CMP-9, HTTP-13).
     ///
     /// # Cancel safety
-    /// As [`complete`](Self::complete).
+    /// Same as [`complete`](Self::complete).
     pub fn complete_tombstone(
         self,
         tombstone: Tombstone,
@@ -131,7 +133,7 @@ impl HeldLease {
         self.record(tombstone.into_envelope(), true)
     }
 
-    /// Not an `async fn`, which would do nothing before it is polled.
+    /// This is not an `async fn`, because that would do nothing before its first poll.
     pub(super) fn record(
         mut self,
         envelope: Blob,
@@ -148,39 +150,40 @@ impl HeldLease {
         async move {
             let Some(rest) = rest else { return CompletionResult::Recorded };
             let state = &self.lease.0;
-            // Boxed, because the future of a call to a store in memory would carry its size.
+            // The rest is boxed, because otherwise the future of a call to a memory store would
+            // have its size.
             Box::pin(rest.within(state.store.operation_timeout(), "complete", &state.identity))
                 .await
                 .unwrap_or_else(CompletionResult::Unconfirmed)
         }
     }
 
-    /// Frees the key at once (RUN-4): the next caller sees an unused key.
+    /// Frees the key immediately (RUN-4): the next caller sees an unused key.
     ///
     /// # Errors
-    /// When the store did not confirm; the release continues in the background until the lease is
-    /// over.
+    /// If the store did not confirm; the release then continues in the background until the lease
+    /// is over.
     ///
     /// # Cancel safety
-    /// Dropped, polled or not, the release is finished in the background (RUN-5).
+    /// If the future is dropped, polled or not, the release is finished in the background (RUN-5).
     pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.release_after(Phase::Released)
     }
 
-    /// As [`release`](Self::release), and reports to observers why the work failed: an adapter that
-    /// runs the work itself knows whether it returned an error or panicked. Where the work called
-    /// [`hold_on_error`](Lease::hold_on_error), the lease is held instead.
+    /// Like [`release`](Self::release), but also reports to observers why the work failed: an
+    /// adapter that runs the work itself knows whether the work returned an error or panicked. If
+    /// the work called [`hold_on_error`](Lease::hold_on_error), the lease is held instead.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     pub fn release_after(
         mut self,
         phase: Phase,
     ) -> impl Future<Output = Result<()>> + Send + 'static {
-        // A release on purpose frees the key even after `hold_on_error`.
+        // An explicit release frees the key even after `hold_on_error`.
         let releasing = if phase != Phase::Released && self.lease.holds_on_error() {
             self.let_run_out(Phase::Held);
             None
@@ -218,7 +221,7 @@ impl HeldLease {
         self.lease.0.end(End::Failed(phase));
     }
 
-    /// An end of the lease that continues in the background when its caller drops it.
+    /// Wraps an end of the lease so that it continues in the background when its caller drops it.
     pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
         self.lease.0.detach(ending)
     }
@@ -233,7 +236,7 @@ impl Drop for HeldLease {
 }
 
 impl LeaseState {
-    /// Reports the terminal event. A lease has one: later ones are ignored.
+    /// Reports the terminal event. A lease has only one terminal event: later ones are ignored.
     pub(super) fn end(&self, end: End) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
@@ -262,15 +265,15 @@ impl LeaseState {
     }
 }
 
-/// What the first try of a completion came to.
+/// The result of the first attempt at a completion.
 enum FirstTry {
     Recorded,
-    /// [`complete_until_over`] continues, with this call where one was sent.
+    /// [`complete_until_over`] continues, with this call if one was sent.
     Unfinished(Option<StoreCall<FencedWrite>>),
 }
 
 /// Completes in an immediate store: ends the heartbeat and polls the completion once. A completion
-/// that is answered there needs no timer, and no future that outlives its caller.
+/// answered by that poll needs no timer and no future that outlives its caller.
 fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
     let state = &lease.0;
     let store = &*state.store;
@@ -293,8 +296,8 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
     }
 }
 
-/// Ends the heartbeat and completes. Returns when the answer is known or the lease, as counted
-/// here, is over. `sent` is a completion that was sent already.
+/// Ends the heartbeat and completes. Returns when the outcome is known or the lease is over by the
+/// engine's clock. `sent` is a completion that was already sent.
 async fn complete_until_over(
     lease: Lease,
     mut record: Record,
@@ -330,7 +333,7 @@ async fn complete_until_over(
             record.shrink(error, &state.identity);
             continue;
         }
-        // No feature is needed to see this line (CMP-4).
+        // This line is logged whatever features are enabled (CMP-4).
         tracing::error!(
             identity = %state.identity, token = %state.token, %error,
             "the action ran, but its result was not recorded; a retry after the lease may run it \
@@ -341,7 +344,7 @@ async fn complete_until_over(
     }
 }
 
-/// Ends the heartbeat and releases. Returns when the answer is known or the lease is over.
+/// Ends the heartbeat and releases. Returns when the outcome is known or the lease is over.
 pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     let state = &*lease.0;
     state.end_beats().await;
@@ -353,7 +356,8 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     )
 }
 
-/// Releases what `owner` holds, if anything; repeated while the store is away, until `until`.
+/// Releases what `owner` holds, if anything. The release is repeated while the store is
+/// unavailable, until `until`.
 pub(super) async fn release_until(
     store: &StoreClient,
     identity: &Identity,
@@ -363,7 +367,7 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// Repeats a call that may be sent twice while the store is away, until `until`.
+/// While the store is unavailable, repeats a call that is safe to send twice, until `until`.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,
     until: impl Fn() -> Instant,

@@ -25,7 +25,7 @@ pub(super) use ending::{CompletionRecorder, end, in_flight, replay, undo};
 pub(super) use options::Options;
 pub use options::{Hook, NoHook, OnDrop, OnFenced};
 
-/// One call with its options; made by [`IdempotencyEngine::call`].
+/// One call with its options, created by [`IdempotencyEngine::call`].
 /// ```
 /// use retryproof_core::{BytesCodec, IdempotencyContext, IdempotencyEngine, OnDrop, Outcome};
 /// # use retryproof_memory::MemoryStore;
@@ -51,7 +51,7 @@ pub struct Call<C = JsonCodec, H = NoHook> {
     pub(super) options: Options<C, H>,
 }
 
-/// Awaits a future on a thread outside of every runtime; the blocking forms of a call use it.
+/// Awaits a future on a thread outside every runtime, for the blocking forms of a call.
 #[cfg(feature = "blocking")]
 pub(crate) trait BlockOn {
     fn block_on<F: Future>(&self, future: F) -> F::Output;
@@ -67,7 +67,7 @@ impl Call {
 }
 
 impl<C, H> Call<C, H> {
-    /// Encodes the value by another codec.
+    /// Encodes the value with another codec.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         let Options { hook, on_drop, policy, .. } = self.options;
         Call {
@@ -77,7 +77,7 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over
+    /// Passes the value to `hook` when the completion is refused because another owner took over
     /// (CMP-2).
     pub fn on_fenced<F>(self, hook: F) -> Call<C, Hook<F>> {
         let Options { codec, on_drop, policy, .. } = self.options;
@@ -88,13 +88,13 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// Chooses what a drop after the action's first poll does (RUN-5).
+    /// Sets what a drop after the action's first poll does (RUN-5).
     pub fn on_drop(mut self, on_drop: OnDrop) -> Self {
         self.options.on_drop = on_drop;
         self
     }
 
-    /// Chooses what a failed completion does, instead of the configured policy (CMP-4).
+    /// Sets what happens when a completion fails, instead of the configured policy (CMP-4).
     pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
         self.options.policy = policy;
         self
@@ -114,7 +114,7 @@ impl<C, H> Call<C, H> {
         self.report(|_| action()).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -128,7 +128,7 @@ impl<C, H> Call<C, H> {
         self.report(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute_with`](Self::execute_with), and reports whether the result was recorded
+    /// Like [`execute_with`](Self::execute_with), but also reports whether the result was recorded
     /// (CMP-4).
     ///
     /// # Errors
@@ -151,8 +151,8 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// As [`report`](Self::report), for an action that blocks: it runs between two calls that block
-    /// on a runtime, never inside one.
+    /// Like [`report`](Self::report), but for a blocking action: it runs between two calls that
+    /// block on a runtime, never inside one.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<T, E, F>(
         self,
@@ -192,7 +192,7 @@ impl<C, H> Call<C, H> {
         self.spawn_with(|_| action()).await
     }
 
-    /// As [`spawn`](Self::spawn), and passes the lease to the action.
+    /// Like [`spawn`](Self::spawn), but also passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -214,8 +214,8 @@ impl<C, H> Call<C, H> {
             Acquisition::InFlight(busy) => return Ok(Outcome::InFlight(busy)),
         };
         let permit = held.take_permit();
-        // Guarded before the spawn, so that a task that is dropped unpolled, with its runtime,
-        // releases.
+        // The guard is created before the spawn, so that the key is also released if the runtime
+        // drops the task unpolled.
         let guard = DropGuard::new(held, options.on_drop, Phase::Released);
         let task = tokio::spawn(async move {
             let result = run(&engine, &ctx, options, guard, action).await;
@@ -238,7 +238,7 @@ impl<C, H> Call<C, H> {
 /// Holds the lease of a running execution, and decides what a drop does to it (RUN-5).
 pub(super) struct DropGuard {
     held: Option<HeldLease>,
-    /// Whether the action was polled.
+    /// Whether the action has been polled.
     polled: bool,
     on_drop: OnDrop,
     /// The phase that observers get when a drop frees the key.
@@ -254,7 +254,7 @@ impl DropGuard {
         self.freed_as = phase;
     }
 
-    /// The lease, which the caller ends from now on.
+    /// Takes the lease, which the caller then has to end.
     pub(super) fn take(&mut self) -> Option<HeldLease> {
         self.held.take()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A completion in a transaction of the caller's: [`HeldLease::complete_in`], and [`PendingCommit`]
-//! until the commit (CMP-7).
+//! A completion in the caller's transaction: [`HeldLease::complete_in`] writes it, and
+//! [`PendingCommit`] represents it until the commit (CMP-7).
 
 use std::fmt;
 use std::future::Future;
@@ -20,20 +20,20 @@ use crate::payload::{Payload, Tombstone};
 use crate::store::caught::caught;
 use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 
-/// A completion that was written in a transaction and is not committed yet: what
-/// [`HeldLease::complete_in`](crate::HeldLease::complete_in) returns.
+/// A completion that was written in a transaction and is not committed yet, as returned by
+/// [`HeldLease::complete_in`](crate::HeldLease::complete_in).
 ///
 /// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
 /// then call [`committed`](Self::committed).
 ///
-/// Dropped, it finds out in the background, by owner, what became of the transaction: a record
-/// that was committed stays, and a key whose transaction was rolled back is freed (CMP-7). So a
-/// future that is dropped between the two leaves nothing wrong behind; only the waiters of this
-/// process may get the result a little later.
+/// If it is dropped, a background task finds out, by owner, what happened to the transaction: a
+/// committed record stays, and a key whose transaction was rolled back is freed (CMP-7). So
+/// dropping a future between the commit and `committed` causes no error; waiters in this process
+/// may only get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
-    /// Taken by the call that ends the lease.
+    /// The call that ends the lease takes this value.
     open: Option<OpenCommit>,
 }
 
@@ -41,7 +41,7 @@ struct OpenCommit {
     lease: Lease,
     join: Arc<dyn DynJoin>,
     record: Record,
-    /// As long as it lives, a shutdown waits.
+    /// A shutdown waits until this permit is dropped.
     _permit: Option<Permit>,
 }
 
@@ -76,21 +76,23 @@ impl std::error::Error for JoinError {
 }
 
 impl HeldLease {
-    /// Writes the result as the last statement of a transaction of the caller's, so that it commits
-    /// with the caller's writes or not at all (CMP-7). Open the transaction after the lease was
-    /// granted; write; call this; commit; then call [`PendingCommit::committed`].
+    /// Writes the result as the last statement of the caller's transaction, so that it commits with
+    /// the caller's writes or not at all (CMP-7). Open the transaction after the lease was granted,
+    /// write, call this method, commit, and then call [`PendingCommit::committed`].
     ///
-    /// It ends the heartbeat first and awaits its end, so commit soon: the lease runs out, and only
-    /// the lock on the record's row holds a taker off. Use the isolation level READ COMMITTED: a
-    /// stricter one may refuse the statement because a beat has changed the row.
+    /// This method first stops the heartbeat and awaits its end, so commit soon: the lease runs
+    /// out, and then only the lock on the record's row prevents a takeover. Use the isolation level
+    /// READ COMMITTED: a stricter one may refuse the statement because a heartbeat has changed the
+    /// row.
     ///
     /// # Errors
-    /// **Roll the transaction back on any of them.** [`JoinError::LeaseLost`] when another owner
-    /// has taken over; [`JoinError::Failed`] when the store cannot join this transaction
+    /// **Roll the transaction back on any error.** [`JoinError::LeaseLost`] when another owner has
+    /// taken over; [`JoinError::Failed`] when the store cannot join this transaction
     /// (`Unsupported`) or the database refuses.
     ///
     /// # Cancel safety
-    /// Dropped, polled or not, roll the transaction back: the key is freed in the background.
+    /// If the future is dropped, polled or not, roll the transaction back: the key is freed in the
+    /// background.
     pub fn complete_in<D, P>(
         self,
         tx: &mut P,
@@ -103,13 +105,13 @@ impl HeldLease {
         self.record_in(tx, value.into_envelope(), false)
     }
 
-    /// As [`complete_in`](Self::complete_in), for a result that cannot be replayed (CMP-9).
+    /// Like [`complete_in`](Self::complete_in), but for a result that cannot be replayed (CMP-9).
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`complete_in`](Self::complete_in).
     ///
     /// # Cancel safety
-    /// As there.
+    /// Same as [`complete_in`](Self::complete_in).
     pub fn complete_tombstone_in<D, P>(
         self,
         tx: &mut P,
@@ -133,7 +135,8 @@ impl HeldLease {
         P: TxPort<D> + ?Sized,
     {
         let store = Arc::clone(&self.lease.0.store);
-        // Before the first poll, so that a future that is dropped unpolled frees the key as well.
+        // This happens before the first poll, so that dropping the future unpolled frees the key as
+        // well.
         let pending = match store.shared().joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
             Err(error) => {
@@ -150,7 +153,7 @@ impl HeldLease {
                     pending.lost_soon();
                     Err(JoinError::LeaseLost)
                 }
-                // Dropped, it frees the key once the transaction is rolled back.
+                // Dropping the pending commit frees the key once the transaction is rolled back.
                 Err(error) => Err(JoinError::Failed(error)),
             }
         }
@@ -172,8 +175,8 @@ impl HeldLease {
 }
 
 impl PendingCommit {
-    /// What a commit will have recorded: the value, or a tombstone in its place when the store does
-    /// not accept a value of that size (CMP-9).
+    /// What a commit will record: the value, or a tombstone in its place if the store does not
+    /// accept a value of that size (CMP-9).
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())
@@ -186,7 +189,7 @@ impl PendingCommit {
         }
     }
 
-    /// As [`committed`](Self::committed), with the result.
+    /// Like [`committed`](Self::committed), but returns the result.
     pub(super) fn recorded_by_commit(mut self) -> CompletionResult {
         match self.open.take() {
             Some(open) => {
@@ -197,14 +200,14 @@ impl PendingCommit {
         }
     }
 
-    /// The transaction was rolled back: frees the key at once.
+    /// The transaction was rolled back: frees the key immediately.
     ///
     /// # Errors
-    /// When the store did not confirm; the release continues in the background until the lease is
-    /// over.
+    /// If the store did not confirm; the release then continues in the background until the lease
+    /// is over.
     ///
     /// # Cancel safety
-    /// Dropped, the release is finished in the background.
+    /// If the future is dropped, the release is finished in the background.
     pub async fn rolled_back(mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let state = &open.lease.0;
@@ -215,15 +218,15 @@ impl PendingCommit {
     }
 
     /// It is unknown whether the transaction was committed, because the answer to the COMMIT was
-    /// lost. Asks the store, by owner. `true`: it was, and so was everything in it. `false`: it was
-    /// not, and the key is free.
+    /// lost: finds out from the store, by owner. `true` means that the transaction was committed
+    /// with everything in it; `false` that it was not, and that the key is free.
     ///
     /// # Errors
-    /// When the store did not answer; the question continues in the background until the lease is
+    /// If the store did not answer; the query then continues in the background until the lease is
     /// over.
     ///
     /// # Cancel safety
-    /// Dropped, it is finished in the background.
+    /// If the future is dropped, the query is finished in the background.
     pub async fn in_doubt(self) -> Result<bool> {
         Ok(self.find_out().await?.is_some())
     }
@@ -245,7 +248,7 @@ impl PendingCommit {
     ) -> Result<u64> {
         let Some(open) = &mut self.open else { return Ok(0) };
         let state = &open.lease.0;
-        // A beat would wait for the row that the statement locks (RUN-3).
+        // A heartbeat would wait for the row that the statement locks (RUN-3).
         state.end_beats().await;
         open.record.fit(state.store.max_value(), &state.identity);
         let run = pin!(async {
@@ -259,8 +262,7 @@ impl PendingCommit {
     }
 
     /// The lease was lost, and nothing of this owner is in the store. If the store disagrees,
-    /// because the transaction was one of another database, the key is freed and this returns
-    /// `true`.
+    /// because the transaction was on another database, the key is freed and this returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let state = &open.lease.0;
@@ -273,8 +275,8 @@ impl PendingCommit {
         false
     }
 
-    /// As [`lost`](Self::lost), while the transaction is still open, so that the store
-    /// cannot be queried yet.
+    /// Like [`lost`](Self::lost), but for a transaction that is still open, so the store cannot be
+    /// queried yet.
     fn lost_soon(mut self) {
         if let Some(open) = self.open.take() {
             let state = &open.lease.0;
@@ -308,16 +310,17 @@ impl OpenCommit {
         state.end(End::Completed(self.record.recorded()));
     }
 
-    /// Finds out, by owner, what became of the transaction, with calls that every store has. A
-    /// release tells the two cases apart, and a rolled-back transaction needs it anyway: it removes
-    /// a record that is still in progress under this owner, and no other. Where it waits for the
-    /// row that the transaction still locks, its answer comes with the transaction's end.
+    /// Finds out, by owner, whether the transaction was committed or rolled back, with calls that
+    /// every store has. A release distinguishes the two cases, and a rolled-back transaction needs
+    /// one anyway: the release removes a record that is still in progress under this owner, and no
+    /// other. If the transaction still locks the row, the release is answered when the transaction
+    /// ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete, or another owner's. It is not in progress under this owner,
-            // so the completion below writes nothing.
+            // The record is complete or belongs to another owner. It is not in progress under this
+            // owner, so the completion below writes nothing.
             Ok(FencedWrite::NotOwner) => self.is_recorded().await,
             Err(error) => Err(error),
         };

@@ -27,18 +27,18 @@ pub use call::JoinedCall;
 
 use source::{DynTxSource, ErasedSource, TxThrough};
 
-/// Runs actions whose writes and whose record are one commit. Made at start-up by
-/// [`IdempotencyEngine::joined`]; `T` is the transaction that an action receives. Cheap to clone.
+/// Runs actions whose writes and record are committed together. [`IdempotencyEngine::joined`]
+/// creates it at start-up; `T` is the transaction that an action receives. Cheap to clone.
 ///
 /// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is
 /// opened; the action writes; the heartbeat is stopped and its end awaited; the record is written,
-/// fenced, as the last statement; commit; waiters are woken. An action that fails, or is dropped,
-/// or panics: rolled back, and the key is free. A process that dies: rolled back by the database,
-/// and the lease runs out. A record that cannot be written fails the call, whatever the completion
-/// policy, because the writes are gone with it.
+/// fenced, as the last statement; the transaction is committed; waiters are woken. If the action
+/// fails, panics or is dropped, the transaction is rolled back and the key is free. If the process
+/// dies, the database rolls back and the lease runs out. If the record cannot be written, the call
+/// fails whatever the completion policy, because the writes are rolled back with it.
 ///
-/// A retry that finds the lease of a dead process waits for that lease; it never finds half of the
-/// work.
+/// A retry that finds the lease of a dead process waits for that lease to run out; it never finds
+/// half of the work.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
     source: Arc<dyn DynTxSource<T>>,
@@ -56,31 +56,32 @@ impl<T: Send + 'static> JoinedEngine<T> {
         Ok(Self { engine, source: Arc::new(ErasedSource::new(source)), join })
     }
 
-    /// The engine itself, for calls that join nothing.
+    /// The engine, for calls that do not join a transaction.
     #[must_use]
     pub fn engine(&self) -> &IdempotencyEngine {
         &self.engine
     }
 
     /// Runs `action` once for the context's identity, in a transaction that holds its writes and
-    /// its record. A duplicate gets the stored result. JSON carries the value; see
+    /// its record. A duplicate gets the stored result. The value is stored as JSON; see
     /// [`call`](Self::call) for other codecs.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key
-    /// is free. `Action`: the action's own error, rolled back, and the key is free. `LeaseLost`:
-    /// the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed,
-    /// whatever the policy; its [`error`](crate::CompletionError::error) shows whether it was
-    /// rolled back or is in doubt. Also `Completion`, with an error that is `Unavailable`: the
-    /// transaction was open for longer than [its store allows](OwnedTx::open_at_most) and was
-    /// rolled back.
+    /// See [`ExecuteError`]. `Store`: no transaction could be opened, nothing ran, and the key is
+    /// free. `Action`: the action's own error; the transaction was rolled back, and the key is
+    /// free. `LeaseLost`: the completion was refused, and the transaction rolled back (CMP-2).
+    /// `Completion`: the commit failed, whatever the policy; its
+    /// [`error`](crate::CompletionError::error) shows whether the transaction was rolled back or is
+    /// in doubt. Also `Completion`, with an `Unavailable` error: the transaction was open for
+    /// longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
     ///
     /// # Panics
-    /// A panic of the action resumes after the transaction was rolled back and the key was freed.
+    /// A panic in the action resumes after the transaction is rolled back and the key is freed.
     ///
     /// # Cancel safety
-    /// Dropped before the commit: rolled back, and the key is freed in the background. Dropped
-    /// while the commit is on its way: it is finished in the background.
+    /// If the future is dropped before the commit, the transaction is rolled back and the key is
+    /// freed in the background. If it is dropped during the commit, the commit is finished in the
+    /// background.
     pub async fn execute<V, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -98,23 +99,24 @@ impl<T: Send + 'static> JoinedEngine<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// Opens a transaction for a lease that was granted already, for an adapter that runs the work
-    /// itself. End it by [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
+    /// Opens a transaction for a lease that was already granted, for an adapter that runs the work
+    /// itself. End the transaction with [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
     ///
     /// # Errors
-    /// Those of the source; `Unavailable` after `operation-timeout`.
+    /// The source's errors; `Unavailable` after `operation-timeout`.
     pub async fn begin(&self) -> Result<T> {
         in_time(self.limit(), self.source.begin()).await.map_err(|error| error.during("begin"))
     }
 
-    /// Records the result in the transaction and commits both: heartbeat ended, record written,
-    /// commit, waiters woken. Of the answers, [`Recorded`](CompletionResult::Recorded) and
-    /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes stand;
+    /// Records the result in the transaction and commits both: ends the heartbeat, writes the
+    /// record, commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
+    /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes are committed;
     /// [`NotOwner`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack)
-    /// that they do not; [`Unconfirmed`](CompletionResult::Unconfirmed) that it is not known yet.
+    /// that they are not; [`Unconfirmed`](CompletionResult::Unconfirmed) that this is not known
+    /// yet.
     ///
     /// # Cancel safety
-    /// Dropped, it is finished in the background.
+    /// If the future is dropped, the commit is finished in the background.
     pub fn commit(
         &self,
         tx: T,
@@ -124,11 +126,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.record(tx, held, value.into_envelope(), false)
     }
 
-    /// As [`commit`](Self::commit), for work that is done and whose result cannot be replayed
-    /// (CMP-9, HTTP-13).
+    /// Like [`commit`](Self::commit), but for work whose result cannot be replayed (CMP-9,
+    /// HTTP-13).
     ///
     /// # Cancel safety
-    /// As there.
+    /// Same as [`commit`](Self::commit).
     pub fn commit_tombstone(
         &self,
         tx: T,
@@ -138,11 +140,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.record(tx, held, tombstone.into_envelope(), true)
     }
 
-    /// Rolls back. A roll-back that cannot be confirmed is logged: the database does it when the
+    /// Rolls back. A rollback that cannot be confirmed is logged: the database rolls back when the
     /// connection ends.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction is rolled back by its own drop.
+    /// If the future is dropped, dropping the transaction rolls it back.
     pub async fn roll_back(&self, tx: T) {
         roll_back(&*self.source, tx, self.limit()).await;
     }
@@ -171,7 +173,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 }
 
-/// Writes the record, commits, and finds out what became of a COMMIT that was not answered.
+/// Writes the record, commits, and finds out the result of a COMMIT that was not answered.
 async fn write_and_commit<T: Send>(
     source: Arc<dyn DynTxSource<T>>,
     mut pending: PendingCommit,
@@ -181,7 +183,7 @@ async fn write_and_commit<T: Send>(
 ) -> CompletionResult {
     let written = match is_ours {
         true => pending.write(&mut TxThrough { source: &*source, tx: &mut tx }).await,
-        // Its record is in another store, perhaps of another kind.
+        // The lease's record is in another store, perhaps of another kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
             "the lease is one of another engine; make the joined engine from the engine that \

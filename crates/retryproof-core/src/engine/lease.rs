@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Lease`]: what a running action sees of its hold on the key; [`HeldLease`]: the same lease in
-//! the hands of the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
+//! [`Lease`]: a running action's view of its hold on the key; [`HeldLease`]: the same lease as
+//! owned by the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) use heartbeat::{BeatQueue, BeatQueues};
 pub enum Attempt {
     /// The key was free.
     First,
-    /// Another owner's lease had run out: its effects may have happened, so reconcile before
+    /// Another owner's lease had run out. Its effects may have happened, so reconcile before
     /// repeating them.
     Takeover,
 }
@@ -62,7 +62,7 @@ pub enum Attempt {
 /// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
 ///
 /// A lease fences the *record*, not the world: a paused process may act after its lease is over.
-/// Hand [`downstream_key`](Self::downstream_key) to services that take an idempotency key, and
+/// Pass [`downstream_key`](Self::downstream_key) to services that accept an idempotency key, and
 /// [`token`](Self::token) to resources that can refuse an older one.
 #[derive(Clone)]
 pub struct Lease(pub(super) Arc<LeaseState>);
@@ -70,7 +70,7 @@ pub struct Lease(pub(super) Arc<LeaseState>);
 pub(super) struct LeaseState {
     pub(super) store: Arc<StoreClient>,
     pub(super) tasks: Arc<Tasks>,
-    /// The queue in which the lease waits for its beats.
+    /// The queue in which the lease waits for its heartbeats.
     pub(super) queue: Arc<BeatQueue>,
     pub(super) identity: Identity,
     pub(super) owner: OwnerId,
@@ -78,35 +78,37 @@ pub(super) struct LeaseState {
     pub(super) attempt: Attempt,
     pub(super) duration: Duration,
     granted_at: Instant,
-    /// After this instant the lease no longer beats (RUN-6).
+    /// After this instant the lease sends no more heartbeats (RUN-6).
     hold_until: Instant,
     beat: Mutex<BeatState>,
-    /// Notified when the lease is lost, when a beat has to end and when it has ended.
+    /// Notified when the lease is lost, when a heartbeat must end and when it has ended.
     changed: Notify,
-    /// Set by an action whose failure would not tell whether it had an effect.
+    /// Set by an action whose failure would not show whether it had an effect.
     hold_on_error: AtomicBool,
     /// Set by the one terminal event.
     pub(super) ended: AtomicBool,
 }
 
-/// What the heartbeat and the end of the execution share.
+/// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// Until when the lease is believed held: counted from before the call that got it was sent.
+    /// Until when the lease is believed held, counted from before the call that obtained it was
+    /// sent.
     until: Instant,
     loss: Option<Loss>,
-    /// No further beat starts (RUN-3).
+    /// No further heartbeat starts (RUN-3).
     stopped: bool,
-    /// The last beat failed, and the next try is queued.
+    /// The last heartbeat failed, and the next try is queued.
     retrying: bool,
-    /// A beat is running.
+    /// A heartbeat is running.
     in_flight: bool,
-    /// The lease's place in the queue.
+    /// The lease's position in the queue.
     due: Option<(Instant, u64)>,
 }
 
 impl Lease {
-    /// First, or takeover: then the earlier owner's effects may have happened (ACQ-12).
+    /// Whether this is the first attempt or a takeover, after which the earlier owner's effects may
+    /// have happened (ACQ-12).
     #[must_use]
     pub fn attempt(&self) -> Attempt {
         self.0.attempt
@@ -118,13 +120,13 @@ impl Lease {
         self.0.token
     }
 
-    /// The identity; it prints masked (ID-4).
+    /// The identity, which prints masked (ID-4).
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// Whether the lease, as counted here, still runs. The store may know better: see
+    /// Whether the lease is still running by the engine's own count. To check with the store, use
     /// [`confirm`](Self::confirm).
     #[must_use]
     pub fn believed_held(&self) -> bool {
@@ -132,8 +134,8 @@ impl Lease {
         beat.loss.is_none() && !beat.stopped && self.0.store.now() < beat.until
     }
 
-    /// What is left of the lease as counted here; zero when it is over or lost. The heartbeat
-    /// renews it.
+    /// How much of the lease is left by the engine's own count; zero if it is over or lost. The
+    /// heartbeat renews it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let beat = self.0.beat.lock();
@@ -143,14 +145,15 @@ impl Lease {
         }
     }
 
-    /// Checks with the store, by extending the lease once. `false` means that the lease is lost, or
-    /// that its holder has completed it or stopped extending it; then nothing is extended.
+    /// Checks with the store that the lease is still held, by extending it once. `false` means that
+    /// the lease is lost, or that its holder has completed it or stopped extending it; then nothing
+    /// is extended.
     ///
     /// # Errors
-    /// Those of the store; then nothing is known.
+    /// The store's errors; whether the lease is held is then unknown.
     ///
     /// # Cancel safety
-    /// After a drop the lease may or may not be extended.
+    /// If the future is dropped, the lease may or may not be extended.
     pub async fn confirm(&self) -> Result<bool> {
         let state = &self.0;
         {
@@ -174,12 +177,12 @@ impl Lease {
         })
     }
 
-    /// **From here on the effect is unknown, unless this run returns a value.** Call it once a
-    /// request is on its way, or when an error does not tell whether the request was carried out.
-    /// An error or a panic of the action, or its drop, then frees nothing: the key stays taken
-    /// until the lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover)
-    /// (RUN-4). Without it they free the key, and the next call runs at once. The answer of an HTTP
-    /// handler states its own fate (`AnswerFate`).
+    /// **From here on the effect is unknown, unless this run returns a value.** Call this once a
+    /// request is on its way, or when an error does not show whether the request was carried out.
+    /// After that, an error, a panic or a drop of the action does not free the key: the key stays
+    /// taken until the lease runs out, and the next run knows that it is a
+    /// [takeover](Attempt::Takeover) (RUN-4). Without this call they free the key, and the next
+    /// call runs immediately. An HTTP handler sets the fate of its answer itself (`AnswerFate`).
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};
@@ -213,12 +216,12 @@ impl Lease {
     /// `select! { () = work => .., loss = lease.lost() => .. }`.
     ///
     /// # Cancel safety
-    /// A drop leaves nothing behind.
+    /// Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Registered before the check, so that a loss between the two is not missed.
+            // The waiter registers before the check, so that a loss between the two is not missed.
             changed.as_mut().enable();
             if let Some(loss) = self.0.beat.lock().loss {
                 return loss;
@@ -228,8 +231,8 @@ impl Lease {
     }
 
     /// An idempotency key for a call that this action makes to another service: 64 hex digits of
-    /// SHA-256 over scope, key and `step`. It is the same for this holder and for one that takes
-    /// over. Give each call of the action its own `step`.
+    /// SHA-256 over scope, key and `step`. The key is the same for this holder and for one that
+    /// takes over. Give each downstream call its own `step`.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> String {
         let mut hash = Sha256::new();
@@ -259,20 +262,21 @@ impl LeaseState {
         LeaseEvent { identity: &self.identity, token: self.token, held_for }
     }
 
-    /// Until when the lease runs as counted here.
+    /// When the lease ends by the engine's own count.
     pub(super) fn until(&self) -> Instant {
         self.beat.lock().until
     }
 }
 
-/// A granted lease. It beats until it is completed, released or dropped.
+/// A granted lease. It sends heartbeats until it is completed, released or dropped.
 ///
-/// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant
-/// is a takeover (RUN-5). The effects of the work are unknown then, so the key is not freed early.
+/// A dropped lease is treated as if its owner had died: the heartbeats stop, the lease runs out,
+/// and the next grant is a takeover (RUN-5). The effects of the work are then unknown, so the key
+/// is not freed early.
 /// # When to use
-/// For work that does not fit into a closure, such as that of an adapter: it gets the lease from
-/// [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every path. Otherwise
-/// use [`execute`](crate::IdempotencyEngine::execute), which does.
+/// For work that does not fit into a closure, such as an adapter's: the adapter gets the lease from
+/// [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every path.
+/// Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease itself.
 ///
 /// ```
 /// use retryproof_core::{
@@ -310,8 +314,8 @@ pub(super) struct GrantTerms {
     pub(super) max_hold: Duration,
     pub(super) owner: OwnerId,
     pub(super) grant: Grant,
-    /// When the call that was granted was sent: the lease is counted from there, so that the holder
-    /// stops believing in it before the store does (ACQ-7).
+    /// When the granted acquire was sent. The lease counts from this instant, so that the holder
+    /// considers it over before the store does (ACQ-7).
     pub(super) counted_from: Instant,
 }
 
@@ -374,8 +378,8 @@ impl HeldLease {
         &self.lease
     }
 
-    /// The permit of `max-running`, for a caller that keeps it beyond the end of the lease: as long
-    /// as it lives, `shutdown` waits.
+    /// Takes the `max-running` permit, for a caller that keeps it beyond the end of the lease:
+    /// `shutdown` waits until the permit is dropped.
     #[must_use]
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()

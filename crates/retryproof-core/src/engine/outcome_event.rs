@@ -3,8 +3,8 @@
 //! `retryproof::outcome`.
 //!
 //! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they apply, `attempt`,
-//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Without a subscriber it costs
-//! the check of a static.
+//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Without a subscriber the event
+//! costs one check of a static.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ const TARGET: &str = "retryproof::outcome";
 /// How a lease ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// The work is recorded, as a value or as a tombstone.
+    /// With the work recorded, as a value or as a tombstone.
     Completed(Recorded),
     /// Without a completion.
     Failed(Phase),
-    /// The completion was refused: another owner had taken over.
+    /// With a refused completion, because another owner had taken over.
     Lost,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     let (outcome, recorded, phase) = match end {
         End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
         End::Completed(_) => ("executed", Some("yes"), None),
-        // The action ran to its end.
+        // The action ran to completion.
         End::Failed(Phase::Completion) => ("executed", Some("no"), None),
         End::Failed(Phase::Released) => ("released", None, None),
         End::Failed(phase) => ("failed", None, Some(phase)),
@@ -109,7 +109,7 @@ fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static
     if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
         && own.algorithm() != theirs.algorithm()
     {
-        // The HTTP filter compares them under the record's algorithm (FP-3).
+        // The HTTP filter compares fingerprints under the record's algorithm (FP-3).
         return Ok("judged_under_another_algorithm");
     }
     Ok(match stored.open(ctx.fingerprint())? {

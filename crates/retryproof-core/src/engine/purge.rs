@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deletes expired records: bounded batches, every `purge.interval` (STO-4).
+//! Deletes expired records in bounded batches, every `purge.interval` (STO-4).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,14 +13,14 @@ use crate::config::PurgeConfig;
 use crate::error::Result;
 use crate::store::IdempotencyStore;
 
-/// Most records of one batch, so that no batch holds a lock for long.
+/// The maximum number of records in one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// The shortest time limit of a batch: it is more work than any other call, and no caller waits for
-/// it (STO-5).
+/// The shortest time limit of a batch: a batch is more work than any other call, and no caller
+/// waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The task that purges while the engine lives. It starts with the first lease.
+/// The task that purges for as long as the engine exists. It starts with the first lease.
 pub(super) struct PurgeTask {
     store: Weak<StoreClient>,
     interval: Duration,
@@ -38,7 +38,7 @@ impl PurgeTask {
         })
     }
 
-    /// Starts the task, unless it runs.
+    /// Starts the task unless it is already running.
     #[inline]
     pub(super) fn keep_running(self: &Arc<Self>, store: &StoreClient, runtime: &Handle) {
         if self.enabled && !self.running.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ impl PurgeTask {
                      without `with_purge()`"
                 );
             }
-            // There is nothing to run; the flag keeps later grants from coming here.
+            // There is nothing to run; the flag keeps later grants from reaching this point.
             self.running.store(true, Ordering::Release);
             return;
         }
@@ -72,7 +72,7 @@ impl PurgeTask {
     async fn run(&self) {
         loop {
             sleep(self.interval).await;
-            // Only a weak reference between rounds: the task ends with its engine.
+            // Between rounds the task holds only a weak reference, so that it ends with its engine.
             let Some(store) = self.store.upgrade() else { return };
             if let Err(error) = purge(&store, self.interval).await {
                 tracing::warn!(%error, "the purge failed; it is tried again at the next interval");
@@ -81,7 +81,7 @@ impl PurgeTask {
     }
 }
 
-/// Lets the next lease start the task again, also when this one is dropped with its runtime.
+/// Allows the next lease to start the task again, even if the runtime dropped the running task.
 struct RunningPurge(Arc<PurgeTask>);
 
 impl Drop for RunningPurge {
@@ -90,8 +90,8 @@ impl Drop for RunningPurge {
     }
 }
 
-/// Purges until a batch comes back short; `None` when the store cannot. Warns when that takes
-/// longer than `interval`, and again after twice as long.
+/// Purges until a batch is not full; returns `None` if the store cannot purge. Warns when the purge
+/// takes longer than `interval`, and again after twice as long.
 pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
     let mut deleted = 0;
     let (began, mut late) = (store.now(), interval);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`EngineState`]: what the clones of an engine share.
+//! [`EngineState`]: the state that the clones of an engine share.
 
 use std::fmt;
 use std::sync::Arc;

@@ -22,10 +22,10 @@ use crate::store::{
     AcquireRequest, Acquired, Completion, DynStore, FencedWrite, Peeked, SharedStore, StoreCall,
 };
 
-/// Failures in a row after which only one call at a time tries the store.
+/// The number of failures in a row after which only one call at a time tries the store.
 const FAILURES: u32 = 5;
 
-/// The engine's store with its limits, the clock that counts leases, and the observers of leases.
+/// The engine's store with its limits, the clock that times leases, and the observers of leases.
 pub(super) struct StoreClient {
     shared: SharedStore,
     store: Arc<dyn DynStore>,
@@ -103,15 +103,15 @@ impl StoreClient {
     /// Admits an acquire or a peek through the circuit breaker.
     ///
     /// # Errors
-    /// `Unavailable` while the store keeps failing and another call tries it.
+    /// `Unavailable` while the store keeps failing and another call is probing it.
     #[inline]
     pub(super) fn admit(&self) -> Result<Admission<'_>> {
         self.breaker.admit(self.operation_timeout, || self.now())
     }
 
-    /// An acquire that the store answers in place, without a future on the heap. `None` when it is
-    /// not [immediate](crate::store::StoreProfile::immediate), or did not answer at once. The
-    /// caller [counts](Self::count) the answer.
+    /// Sends an acquire that the store answers in place, without a future on the heap. Returns
+    /// `None` if the store is not [immediate](crate::store::StoreProfile::immediate), or did not
+    /// answer at once. The caller [counts](Self::count) the answer.
     #[inline]
     pub(super) fn acquire_in_place(
         &self,
@@ -121,7 +121,7 @@ impl StoreClient {
         if self.immediate { self.store.dyn_acquire_in_place(id, request) } else { None }
     }
 
-    /// An acquire without a time limit. The caller sets one, finishes or cleans up the call
+    /// An acquire without a time limit. The caller sets a limit, finishes or cleans up the call
     /// (ACQ-11), and [counts](Self::count) the answer.
     pub(super) fn acquire_call(
         &self,
@@ -136,7 +136,7 @@ impl StoreClient {
         self.bounded(limit, "peek", id, call).await
     }
 
-    /// Sleeps in the store until the holder `seen` may have changed, for `limit` at most. The store
+    /// Waits in the store for at most `limit`, until the holder `seen` may have changed. The store
     /// may need `operation-timeout` beyond that.
     pub(super) async fn wait_for_change(
         &self,
@@ -159,7 +159,7 @@ impl StoreClient {
         self.bounded(self.operation_timeout, "extend", id, call).await
     }
 
-    /// An extend without a time limit, for the heartbeat, which sets one and
+    /// An extend without a time limit, for the heartbeat, which sets a limit and
     /// [counts](Self::count) the answer.
     pub(super) fn extend_call(
         &self,
@@ -170,7 +170,7 @@ impl StoreClient {
         Arc::clone(&self.store).dyn_extend(id.clone(), owner, lease)
     }
 
-    /// A completion to be awaited by [`complete`](Self::complete).
+    /// A completion for [`complete`](Self::complete) to await.
     pub(super) fn complete_call(
         &self,
         id: &Identity,
@@ -198,7 +198,7 @@ impl StoreClient {
         Arc::clone(&self.store).dyn_release(id.clone(), owner)
     }
 
-    /// Runs one call to its answer: polled in place first, then under the time limit.
+    /// Runs one call until it is answered: polls it in place first, then under the time limit.
     async fn bounded<T>(
         &self,
         limit: Duration,
@@ -206,7 +206,7 @@ impl StoreClient {
         identity: &Identity,
         mut call: StoreCall<T>,
     ) -> Result<T> {
-        // An immediate store answers at the first poll, and no timer is made for it.
+        // An immediate store answers at the first poll, so no timer is created for it.
         let first = poll_fn(|cx| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => Poll::Ready(None),
@@ -229,7 +229,7 @@ impl StoreClient {
         }
     }
 
-    /// Counts a call that was cut off without an answer.
+    /// Counts a call that was cut off unanswered.
     pub(super) fn count_unanswered(&self) {
         self.breaker.failed();
     }
@@ -241,7 +241,7 @@ impl fmt::Debug for StoreClient {
     }
 }
 
-/// Awaits a call for `limit` at most.
+/// Awaits a call for at most `limit`.
 pub(super) async fn in_time<T>(
     limit: Duration,
     call: impl Future<Output = Result<T>>,
@@ -259,20 +259,20 @@ pub(super) fn no_answer(limit: Duration) -> Error {
 #[derive(Debug, Default)]
 struct CircuitBreaker {
     failures: AtomicU32,
-    /// Since when a call tries the store.
+    /// When the current probe of the store began.
     probing: Mutex<Option<Instant>>,
 }
 
 /// Permission for one call, held until its answer.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    /// For the call that tries a failing store: since when.
+    /// For the call that probes a failing store: when the probe began.
     probe: Option<(&'a CircuitBreaker, Instant)>,
 }
 
 impl CircuitBreaker {
-    /// A probe ends after `limit` even when its call does not: that call may be in a future that is
-    /// no longer polled.
+    /// A probe ends after `limit` even if its call does not end: that call may be in a future that
+    /// is no longer polled.
     #[inline]
     fn admit(&self, limit: Duration, now: impl FnOnce() -> Instant) -> Result<Admission<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {
@@ -302,7 +302,7 @@ impl CircuitBreaker {
 
     #[cold]
     fn failed(&self) {
-        // Saturating: the count only has to pass the bound.
+        // The count saturates, because it only has to pass the bound.
         let _ = self
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
@@ -312,7 +312,7 @@ impl CircuitBreaker {
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if let Some((breaker, since)) = self.probe {
-            // A later probe keeps its place.
+            // This clears only its own probe; a later probe keeps running.
             breaker.probing.lock().take_if(|probing| *probing == since);
         }
     }

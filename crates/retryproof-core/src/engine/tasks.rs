@@ -18,27 +18,28 @@ use crate::identity::Identity;
 
 #[derive(Debug)]
 pub(super) struct Tasks {
-    /// Permits that are out.
+    /// Permits that are currently taken.
     running: AtomicUsize,
     /// Completions and releases that continue in the background.
     endings: AtomicUsize,
     max_running: usize,
     closing: AtomicBool,
-    /// Notified when a permit is returned or an ending is over.
+    /// Notified when a permit is returned or a background ending is over.
     freed: Notify,
-    /// Notifies one waiter when a permit is returned, and all of them when no more are given.
+    /// Notifies one waiter when a permit is returned, and all waiters when no more are given out.
     permits: Notify,
-    /// How many tasks listen to the two above. A replay takes a permit and returns it, and seldom
-    /// is there a listener to notify.
+    /// How many tasks listen to the two fields above. A replay takes and returns a permit, and
+    /// there is seldom a listener to notify.
     watchers: AtomicUsize,
 }
 
-/// Permission for one tracked action to run; returned at the action's end, and while its caller
-/// waits.
+/// Permission for one tracked action to run. It is returned when the action ends, and while its
+/// caller waits.
 #[derive(Debug)]
 pub struct Permit(Arc<Tasks>);
 
-/// A permit of a call that may turn out not to need one: it saves a replay a reference count.
+/// A permit for a call that may not need one after all. Borrowing it saves a replay a reference
+/// count.
 #[derive(Debug)]
 pub(super) struct BorrowedPermit<'a>(&'a Arc<Tasks>);
 
@@ -46,7 +47,7 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit stands for the same count.
+        // The new permit replaces this one in the same count.
         std::mem::forget(self);
         permit
     }
@@ -77,11 +78,11 @@ impl Tasks {
         })
     }
 
-    /// A permit, unless `max-running` are out or the engine is closing.
+    /// Returns a permit, unless `max-running` permits are taken or the engine is closing.
     ///
-    /// This counts, then checks whether the engine is closing; `shutdown` closes, then counts. So
-    /// at least one of them sees the other, and no action starts unseen by a shutdown that found
-    /// none. That needs one order of all four steps (`SeqCst`).
+    /// This method counts, then checks whether the engine is closing; `shutdown` closes, then
+    /// counts. So at least one of them sees the other, and no action starts unseen by a shutdown
+    /// that found none. This requires a single order of all four steps (`SeqCst`).
     pub(super) fn try_permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);
@@ -96,7 +97,7 @@ impl Tasks {
         permit.ok_or(ErrorKind::TooBusy)
     }
 
-    /// A permit, as soon as there is one. Waiters are woken one by one, in their order; a call that
+    /// Returns a permit as soon as one is free. Waiters are woken one by one, in order; a call that
     /// finds a free permit may take it before them.
     pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         let _watching = self.watch();
@@ -109,8 +110,8 @@ impl Tasks {
         }
     }
 
-    /// Lowers the count, then checks for watchers; they register, then check the count. So at least
-    /// one of them sees the other.
+    /// Lowers the count, then checks for watchers; watchers register, then check the count. So at
+    /// least one side sees the other.
     fn give_back(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
         if self.watchers.load(Ordering::SeqCst) > 0 {
@@ -119,13 +120,13 @@ impl Tasks {
         }
     }
 
-    /// How many tracked actions run.
+    /// How many tracked actions are running.
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// What a shutdown waits for: tracked actions, and ends that have outlived their callers
-    /// (CMP-3).
+    /// How many things a shutdown waits for: tracked actions, and lease endings that have outlived
+    /// their callers (CMP-3).
     pub(super) fn left(&self) -> usize {
         self.running() + self.endings.load(Ordering::SeqCst)
     }
@@ -144,7 +145,7 @@ impl Tasks {
         }
     }
 
-    /// Gives no more permits.
+    /// Stops giving out permits.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.permits.notify_waiters();
@@ -154,8 +155,8 @@ impl Tasks {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Runs the end of a lease on `runtime`. A shutdown waits for it. A runtime that has shut down
-    /// drops it, and the lease runs out instead.
+    /// Ends a lease in a task on `runtime`. A shutdown waits for the task. A runtime that has shut
+    /// down drops the task, and the lease runs out instead.
     pub(super) fn end_in_background<F>(self: &Arc<Self>, runtime: &Handle, ending: F)
     where
         F: Future + Send + 'static,
@@ -182,7 +183,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// An end of a lease that continues in the background; it needs no permit.
+/// A lease ending that continues in the background, without a permit.
 struct BackgroundEnding(Arc<Tasks>);
 
 impl Drop for BackgroundEnding {
@@ -203,8 +204,8 @@ pub(super) fn current_runtime() -> Result<Handle> {
     })
 }
 
-/// A future that continues on the runtime when its caller drops it: a call in flight is never
-/// dropped half way (ACQ-11, RUN-5). A shutdown waits for it then.
+/// A future that continues on the runtime when its caller drops it, so that a call in flight is
+/// never dropped halfway (ACQ-11, RUN-5). A shutdown then waits for the future.
 pub(super) struct DetachOnDrop<F: Future + Send + 'static> {
     future: Option<Pin<Box<F>>>,
     runtime: Handle,
@@ -216,7 +217,8 @@ impl<F: Future + Send + 'static> DetachOnDrop<F> {
         Self { future: Some(Box::pin(future)), runtime, tasks }
     }
 
-    /// Awaits it for `limit`. After that it continues in the background, and the error says so.
+    /// Awaits the future for `limit`. After that the future continues in the background, and the
+    /// error says so.
     pub(super) async fn within(
         self,
         limit: Duration,
@@ -236,7 +238,7 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out, so that a future that panics is not polled again in the background.
+        // The future is taken out, so that one that panics is not polled again in the background.
         let Some(mut future) = self.future.take() else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);
         if answer.is_pending() {

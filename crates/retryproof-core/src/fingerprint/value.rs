@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The digest of a serializable value (FP-4): serde's data model of its shape and content, fed to
-//! SHA-256.
+//! The digest of a serializable value (FP-4): its shape and content in serde's data model, hashed
+//! with SHA-256.
 //!
 //! No text format is involved. JSON would give different values the same text (`None` and
 //! `Some(())`, or infinity and NaN), and the way it writes numbers and orders maps depends on
 //! features that other crates can enable.
 //!
-//! Each value is fed as a tag and, where needed, its length, so that different values never feed the
-//! same bytes. Records store the digests, so a tag is never changed and never reused.
+//! Each value is hashed with a tag and, where needed, its length, so that different values never
+//! hash the same bytes. Records store the digests, so a tag is never changed or reused.
 
 use std::fmt;
 
 use serde::ser::{self, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The digest of a value; it fails if the value's own `Serialize` fails.
+/// Computes the digest of a value; fails if the value's own `Serialize` fails.
 pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Result<[u8; 32], NotSerializable> {
     let mut hash = Sha256::new();
     value.serialize(ValueHasher(&mut hash))?;
@@ -91,7 +91,7 @@ impl SequenceHasher<'_> {
     }
 }
 
-/// Hashes entries independent of their order, which differs between processes for a hash map, and
+/// Hashes entries independently of their order, which differs between processes for a hash map, and
 /// between versions of a program for the fields of a struct.
 struct EntryHasher<'a> {
     hash: &'a mut Sha256,

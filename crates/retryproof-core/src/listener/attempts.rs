@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Backoff, Reason, Verdict};
 
-/// When a message that is not done is tried again, and when it becomes a dead letter (LST-2).
+/// Rules for when an unfinished message is tried again, and when it becomes a dead letter (LST-2).
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptRules {
     backoff: Backoff,
@@ -14,22 +14,22 @@ pub struct AttemptRules {
 }
 
 impl AttemptRules {
-    /// Attempts with these pauses between them, without a limit.
+    /// Allows any number of attempts, with these pauses between them.
     #[must_use]
     pub const fn new(backoff: Backoff) -> Self {
         Self { backoff, max_attempts: None, in_flight: Duration::ZERO }
     }
 
-    /// Makes the message a dead letter when this many attempts have failed.
+    /// Makes the message a dead letter after this many failed attempts.
     #[must_use]
     pub const fn max_attempts(mut self, attempts: u64) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// The least pause while another delivery is in flight. A listener that runs its handler again
-    /// by itself needs one: a handler that returns this verdict at once would otherwise run in a
-    /// hot loop.
+    /// The minimum pause while another delivery is in flight. A listener that runs its handler
+    /// again itself needs this pause: a handler that returns this verdict immediately would
+    /// otherwise run in a hot loop.
     #[must_use]
     pub const fn in_flight(mut self, pause: Duration) -> Self {
         self.in_flight = pause;
@@ -43,11 +43,11 @@ impl AttemptRules {
     }
 
     /// The verdict under these rules. A nack with attempts left is delayed by at least the pause;
-    /// the last one becomes a dead letter.
+    /// the last nack becomes a dead letter.
     ///
-    /// `failures` is how many attempts have failed, and `outages` how often the store was away;
-    /// both include this verdict. Nothing runs while the store is away, so an outage uses up no
-    /// attempt.
+    /// `failures` is how many attempts have failed, and `outages` how often the store was
+    /// unavailable; both include this verdict. Nothing runs while the store is unavailable, so an
+    /// outage does not use up an attempt.
     pub fn judge(&self, verdict: Verdict, failures: u64, outages: u32) -> Verdict {
         let Verdict::Nack { after, reason } = verdict else { return verdict };
         let pause = match reason {

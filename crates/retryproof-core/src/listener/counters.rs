@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Poison, Reason, Verdict};
 
-/// Counts the verdicts of a consumer by reason. It needs no metrics library, like
-/// [`Counters`](crate::observe::Counters).
+/// Counts the verdicts of a consumer by reason. Like [`Counters`](crate::observe::Counters), it
+/// needs no metrics library.
 #[derive(Debug, Default)]
 pub struct VerdictCounters {
     acks: AtomicU64,
@@ -19,7 +19,7 @@ pub struct VerdictCounters {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerdictCounts {
-    /// Messages acknowledged.
+    /// Messages that were acknowledged.
     pub acks: u64,
     /// Messages to be redelivered.
     pub nacks: u64,

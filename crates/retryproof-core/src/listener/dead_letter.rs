@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a dead letter holds, with every broker: the names of its headers, and its parts.
+//! The contents of a dead letter, the same for every broker: the names of its headers, and its
+//! parts.
 
 /// The header with the [`Reason`](super::Reason).
 pub const REASON: &str = "retryproof-reason";
@@ -7,16 +8,16 @@ pub const REASON: &str = "retryproof-reason";
 /// The header with the parts of the message that the letter omits; see [`LetterContent::omitted`].
 pub const OMITTED: &str = "retryproof-omitted";
 
-/// The parts of its message that a dead letter holds.
+/// The parts of the original message that a dead letter holds.
 ///
-/// A letter that is too large for its target is reduced: otherwise its message would stay in front
-/// of the others for ever.
+/// A letter that is too large for its target is reduced: otherwise its message would block the
+/// messages behind it forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LetterContent {
-    /// Whether it holds the body.
+    /// Whether the letter holds the body.
     pub body: bool,
-    /// Whether it holds the headers.
+    /// Whether the letter holds the headers.
     pub headers: bool,
 }
 
@@ -33,8 +34,8 @@ impl LetterContent {
     /// The whole message.
     pub const WHOLE: Self = Self { body: true, headers: true };
 
-    /// The parts to try next: without the headers if these are too large, else without the body,
-    /// then without both. `None` if nothing is left to omit.
+    /// The parts to try next: without the headers if they are too large, otherwise without the
+    /// body, then without both. `None` if nothing is left to omit.
     #[must_use]
     pub fn reduced(self, too_large: TooLarge) -> Option<Self> {
         match too_large {

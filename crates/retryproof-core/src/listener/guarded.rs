@@ -14,13 +14,13 @@ use crate::engine::{IdempotencyEngine, Lease};
 /// The future of a handler: the verdict on one message.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// A handler for the `run` of a listener: decodes the body from JSON and runs `work` once for each
-/// key, guarded by `engine`. A message is acknowledged after its work has returned and was recorded
-/// (LST-2).
+/// Creates a handler for a listener's `run`. It decodes the body from JSON and runs `work` once for
+/// each key, guarded by `engine`. A message is acknowledged after its work has returned and been
+/// recorded (LST-2).
 ///
 /// # When to use
 /// For work whose record does not join a transaction. Other handlers are closures: call an engine
-/// with the context of the delivery, or a function under `#[idempotent(key = ..)]`, and return the
+/// with the delivery's context, or an `#[idempotent(key = ..)]` function, and return the
 /// [`Verdict`] on its result.
 ///
 /// ```

@@ -13,8 +13,9 @@ use crate::error::Result;
 use crate::identity::{Identity, Key, Scope};
 use crate::panics::catch_panic;
 
-/// A message of any broker, as [`guarded`](super::guarded) sees it. The deliveries of this library's
-/// listeners implement it; implement it to use [`guarded`](super::guarded) with another broker.
+/// A message of any broker, as [`guarded`](super::guarded) sees it. The deliveries of this
+/// library's listeners implement it; implement the trait yourself to use
+/// [`guarded`](super::guarded) with another broker.
 pub trait AnyDelivery: Clone + Send + 'static {
     /// The body.
     fn payload(&self) -> &[u8];
@@ -26,18 +27,18 @@ pub trait AnyDelivery: Clone + Send + 'static {
     fn context(&self) -> Result<IdempotencyContext, Poison>;
 }
 
-/// What a program sets for the calls that handle its messages. Unset, lease and ttl are those of the
-/// scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
+/// A program's options for the calls that handle its messages. By default, the lease and ttl are
+/// those of the scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct MessageOptions {
-    /// As [`ContextBuilder::ttl`].
+    /// Same as [`ContextBuilder::ttl`].
     pub ttl: Option<Duration>,
-    /// As [`ContextBuilder::lease`].
+    /// Same as [`ContextBuilder::lease`].
     pub lease: Option<Duration>,
-    /// As [`ContextBuilder::wait_timeout`].
+    /// Same as [`ContextBuilder::wait_timeout`].
     pub wait_timeout: Duration,
-    /// Whether a message with a known key is a redelivery whatever its body.
+    /// Whether a message with a known key is treated as a redelivery whatever its body.
     pub any_body: bool,
 }
 
@@ -78,7 +79,7 @@ impl MessageSettings {
     }
 }
 
-/// The key of one message, and the contexts that it gives.
+/// The key of one message, and the contexts built from it.
 #[derive(Debug, Clone)]
 pub struct MessageCall {
     settings: Arc<MessageSettings>,
@@ -86,8 +87,8 @@ pub struct MessageCall {
 }
 
 impl MessageCall {
-    /// Runs the program's key function on a message. A panic makes the key a bad one, because it
-    /// must affect this message only (LST-2).
+    /// Runs the program's key function on a message. A panic makes the key a bad one, because the
+    /// panic must affect only this message (LST-2).
     pub fn new(settings: Arc<MessageSettings>, find_key: impl FnOnce() -> Option<String>) -> Self {
         let key = match catch_panic(find_key) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
@@ -108,21 +109,21 @@ impl MessageCall {
     /// The context of the call that handles the message.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Same as [`key`](Self::key).
     pub fn context(&self, payload: &[u8]) -> Result<IdempotencyContext, Poison> {
-        // It cannot fail: the key and the settings are checked.
+        // `build` cannot fail, because the key and the settings are already checked.
         self.context_builder(payload)?.build().map_err(|_| Poison::BadKey)
     }
 
-    /// As [`context`](Self::context), but not yet built.
+    /// Like [`context`](Self::context), but returns the builder.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Same as [`key`](Self::key).
     pub fn context_builder(&self, payload: &[u8]) -> Result<ContextBuilder, Poison> {
         Ok(self.settings.context_builder(self.key()?.expose(), payload))
     }
 
-    /// Runs the handler, unless the message has no usable key. A panic also gives a verdict.
+    /// Runs the handler, unless the message has no usable key. A panic also results in a verdict.
     pub async fn handle<Fut>(&self, handler: impl FnOnce() -> Fut) -> Verdict
     where
         Fut: Future<Output = Result<Verdict, Poison>>,
@@ -141,7 +142,7 @@ impl MessageCall {
     }
 }
 
-/// A body, decoded from JSON.
+/// Decodes a body from JSON.
 ///
 /// # Errors
 /// [`Poison::Unreadable`], without details, which would quote the body (ID-4).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 row by row, for a result of the engine and for one of an annotated function; and messages
-//! that are handled at the same time.
+//! Tests of LST-2, row by row, for an engine's result and for an annotated function's, and of
+//! messages that are handled concurrently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
 const NOW: Duration = Duration::ZERO;
 
 fn action() -> ExecuteError<Rejected> {
-    // An error of the work that is a `Rejected` is still an error of the work.
+    // If the work itself returns a `Rejected`, that is still an error of the work.
     ExecuteError::Action(Rejected::Mismatch)
 }
 
@@ -33,7 +33,7 @@ fn completion(recorded: Recorded) -> ExecuteError<Rejected> {
     ExecuteError::Completion(CompletionError::new(Error::unavailable("planted"), recorded))
 }
 
-/// The verdict of the result, and of the same result as an annotated function gives it.
+/// The verdict on the result, and on the same result as an annotated function returns it.
 fn both(result: Executed) -> (Verdict, Verdict) {
     (Verdict::of(&result), Verdict::of_function(&settle(result)))
 }
@@ -83,7 +83,7 @@ fn lst_2_mismatch_and_poison_are_dead_letters() {
     }
 }
 
-/// The message is good: it is redelivered, and runs once the program is fixed.
+/// The message is good, so it is redelivered and handled once the program is fixed.
 #[test]
 fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
     let long: &'static str = "p".repeat(256).leak();
@@ -132,8 +132,8 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
     assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
 }
 
-/// A function's error does not hold the rest of the lease: its message is found in flight when it is
-/// redelivered.
+/// A function's error does not contain the rest of the lease, so its message is found in flight
+/// when it is redelivered.
 #[test]
 fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure()
  {
@@ -177,7 +177,7 @@ fn fp_1_another_body_has_another_fingerprint() {
 async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (sender, mut answers) = mpsc::unbounded_channel();
-    // Four have to run at the same time before any of them continues.
+    // Four messages have to be in progress at the same time before any of them continues.
     let four = Arc::new(Barrier::new(4));
     let work = |n: &usize| {
         let (n, now, most, four) = (*n, Arc::clone(&now), Arc::clone(&most), Arc::clone(&four));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Verdict`]: how a broker is answered, and the [`Reason`].
+//! [`Verdict`]: how to answer a broker, and the [`Reason`] for it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::identity::Identity;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 
 /// How to answer a broker for one message (LST-2). There are no other answers, so the enum is
-/// exhaustive on purpose. Each holds its [`Reason`], for logs and counters.
+/// deliberately exhaustive. Each verdict holds its [`Reason`], for logs and counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a message without an answer is redelivered"]
 pub enum Verdict {
@@ -21,16 +21,16 @@ pub enum Verdict {
         /// The reason.
         reason: Reason,
     },
-    /// Have the message redelivered.
+    /// Ask the broker to redeliver the message.
     #[non_exhaustive]
     Nack {
-        /// The least time until then. Zero leaves the pause to the listener's
+        /// The minimum time until the redelivery. Zero leaves the pause to the listener's
         /// [`Backoff`](super::Backoff).
         after: Duration,
         /// The reason.
         reason: Reason,
     },
-    /// Move the message to the dead letters, because a redelivery would not help.
+    /// Turn the message into a dead letter, because a redelivery would not help.
     #[non_exhaustive]
     DeadLetter {
         /// The reason.
@@ -46,7 +46,7 @@ pub enum Reason {
     Executed,
     /// The work ran in an earlier delivery (LST-1).
     Replayed,
-    /// The work is done, and its result cannot be replayed (HTTP-13, CMP-9).
+    /// The work is done, but its result cannot be replayed (HTTP-13, CMP-9).
     NotReplayable,
     /// Another delivery of the message is in flight.
     InFlight,
@@ -58,7 +58,7 @@ pub enum Reason {
     Unreadable,
     /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
-    /// Nothing ran: the store could not answer, or the engine accepts no more work, or rejects the
+    /// Nothing ran: the store could not answer, the engine accepts no more work, or it rejects the
     /// program's scope or durations.
     Store,
     /// The work ran, but its completion could not be recorded (CMP-4).
@@ -76,17 +76,18 @@ pub enum Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Poison {
-    /// It has no key.
+    /// The message has no key.
     NoKey,
-    /// Its key breaks ID-3: 1 to 512 bytes of text, not blank, without control characters.
+    /// The message's key violates ID-3: 1 to 512 bytes of text, not blank, without control
+    /// characters.
     BadKey,
-    /// Its body or its headers cannot be decoded.
+    /// The message's body or headers cannot be decoded.
     Unreadable,
 }
 
 impl Verdict {
-    /// The verdict on an execution by the engine. A consumer that sends the result on applies
-    /// [`replying`](Self::replying) as well.
+    /// The verdict on an execution by the engine. A consumer that forwards the result also applies
+    /// [`replying`](Self::replying).
     pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
         match result {
             Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
@@ -108,8 +109,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on the result of a function under `#[idempotent(key = ..)]` (ANN-5). Such a result
-    /// does not show whether the function ran or was replayed; both are acknowledged.
+    /// The verdict on the result of an `#[idempotent(key = ..)]` function (ANN-5). The result does
+    /// not show whether the function ran or was replayed; both are acknowledged.
     pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
         match returned {
             Ok(_) => Self::ack(Reason::Executed),
@@ -117,8 +118,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on the error of such a function that did not run, or whose result cannot be
-    /// returned.
+    /// The verdict on the error of an annotated function that did not run, or whose result cannot
+    /// be returned.
     pub fn of_rejected(rejected: &Rejected) -> Self {
         match rejected {
             Rejected::InFlight { retry_after } => {
@@ -143,14 +144,15 @@ impl Verdict {
         Self::nack(Reason::Failed)
     }
 
-    /// Has the message redelivered, no sooner than `after`, without counting a failure: another
-    /// delivery is in flight, or the consumer stops before the message was begun.
+    /// Redelivers the message, no sooner than `after`, without counting a failure: another delivery
+    /// is in flight, or the consumer is stopping before it has begun the message.
     pub fn delayed(after: Duration) -> Self {
         Self::Nack { after, reason: Reason::InFlight }
     }
 
-    /// The verdict for a consumer that sends the result on, say as a reply to the sender: without a
-    /// result that can be decoded there is nothing to send, so the message becomes a dead letter.
+    /// Adapts the verdict for a consumer that forwards the result, for example as a reply to the
+    /// sender: if the result cannot be decoded, there is nothing to send, so the message becomes a
+    /// dead letter.
     pub fn replying(self) -> Self {
         match self {
             Self::Ack { reason: reason @ Reason::Unreadable } => Self::DeadLetter { reason },
@@ -158,8 +160,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a message without redeliveries left, which the broker would drop: a nack
-    /// becomes a dead letter with the same reason.
+    /// Adapts the verdict for a message that has no redeliveries left and that the broker would
+    /// drop: a nack becomes a dead letter with the same reason.
     pub fn given_up(self) -> Self {
         match self {
             Self::Nack { reason, .. } => Self::DeadLetter { reason },
@@ -178,20 +180,21 @@ impl Verdict {
     }
 
     /// Whether this delivery counts against the broker's limit of redeliveries. Every nack does,
-    /// except one because another delivery is in flight.
+    /// except when another delivery is in flight.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)
     }
 
-    /// Whether this delivery uses up one of the message's attempts: its work ran and failed, lost its
-    /// lease, or was not recorded. Nothing runs while the store is away or the engine is full.
+    /// Whether this delivery uses up one of the message's attempts: its work ran and failed, lost
+    /// its lease, or was not recorded. Nothing runs while the store is unavailable or the engine is
+    /// full.
     #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         self.is_failure() && self.reason() != Reason::Store
     }
 
-    /// Logs the verdict in the same way for all brokers: dead letters as `error`, failures as `warn`,
+    /// Logs the verdict the same way for all brokers: dead letters as `error`, failures as `warn`,
     /// the rest as `debug`. The identity is masked (ID-4); a message without a usable key has none.
     pub fn log(&self, broker: &'static str, identity: Option<&Identity>) {
         let (why, identity) = (self.reason().as_str(), identity.map(tracing::field::display));
@@ -219,8 +222,8 @@ impl Verdict {
 
     fn of_store(error: &Error) -> Self {
         match error.kind() {
-            // Any other invalid value is a scope or a duration: a mistake of the program, not of the
-            // message.
+            // Any other invalid value is a scope or a duration: the program's mistake, not the
+            // message's.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
             // Without an operation, the engine failed to decode the result of a record that is known
             // to be complete. With one, the store failed to decode the record: its state is

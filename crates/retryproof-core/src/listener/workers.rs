@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WorkerPool`] and [`batch`]: handle messages at the same time, up to a bound.
+//! [`WorkerPool`] and [`batch`]: handle messages concurrently, up to a limit.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::{Reason, Verdict};
 use crate::panics::{catch_panic, catch_panic_of};
 
-/// Handles a bounded number of messages at the same time, each on a separate task, so that a slow
-/// message does not hold up the others. For consumers that receive messages one by one; see
-/// [`batch`] for those that fetch several.
+/// Handles a bounded number of messages concurrently, each on a separate task, so that a slow
+/// message does not hold up the others. Use it in consumers that receive messages one by one, and
+/// [`batch`] in those that fetch several.
 ///
 /// Dropping the pool drops the running work: its leases run out, and the messages are redelivered
 /// (RUN-5). Call [`drain`](Self::drain) first.
@@ -32,15 +32,15 @@ pub struct WorkerSlot {
 }
 
 impl WorkerPool {
-    /// A pool for at most `concurrency` messages at the same time; zero counts as one.
+    /// Creates a pool for at most `concurrency` concurrent messages; zero counts as one.
     #[must_use]
     pub fn new(concurrency: usize) -> Self {
         let slots = concurrency.clamp(1, Semaphore::MAX_PERMITS);
         Self { slots: Arc::new(Semaphore::new(slots)), running: JoinSet::new() }
     }
 
-    /// Waits for a free slot. Receive the next message only afterwards: while it waits here, no other
-    /// consumer can have it.
+    /// Waits for a free slot. Receive the next message only after that: no other consumer can take
+    /// a message that is waiting for a slot.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
@@ -54,7 +54,7 @@ impl WorkerPool {
         }
     }
 
-    /// Starts the work on one message, including its answer.
+    /// Starts the work on one message, including the answer to the broker.
     pub fn spawn(&mut self, slot: WorkerSlot, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.running.spawn(async move {
             work.await;
@@ -68,8 +68,8 @@ impl WorkerPool {
         self.running.len()
     }
 
-    /// Waits until all work has finished, up to `limit`. Drops what still runs then, and returns how
-    /// many messages that were.
+    /// Waits until all work has finished, up to `limit`. Then drops the work that is still running,
+    /// and returns how many messages were dropped.
     ///
     /// # Cancel safety
     /// If the future is dropped, the work continues.
@@ -78,9 +78,8 @@ impl WorkerPool {
     }
 }
 
-/// Waits until all tasks have finished, up to `limit`. Drops those that still run then, and returns
-/// how many these were. For a listener that bounds its tasks by something else than a
-/// [`WorkerPool`].
+/// Waits until all tasks have finished, up to `limit`. Then drops the tasks that are still running,
+/// and returns how many there were. For a listener that bounds its tasks without a [`WorkerPool`].
 ///
 /// # Cancel safety
 /// If the future is dropped, the tasks continue.
@@ -92,13 +91,13 @@ pub async fn drain(running: &mut JoinSet<()>, limit: Duration) -> usize {
     left
 }
 
-/// Handles all `messages`, at most `concurrency` at the same time, and answers each as soon as its
-/// work has ended (LST-2), without waiting for slower ones. A panic of `work`, or of its future,
-/// also gives a verdict.
+/// Handles all `messages`, at most `concurrency` concurrently, and answers each as soon as its work
+/// has ended (LST-2), without waiting for slower ones. A panic in `work`, or in its future, also
+/// results in a verdict.
 ///
 /// # Cancel safety
-/// Dropping the future drops the running work: its leases run out (RUN-5), and the messages without
-/// an answer are redelivered.
+/// Dropping the future drops the running work: its leases run out (RUN-5), and unanswered messages
+/// are redelivered.
 pub async fn batch<M, W, Working, A, Answering>(
     messages: impl IntoIterator<Item = M>,
     concurrency: usize,
@@ -115,7 +114,7 @@ pub async fn batch<M, W, Working, A, Answering>(
     for message in messages {
         let slot = workers.slot().await;
         let answer = answer.clone();
-        // `work` may panic before it returns a future. The other messages are still handled then.
+        // `work` may panic before it returns a future. Even then, the other messages are handled.
         let working = catch_panic(|| work(&message));
         workers.spawn(slot, async move {
             let verdict = match working {
@@ -128,9 +127,8 @@ pub async fn batch<M, W, Working, A, Answering>(
     while workers.running.join_next().await.is_some() {}
 }
 
-/// Awaits the work's verdict. If the work panics, the verdict is a nack with
-/// [`Reason::Panicked`], so that the message is still answered. The engine has already freed the key
-/// then (RUN-4).
+/// Awaits the work's verdict. If the work panics, the verdict is a nack with [`Reason::Panicked`],
+/// so that the message is still answered. By then the engine has already freed the key (RUN-4).
 pub async fn verdict_of(work: impl Future<Output = Verdict>) -> Verdict {
     catch_panic_of(pin!(work)).await.unwrap_or_else(|_| Verdict::nack(Reason::Panicked))
 }

@@ -64,7 +64,7 @@ pub struct Counts {
 }
 
 impl Counters {
-    /// Shared counters, all at zero.
+    /// Creates shared counters, all at zero.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()

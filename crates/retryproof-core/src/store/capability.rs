@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a store can support beyond the contract: [`Purge`] and [`Inspect`]. A third capability,
+//! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. A third capability,
 //! [`Join`](super::Join), has its own file.
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
 
-/// Deletes expired records to free space. Correctness does not depend on it: an expired record
+/// Deletes expired records to free space. Correctness does not depend on purging: an expired record
 /// counts as absent, purged or not (CMP-6).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot delete expired records",
@@ -23,18 +23,18 @@ pub trait Purge: IdempotencyStore {
     /// means that none is left.
     ///
     /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease
-    /// and its ttl, counted from the acquire, are over (STO-4). Several instances may purge at
-    /// once. A dropped call may have deleted some of the records.
+    /// and its ttl, counted from the acquire, are over (STO-4). Several instances may purge
+    /// concurrently. A dropped call may have deleted some of the records.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be reached.
     fn purge(&self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 }
 
-/// The state of a record, for an operator.
+/// The state of a record, as shown to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// A holder works, or it died and its lease ran out.
+    /// A holder is working, or it died and its lease ran out.
     InProgress,
     /// The work is done.
     Complete,
@@ -48,7 +48,7 @@ pub struct RecordSummary {
     pub state: RecordState,
     /// The token of the last grant.
     pub token: FencingToken,
-    /// The time left on the lease or retention by the store's clock; `None` when it is over.
+    /// The time left on the lease or the retention by the store's clock; `None` if that is over.
     pub remaining: Option<Duration>,
     /// The size of the stored value with its envelope, in bytes; 0 while in progress.
     pub value_bytes: usize,
@@ -57,7 +57,7 @@ pub struct RecordSummary {
 }
 
 impl RecordSummary {
-    /// A summary, for a store to return.
+    /// Creates a summary for a store to return.
     #[must_use]
     pub fn new(
         state: RecordState,
@@ -76,21 +76,21 @@ impl RecordSummary {
 pub struct StoreStats {
     /// The number of records, including expired ones.
     pub records: u64,
-    /// How many of them are IN_PROGRESS.
+    /// How many of these records are IN_PROGRESS.
     pub in_progress: u64,
-    /// The bytes that the records take, as far as the store knows.
+    /// The bytes that the records occupy, as far as the store knows.
     pub bytes: u64,
 }
 
 impl StoreStats {
-    /// Totals, for a store to return.
+    /// Creates totals for a store to return.
     #[must_use]
     pub fn new(records: u64, in_progress: u64, bytes: u64) -> Self {
         Self { records, in_progress, bytes }
     }
 }
 
-/// Lets an operator look at records. It never shows a value.
+/// Lets an operator inspect records, but never shows a value.
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot show its records",
     label = "expected a store that implements `Inspect`",
@@ -100,12 +100,12 @@ pub trait Inspect: IdempotencyStore {
     /// Describes one record, expired or not.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The store's errors.
     fn get(&self, id: &Identity) -> impl Future<Output = Result<Option<RecordSummary>>> + Send;
 
     /// Counts the records. The store may have to scan all of them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The store's errors.
     fn stats(&self) -> impl Future<Output = Result<StoreStats>> + Send;
 }

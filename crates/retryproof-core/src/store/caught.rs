@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Turns a panic of a store, or of a driver's transaction, into an error of that call (STO-5). The
-//! caller continues.
+//! Turns a panic of a store, or of a driver's transaction, into an error of that call (STO-5), so
+//! that the caller continues.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::pin::Pin;
 use crate::error::{Error, Result};
 use crate::panics::{Panic, catch_panic, catch_panic_of};
 
-/// Polls a store call to its end. After a panic the error says that the outcome is unknown.
+/// Polls a store call to completion. After a panic, the error states that the outcome is unknown.
 pub(crate) async fn caught<T>(call: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     catch_panic_of(call).await.unwrap_or_else(|panic| Err(panicked(panic)))
 }
 
-/// As [`caught`], of a call that does not await.
+/// Like [`caught`], but for a call that does not await.
 pub(crate) fn caught_now<T>(call: impl FnOnce() -> T) -> Result<T> {
     catch_panic(call).map_err(panicked)
 }

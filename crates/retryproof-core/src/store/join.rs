@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the caller's transaction (CMP-7): the interface between a store and a database driver.
 //!
-//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`], which
-//! provides the completion as one statement, fenced by owner. A driver's transaction runs that
-//! statement through [`TxPort`], so that the record commits together with the business writes or not
-//! at all. [`TxSource`] and [`OwnedTx`] let the engine open and end the transaction itself.
+//! This crate depends on no driver. A store that keeps its records in a SQL database implements
+//! [`Join`], which provides the completion as one statement, fenced by owner. A driver's
+//! transaction runs that statement through [`TxPort`], so that the record commits together with the
+//! business writes or not at all. [`TxSource`] and [`OwnedTx`] let the engine open and end the
+//! transaction itself.
 //!
-//! The driver traits have the store's [`Dialect`] as a parameter. It prevents a statement of one
-//! database from running in a transaction of another, and it allows a store crate to implement the
-//! traits for types of a foreign crate.
+//! The driver traits have the store's [`Dialect`] as a parameter. The parameter prevents a
+//! statement for one database from running in a transaction on another, and it allows a store crate
+//! to implement the traits for types from other crates.
 
 use std::fmt;
 use std::future::Future;
@@ -31,7 +32,7 @@ pub trait Dialect: Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// One bound value. A completion needs only these types, which every driver supports.
+/// One bound value. A completion needs only these types, and every driver supports them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Param<'a> {
@@ -67,7 +68,7 @@ impl<'a> From<Option<&'a [u8]>> for Param<'a> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct JoinStatement<'a> {
-    /// The text, with the placeholders of the dialect. The only part that an application controls is
+    /// The SQL text, with the dialect's placeholders. The only part that an application controls is
     /// a validated table name.
     pub sql: &'a str,
     /// The values.
@@ -75,7 +76,7 @@ pub struct JoinStatement<'a> {
 }
 
 impl<'a> JoinStatement<'a> {
-    /// A statement with its bound values.
+    /// Creates a statement with its bound values.
     #[must_use]
     pub fn new(sql: &'a str, params: Vec<Param<'a>>) -> Self {
         Self { sql, params }
@@ -89,10 +90,10 @@ impl<'a> JoinStatement<'a> {
     note = "use SQLite, PostgreSQL, MySQL or MariaDB, or implement `Join` for your own store"
 )]
 pub trait Join: IdempotencyStore {
-    /// The dialect of its statements.
+    /// The dialect of the store's statements.
     type Dialect: Dialect;
 
-    /// The completion as one statement.
+    /// Returns the completion as one statement.
     ///
     /// # Behaviour
     /// IN_PROGRESS for `owner`, expired or not: the record is now COMPLETE with `done.value`, and
@@ -108,12 +109,12 @@ pub trait Join: IdempotencyStore {
         done: &'a Completion,
     ) -> JoinStatement<'a>;
 
-    /// Wakes the waiters of the record. The engine calls it after the transaction was committed,
-    /// never before. It must not block.
+    /// Wakes the record's waiters. The engine calls this method only after the transaction was
+    /// committed. It must not block.
     fn committed(&self, id: &Identity);
 }
 
-/// The part of a driver's transaction that a completion needs. Most drivers implement it in ten
+/// The part of a driver's transaction that a completion needs. Most drivers can implement it in ten
 /// lines.
 #[diagnostic::on_unimplemented(
     message = "no record can join `{Self}`",
@@ -127,10 +128,10 @@ pub trait TxPort<D: Dialect> {
     /// A blocking driver may run the statement before it returns the future.
     ///
     /// If the connection is no longer in a transaction, the call fails and runs nothing: in
-    /// autocommit, the record would be committed without the business writes (CMP-7). Some databases
-    /// end a transaction themselves after an error: MySQL after a deadlock, SQLite on a full disk.
-    /// PostgreSQL marks it as aborted and refuses every further statement, so its ports do not check
-    /// whether the action ended the transaction.
+    /// autocommit, the record would be committed without the business writes (CMP-7). Some
+    /// databases end a transaction themselves after an error: MySQL after a deadlock, SQLite on a
+    /// full disk. PostgreSQL marks the transaction as aborted and refuses every further statement,
+    /// so its ports do not check whether the action ended the transaction.
     ///
     /// # Errors
     /// An [`Error`](crate::Error) with the driver's error as its source. The transaction will be
@@ -150,8 +151,8 @@ pub trait TxPort<D: Dialect> {
             for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may keep the transaction open, counted from its begin. `None`, the
-    /// default, means no limit.
+    /// How long an action may keep the transaction open, counted from when it was opened. `None`,
+    /// the default, means no limit.
     ///
     /// A limit is needed in a database where an open transaction delays the heartbeats of other keys,
     /// such as SQLite with its single writer. The engine drops an async action that takes longer and
@@ -162,8 +163,9 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 
     /// Commits the transaction that was opened, and no other.
     ///
-    /// If the database rolled it back, or the action ended it, the call fails, and nothing written on
-    /// the connection since then is committed (CMP-7). The conformance kit checks this.
+    /// If the database rolled the transaction back, or the action ended it, the call fails, and
+    /// nothing written on the connection since then is committed (CMP-7). The conformance kit
+    /// checks this.
     ///
     /// # Errors
     /// If the transaction was not committed, **or if that is unknown**. The engine then reads the
@@ -173,12 +175,12 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
     /// Rolls the transaction back.
     ///
     /// # Errors
-    /// If the roll-back could not be confirmed. The connection must then be closed, so that the
+    /// If the rollback could not be confirmed. The connection must then be closed, so that the
     /// database rolls back.
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 
-/// Opens transactions: the application's connection pool, on the database of the store.
+/// Opens transactions on the store's database, as the application's connection pool does.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions that a record can join",
     label = "not a source of transactions",
@@ -187,11 +189,11 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
          another driver, implement `TxSource`, `OwnedTx` and `TxPort`"
 )]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
-    /// The type of its transactions.
+    /// The type of the transactions that this source opens.
     type Tx: OwnedTx<D>;
 
-    /// Opens a transaction. The engine calls it after the lease was granted and committed, so that
-    /// the transaction sees the grant.
+    /// Opens a transaction. The engine calls this method after the lease was granted and committed,
+    /// so that the transaction sees the grant.
     ///
     /// # Errors
     /// `Unavailable` if no transaction could be opened in time.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DynStore`], the contract with boxed futures, and [`SharedStore`], the store of an engine with
-//! its capabilities.
+//! [`DynStore`], the contract with boxed futures, and [`SharedStore`], an engine's store with its
+//! capabilities.
 //!
-//! Over 400 lines because it has each call of the contract twice, boxed and forwarded.
+//! Over 400 lines because it contains each call of the contract twice, boxed and forwarded.
 
 use std::any::TypeId;
 use std::fmt;
@@ -24,15 +24,15 @@ use crate::owner::{FencingToken, OwnerId};
 /// A call that owns what it needs, so that it can outlive its caller (ACQ-11).
 pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
-/// The contract with boxed futures, for `dyn`. It is implemented for every [`IdempotencyStore`];
-/// the prefix keeps its methods apart from those of that trait. Calls own what they need, so that a
-/// call in flight can outlive its caller (ACQ-11). A store that panics, when a call is made or
-/// polled, fails that call with `Unavailable` (STO-5).
+/// The contract with boxed futures, for `dyn`. Every [`IdempotencyStore`] implements it; the `dyn_`
+/// prefix distinguishes its methods from those of [`IdempotencyStore`]. Calls own what they need,
+/// so that a call in flight can outlive its caller (ACQ-11). If a store panics when a call is made
+/// or polled, that call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;
     /// [`IdempotencyStore::acquire`], polled once, in place: for a store that is
-    /// [immediate](StoreProfile::immediate). `None` when it did not answer.
+    /// [immediate](StoreProfile::immediate). Returns `None` if the store did not answer.
     fn dyn_acquire_in_place(&self, id: &Identity, req: &AcquireRequest)
     -> Option<Result<Acquired>>;
     /// [`IdempotencyStore::peek`].
@@ -192,7 +192,7 @@ impl<S: Join> DynJoin for S {
     }
 }
 
-/// A type-erased store with its capabilities, cheap to clone. Build one from your own store:
+/// A type-erased store with its capabilities. It is cheap to clone. Build one from your own store:
 ///
 /// ```
 /// # use {retryproof_core::SharedStore, retryproof_memory::MemoryStore};
@@ -207,23 +207,23 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
-    /// A store without further capabilities.
+    /// Creates a shared store without further capabilities.
     #[must_use]
     pub fn new(store: impl IdempotencyStore) -> Self {
         Self::builder(store).build()
     }
 
-    /// Starts from a concrete store, to add capabilities.
+    /// Starts building a shared store, to add capabilities to a concrete store.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
         SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
     }
 
-    /// Deletes up to `limit` expired records and returns how many; `None` when the store cannot
-    /// (STO-4).
+    /// Deletes up to `limit` expired records and returns how many it deleted, or `None` if the
+    /// store cannot purge (STO-4).
     ///
     /// # Errors
-    /// Those of the store.
+    /// The store's errors.
     pub async fn purge(&self, limit: usize) -> Result<Option<usize>> {
         match &self.purge {
             Some(purge) => Arc::clone(purge).dyn_purge(limit).await.map(Some),
@@ -237,10 +237,10 @@ impl SharedStore {
         self.purge.is_some()
     }
 
-    /// Counts the records; `None` when the store cannot.
+    /// Counts the records, or returns `None` if the store cannot.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The store's errors.
     pub async fn stats(&self) -> Result<Option<StoreStats>> {
         match &self.inspect {
             Some(inspect) => Arc::clone(inspect).dyn_stats().await.map(Some),
@@ -248,10 +248,11 @@ impl SharedStore {
         }
     }
 
-    /// Describes one record without its value; `Ok(None)` also when the store cannot inspect.
+    /// Describes one record without its value. Also returns `Ok(None)` if the store cannot inspect
+    /// records.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The store's errors.
     pub async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         match &self.inspect {
             Some(inspect) => Arc::clone(inspect).dyn_get(id.clone()).await,
@@ -265,10 +266,10 @@ impl SharedStore {
         self.join.is_some()
     }
 
-    /// The capability to join transactions of the dialect `D`.
+    /// Returns the capability to join transactions of the dialect `D`.
     ///
     /// # Errors
-    /// `Unsupported` when the store has none, or one of another database.
+    /// `Unsupported` if the store does not have the capability, or has it for another database.
     pub(crate) fn joiner<D: Dialect>(&self) -> Result<&Arc<dyn DynJoin>> {
         let refused =
             |message: &'static str| Error::new(ErrorKind::Unsupported, message).during("join");
@@ -291,7 +292,7 @@ impl SharedStore {
         Ok(join)
     }
 
-    /// The erased store itself.
+    /// The type-erased store without its capabilities.
     #[must_use]
     pub fn as_dyn(&self) -> Arc<dyn DynStore> {
         Arc::clone(&self.store)
@@ -358,7 +359,7 @@ pub struct SharedStoreBuilder<S> {
 }
 
 impl<S: IdempotencyStore> SharedStoreBuilder<S> {
-    /// The engine may purge expired records (STO-4).
+    /// Allows the engine to purge expired records (STO-4).
     #[must_use]
     pub fn with_purge(mut self) -> Self
     where
@@ -368,7 +369,7 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
-    /// Operators may look at records.
+    /// Allows operators to inspect records.
     #[must_use]
     pub fn with_inspect(mut self) -> Self
     where
@@ -378,7 +379,7 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
-    /// Completions may join the caller's transaction (CMP-7).
+    /// Allows completions to join the caller's transaction (CMP-7).
     #[must_use]
     pub fn with_join(mut self) -> Self
     where
@@ -388,7 +389,7 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
-    /// The shared store.
+    /// Builds the shared store.
     #[must_use]
     pub fn build(self) -> SharedStore {
         SharedStore { store: self.store, purge: self.purge, inspect: self.inspect, join: self.join }

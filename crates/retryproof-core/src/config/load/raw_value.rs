@@ -39,7 +39,7 @@ impl RawValue<'_> {
     }
 
     pub(super) fn status(&self) -> Parsed<u16> {
-        // A number that does not fit becomes 0, which the check of bounds refuses.
+        // A number that does not fit becomes 0, which the bounds check refuses.
         Ok(u16::try_from(self.count()?).unwrap_or(0))
     }
 
@@ -99,8 +99,8 @@ impl RawValue<'_> {
     }
 }
 
-/// A value for an error message: short, on one line, and hidden if it looks like a store URL under
-/// the wrong key (ID-4).
+/// Formats a value for an error message: short, on one line, and hidden if it looks like a store
+/// URL under the wrong setting (ID-4).
 pub(super) fn shown(value: &RawValue<'_>) -> String {
     const MAX_CHARS: usize = 60;
     let quoted = |text: &str| {

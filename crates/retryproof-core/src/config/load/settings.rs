@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SETTINGS`]: the list of every key.
+//! [`SETTINGS`]: the list of all settings.
 
 use super::super::IdempotencyConfig;
 use super::PREFIX;
 use super::raw_value::RawValue;
 
-/// One key, and how to set its value.
+/// One setting: its key, and the function that sets its value.
 pub(super) struct Setting {
     /// The path below `idempotency`, joined by dots.
     pub(super) key: &'static str,
@@ -24,7 +24,7 @@ macro_rules! settings {
     };
 }
 
-/// Every key except those below `scope`.
+/// Every setting except those below `scope`.
 pub(super) const SETTINGS: &[Setting] = settings! {
     "store" => store = text, Some;
     "default-ttl" => default_ttl = duration;
@@ -60,7 +60,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
 };
 
 impl Setting {
-    /// The setting at a path of names. No setting has a name with a dot in it.
+    /// The setting at a path of names. No name on the path contains a dot.
     pub(super) fn at(path: &[&str]) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }
@@ -95,7 +95,7 @@ pub(super) fn closest(key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The edit distance: how many letters to change, add or drop.
+/// The edit distance: how many letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
     // A key in a file may have any length; a long one is not a mistyped setting.
     if a.len() > 64 {

@@ -16,9 +16,9 @@ use crate::identity::Identity;
 use crate::owner::OwnerId;
 use crate::store::{Acquired, StoreCall};
 
-/// Cleans up after an acquire whose outcome is unknown. Its drop finishes the same call and then
-/// releases, on the runtime: a release sent beside a call in flight could overtake it and leave a
-/// lease without a holder (ACQ-11).
+/// Cleans up after an acquire whose outcome is unknown. When dropped, it finishes the same call on
+/// the runtime and then releases: a release sent while the call is in flight could overtake it and
+/// leave a lease without a holder (ACQ-11).
 pub(super) struct ReleaseIfGranted<'a> {
     engine: &'a EngineState,
     identity: &'a Identity,
@@ -40,7 +40,7 @@ impl<'a> ReleaseIfGranted<'a> {
         Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
     }
 
-    /// Awaits a call for `limit`, and keeps it for the drop when it is not answered by then.
+    /// Awaits a call for up to `limit`, and keeps it for the drop if it is not answered by then.
     pub(super) async fn answer(
         &mut self,
         limit: Duration,
@@ -56,7 +56,7 @@ impl<'a> ReleaseIfGranted<'a> {
         }
     }
 
-    /// The outcome is known: there is nothing to clean up.
+    /// Marks the outcome as known: there is nothing to clean up.
     pub(super) fn disarm(mut self) {
         self.armed = false;
     }
@@ -78,7 +78,7 @@ impl Drop for ReleaseIfGranted<'_> {
                     return;
                 }
             }
-            // Repeated until the lease is over; then there is nothing to release.
+            // The release is repeated until the lease is over; then there is nothing to release.
             let _ = release_until(&store, &identity, owner, until).await;
         });
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first pass of an acquire without a future, from a store that answers at once.
+//! The first pass of an acquire, without a future, for a store that answers immediately.
 //!
-//! It keeps the HTTP replay of a store in memory within its published bound. No other store comes
-//! through here.
+//! This path keeps the HTTP replay of a memory store within its published bound. No other store
+//! takes it.
 
 use std::task::{Context, Waker};
 
@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::store::Acquired;
 
-/// [`try_acquire`](super::try_acquire) of an immediate store, as far as it gets without waiting;
-/// else the owner to continue with.
+/// Runs [`try_acquire`](super::try_acquire) on an immediate store, as far as it gets without
+/// waiting; otherwise returns the owner to continue as.
 #[inline]
 pub(super) fn try_acquire_in_place(
     engine: &EngineState,
@@ -31,10 +31,10 @@ pub(super) fn try_acquire_in_place(
 }
 
 impl AcquireLoop<'_> {
-    /// The first pass, of an immediate store. An `Err` is for [`run`](Self::run) to continue with,
-    /// as the same owner, which the store may have granted a lease. The reasons: no permit or no
-    /// admission, which a stored result may still answer (HTTP-14); a store that does not answer
-    /// at once after all; a holder to wait for.
+    /// Runs the first pass on an immediate store. After an `Err`, [`run`](Self::run) continues as
+    /// the same owner, which the store may have granted a lease. The reasons for an `Err`: no
+    /// permit or no admission, where a stored result may still be the answer (HTTP-14); a store
+    /// that does not answer immediately after all; a holder to wait for.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = &self.engine.store;
@@ -43,7 +43,7 @@ impl AcquireLoop<'_> {
         let (permit, admission) = may.ok_or(owner)?;
         let answer = self.answer_in_place(owner).ok_or(owner)?;
         let found = self.found(answer, self.started, owner, permit, || {
-            // A lease cannot beat outside of a runtime.
+            // A lease cannot send heartbeats outside a runtime.
             current_runtime().inspect_err(|_| self.release_in_place(owner))
         });
         drop(admission);
@@ -57,7 +57,7 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// The answer of an immediate store, to one acquire and its repetition.
+    /// An immediate store's answer to one acquire, or to its repetition.
     fn answer_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let store = &self.engine.store;
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;

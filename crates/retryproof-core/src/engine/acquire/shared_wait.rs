@@ -2,8 +2,9 @@
 //! [`SharedWaits`]: the waiters of one identity in this process share one wait on the store (ACQ-5,
 //! ACQ-13).
 //!
-//! Leadership is a fair mutex: the waiter that has it calls the store, and a drop, a deadline and a
-//! grant all pass it on. A result is left for the others to read when leadership reaches them.
+//! Leadership is a fair mutex: the waiter that holds it calls the store, and a drop, a deadline or
+//! a grant passes it on. A leader leaves its result for the others to read when leadership reaches
+//! them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +16,7 @@ use crate::lock::Mutex;
 use crate::owner::FencingToken;
 use crate::payload::StoredResult;
 
-/// Most waiters of one identity in one process (ACQ-13).
+/// The maximum number of waiters for one identity in one process (ACQ-13).
 const MAX_PER_IDENTITY: usize = 1_024;
 
 /// The holder of a key, as a waiter saw it.
@@ -25,7 +26,7 @@ pub(super) struct Holder {
     pub(super) until: Instant,
 }
 
-/// The wait of all callers of one identity.
+/// The wait that all callers of one identity share.
 #[derive(Debug)]
 pub(super) struct SharedWait {
     pub(super) lead: tokio::sync::Mutex<()>,
@@ -34,9 +35,9 @@ pub(super) struct SharedWait {
 
 #[derive(Debug)]
 struct WaitState {
-    /// The holder that is waited for, as last seen by any of the waiters.
+    /// The holder that the waiters wait for, as last seen by any of them.
     holder: Holder,
-    /// With the token of the holder that its finder waited for.
+    /// A leader's result, with the token of the holder that the leader waited for.
     result: Option<(StoredResult, FencingToken)>,
 }
 
@@ -50,10 +51,10 @@ pub(in crate::engine) struct SharedWaits {
 
 #[derive(Debug, Default)]
 struct WaitTable {
-    /// With the number of its waiters.
+    /// Each shared wait, with the number of its waiters.
     waits: HashMap<Identity, (Arc<SharedWait>, usize)>,
     waiting: usize,
-    /// What all waiters keep in memory, as they count it.
+    /// The bytes that all waiters have declared to keep in memory.
     bytes: usize,
 }
 
@@ -79,7 +80,7 @@ impl SharedWaits {
     }
 
     /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller
-    /// keeps in memory meanwhile; `None` above the limits of ACQ-13.
+    /// keeps in memory meanwhile. Returns `None` above the limits of ACQ-13.
     pub(super) fn join<'a>(
         &'a self,
         identity: &'a Identity,
@@ -88,7 +89,7 @@ impl SharedWaits {
     ) -> Option<WaitTicket<'a>> {
         let mut table = self.table.lock();
         let all_bytes = table.bytes.checked_add(bytes)?;
-        // A waiter without bytes adds nothing to what the others keep.
+        // A waiter that keeps no bytes is not limited by what the others keep.
         if table.waiting >= self.max_waiting || (bytes > 0 && all_bytes > self.max_bytes) {
             return None;
         }
@@ -126,8 +127,8 @@ impl SharedWait {
     }
 
     /// Notes the holder that the leader has just found, whatever was known before. A store that
-    /// lost data may have returned to smaller tokens, and a wait for a holder that is gone would
-    /// return at once, in a hot loop.
+    /// lost data may have gone back to smaller tokens, and a wait for a holder that no longer
+    /// exists would return immediately, in a hot loop.
     pub(super) fn found(&self, holder: Holder) {
         self.state.lock().holder = holder;
     }
@@ -138,16 +139,16 @@ impl SharedWait {
 }
 
 impl WaitTicket<'_> {
-    /// The result that an earlier leader found, if it is one for this waiter: found while waiting
-    /// for the holder that this waiter saw, or for a later one. Any other result had expired before
-    /// this waiter joined, so this waiter looks for itself (CMP-6).
+    /// The result that an earlier leader found, if it applies to this waiter: the leader waited for
+    /// the holder that this waiter saw, or for a later one. Any other result had expired before
+    /// this waiter joined, so this waiter checks the store itself (CMP-6).
     pub(super) fn result(&self) -> Option<StoredResult> {
         let state = self.shared.state.lock();
         let (result, behind) = state.result.as_ref()?;
         (self.joined_behind <= *behind).then(|| result.clone())
     }
 
-    /// Leaves a result, found after the wait for `holder`, for the other waiters. Later callers
+    /// Leaves a result for the other waiters, found after the wait for `holder`. Later callers
     /// begin a new wait.
     pub(super) fn publish(&self, result: &StoredResult, holder: Holder) {
         let mut table = self.waits.table.lock();
@@ -191,8 +192,8 @@ mod tests {
         let leader = waits.join(&identity, holder(1), 0).unwrap();
         let beside = waits.join(&identity, holder(1), 0).unwrap();
         let before = leader.shared.holder();
-        // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that
-        // one.
+        // The leader has its answer. The result's ttl ends, another holder begins, and a caller
+        // sees the new holder.
         let behind = waits.join(&identity, holder(2), 0).unwrap();
         leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After busy: waits for the holder, then tries again, until the deadline (ACQ-3 to ACQ-6). Also
-//! [`watch`], the wait after a refused completion.
+//! What follows a busy answer: waits for the holder, then tries again, until the deadline (ACQ-3 to
+//! ACQ-6). Also [`watch`], the wait after a refused completion.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::outcome::InFlight;
 use crate::payload::StoredResult;
 use crate::store::Peeked;
 
-/// The pauses of a leader whose store fails, or whose key is free while no permit is. They grow, so
-/// that the waiters of many keys do not flood the store.
+/// The pauses of a leader whose store fails, or whose key is free while no permit is available.
+/// They grow, so that the waiters of many keys do not flood the store.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// The shortest wait: a holder may be over while a lock still keeps others from taking over, and
-/// without a pause the store would be called in a hot loop.
+/// The shortest wait. A lease may be over while a lock still prevents a takeover, and without a
+/// pause the store would be called in a hot loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl AcquireLoop<'_> {
@@ -41,8 +41,8 @@ impl AcquireLoop<'_> {
             });
         };
         let mut pauses = 0;
-        // Whether the key was free at the last look. Then this waits for a permit, not for a
-        // holder.
+        // Whether the key was free at the last check. If so, this loop waits for a permit, not for
+        // a holder.
         let mut is_free = false;
         loop {
             let permit = if is_free {
@@ -83,19 +83,20 @@ impl AcquireLoop<'_> {
         store.wait_for_change(self.identity(), holder.token, left.max(SHORTEST_WAIT)).await
     }
 
-    /// One pass of a waiter: acquires, or peeks where it has no permit to acquire. `None`: the key
-    /// is free, and a permit is needed.
+    /// One pass of a waiter: acquires, or peeks if it has no permit to acquire. `None` means that
+    /// the key is free but a permit is needed.
     async fn pass(
         &self,
         ticket: &WaitTicket<'_>,
         permit: Result<Option<BorrowedPermit<'_>>, ErrorKind>,
     ) -> Result<Option<Found>> {
-        // The result comes after this holder, so it is for all waiters that saw this one.
+        // A result found now comes after this holder, so it applies to all waiters that saw this
+        // holder.
         let before = ticket.shared.holder();
         let store = &self.engine.store;
         let found = match permit {
             Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
-            // The result may still come (RUN-5).
+            // The result may still arrive (RUN-5).
             Err(kind) => match self.peek().await? {
                 Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
                 Peeked::Busy { remaining, token } => {
@@ -125,7 +126,7 @@ impl AcquireLoop<'_> {
         Ok(Some(found))
     }
 
-    /// The stored result where there is one; else the refusal that `kind` stands for.
+    /// The stored result if there is one, otherwise the refusal that `kind` stands for.
     pub(super) async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
         match self.peek().await? {
             Peeked::Complete(result) => Ok(Acquisition::Complete(result)),
@@ -154,7 +155,7 @@ impl AcquireLoop<'_> {
 
 /// Waits once more for a caller whose completion was refused (CMP-2). Returns the result of the
 /// owner that took over, or in flight, or `None` if the record is gone. It never acquires, because
-/// the action ran already.
+/// the action has already run.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,
@@ -164,7 +165,7 @@ pub(in crate::engine) async fn watch(
     let operation = store.operation_timeout();
     let deadline = store.now() + wait;
     loop {
-        // One call after the deadline, however long the calls before it took (ACQ-6).
+        // One call may run past the deadline, however long the earlier calls took (ACQ-6).
         let limit = (deadline + operation).saturating_duration_since(store.now()).min(operation);
         let (remaining, token) = match store.peek(identity, limit).await? {
             Peeked::Complete(result) => return Ok(Some(Ok(result))),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of an execution: from what the action returned, or what was stored, to the outcome
-//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their
+//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ only in their
 //! [`CompletionRecorder`].
 
 use std::panic::resume_unwind;
@@ -21,7 +21,8 @@ use crate::payload::{Opened, StoredResult, Tombstone};
 
 /// How the result of an action is recorded.
 pub(in crate::engine) trait CompletionRecorder {
-    /// Whether the action's effects stand when its record does not: true outside of a transaction.
+    /// Whether the action's effects remain if its record is not written: true outside a
+    /// transaction.
     const EFFECTS_STAND: bool;
 
     /// Records a value or a tombstone, and ends the lease.
@@ -31,7 +32,7 @@ pub(in crate::engine) trait CompletionRecorder {
     async fn undo(self);
 }
 
-/// Records in a separate store call, after the action's effects.
+/// Records the result in a separate store call, after the action's effects.
 pub(super) struct Alone;
 
 impl CompletionRecorder for Alone {
@@ -98,7 +99,7 @@ where
     };
     let failure = CompletionError::new(error, recorded);
     if recorded == Recorded::No && !R::EFFECTS_STAND {
-        // The effects are gone with the record, or may be: the call has failed, whatever the
+        // The effects are, or may be, rolled back with the record, so the call fails whatever the
         // policy.
         return Err(ExecuteError::Completion(failure));
     }
@@ -110,8 +111,8 @@ where
     }
 }
 
-/// Undoes, then frees the key, unless the action called [`Lease::hold_on_error`]. Dropped
-/// meanwhile, the recorder and the guard do it. Returns the lease.
+/// Undoes the action, then frees the key unless the action called [`Lease::hold_on_error`]. If the
+/// future is dropped meanwhile, the recorder and the guard do both. Returns the lease.
 pub(in crate::engine) async fn undo(
     mut guard: DropGuard,
     recorder: impl CompletionRecorder,
@@ -121,12 +122,12 @@ pub(in crate::engine) async fn undo(
     recorder.undo().await;
     let held = guard.take()?;
     let lease = held.lease().clone();
-    // A failing release never hides the action's error; it was logged (RUN-4).
+    // A failed release is logged and never hides the action's error (RUN-4).
     let _ = held.release_after(phase).await;
     Some(lease)
 }
 
-/// RUN-4: the error of an action whose lease has ended.
+/// The error of an action whose lease has ended (RUN-4).
 fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     match lease.filter(Lease::holds_on_error) {
         Some(lease) => ExecuteError::Held { error, remaining: lease.remaining() },
@@ -134,7 +135,7 @@ fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     }
 }
 
-/// CMP-2: the caller of a refused completion is answered like a duplicate.
+/// Answers the caller of a refused completion like a duplicate (CMP-2).
 async fn answer_fenced<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
@@ -153,7 +154,7 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
-/// The report of a duplicate whose holder still works.
+/// The report of a duplicate whose holder is still working.
 pub(in crate::engine) fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }

@@ -7,15 +7,16 @@ use crate::config::CompletionFailurePolicy;
 
 /// What dropping a running execution does to its lease (RUN-5).
 /// # When to use
-/// Keep the default if the action changes anything outside of this process: a retry at once could repeat
-/// the effect of a run that was cut off. Choose `Release` for work that may be repeated at any time,
-/// so that a retry need not wait for the lease to run out.
+/// Keep the default if the action changes anything outside this process: an immediate retry could
+/// repeat the effect of a run that was cut off. Choose `Release` for work that may be repeated at
+/// any time, so that a retry need not wait for the lease to run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDrop {
-    /// The lease runs out, as with an owner that died, because the action's effect is unknown.
+    /// The lease runs out, as if its owner had died, because the action's effect is unknown.
     #[default]
     Expire,
-    /// The key is freed at once. Only for actions whose unfinished work leaves no trace.
+    /// The key is freed immediately. Use this only for actions whose unfinished work leaves no
+    /// trace.
     Release,
 }
 
@@ -38,7 +39,7 @@ impl<T> OnFenced<T> for NoHook {
     fn fenced(self, _: T) {}
 }
 
-/// A closure as a hook; made by [`Call::on_fenced`](crate::Call::on_fenced).
+/// A closure as a hook, created by [`Call::on_fenced`](crate::Call::on_fenced).
 pub struct Hook<F>(pub(super) F);
 
 impl<F> fmt::Debug for Hook<F> {

@@ -19,7 +19,7 @@ use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
 use crate::panics::catch_panic_of;
 
-/// One joined call with its options; made by [`JoinedEngine::call`].
+/// One joined call with its options, created by [`JoinedEngine::call`].
 #[derive(Debug)]
 #[must_use = "a call does nothing until `execute`"]
 pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
@@ -28,13 +28,13 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Encodes the value by another codec.
+    /// Encodes the value with another codec.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { joined: self.joined, call: self.call.codec(codec) }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over
-    /// (CMP-2). What was written in the transaction is rolled back; this is for effects elsewhere.
+    /// Passes the value to `hook` when the completion is refused because another owner took over
+    /// (CMP-2). The transaction's writes are rolled back; the hook is for effects elsewhere.
     pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
         JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
     }
@@ -44,7 +44,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     /// See [`JoinedEngine::execute`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`JoinedEngine::execute`].
     pub async fn execute<V, E, F>(self, action: F) -> Result<Outcome<V>, ExecuteError<E>>
     where
         C: Codec<V>,
@@ -54,10 +54,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and passes the lease to the action.
+    /// Like [`execute`](Self::execute), but also passes the lease to the action.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`JoinedEngine::execute`].
     pub async fn execute_with<V, E, F>(self, action: F) -> Result<Outcome<V>, ExecuteError<E>>
     where
         C: Codec<V>,
@@ -67,10 +67,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.run(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and reports whether the result was recorded (CMP-4).
+    /// Like [`execute`](Self::execute), but also reports whether the result was recorded (CMP-4).
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`JoinedEngine::execute`].
     pub async fn report<V, E, F>(self, action: F) -> Result<Report<V>, ExecuteError<E>>
     where
         C: Codec<V>,
@@ -104,7 +104,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             let acting = catch_panic_of(acting);
             match limit {
                 None => Ok(acting.await),
-                // Dropped at the limit: the open transaction held up the beats of other keys.
+                // The action is dropped at the limit, because the open transaction delays the
+                // heartbeats of other keys.
                 Some(limit) => timeout(limit, acting).await.map_err(|_| open_too_long(limit)),
             }
         };
@@ -124,7 +125,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         }
     }
 
-    /// As [`report`](Self::report), for an action that blocks.
+    /// Like [`report`](Self::report), but for a blocking action.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<V, E, F>(
         self,
@@ -171,8 +172,8 @@ impl<T: Send + 'static> CompletionRecorder for InTransaction<'_, T> {
     }
 }
 
-/// The whole effect of a joined action is in the transaction, and a drop rolls that back: so it
-/// frees the key as well.
+/// Guards a joined action. Its whole effect is in the transaction, which a drop rolls back, so a
+/// drop frees the key as well.
 fn rolling_back(held: HeldLease) -> DropGuard {
     DropGuard::new(held, OnDrop::Release, Phase::RolledBack)
 }

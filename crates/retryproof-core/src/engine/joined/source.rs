@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A source of transactions with its dialect erased, so that [`JoinedEngine`](super::JoinedEngine)
-//! has one type parameter: the transaction.
+//! A transaction source with its dialect erased, so that [`JoinedEngine`](super::JoinedEngine) has
+//! one type parameter: the transaction.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -59,7 +59,7 @@ impl<D: Dialect, S: TxSource<D>> DynTxSource<S::Tx> for ErasedSource<S, D> {
 }
 
 /// A transaction as a [`TxPort`] through its source. [`JoinedEngine::new`](super::JoinedEngine) has
-/// checked that its dialect is the store's.
+/// checked that the transaction's dialect is the store's.
 pub(super) struct TxThrough<'a, T> {
     pub(super) source: &'a dyn DynTxSource<T>,
     pub(super) tx: &'a mut T,

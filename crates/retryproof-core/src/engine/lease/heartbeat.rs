@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The heartbeat: one task for each runtime serves a queue of due times (RUN-1, RUN-2, RUN-6).
+//! The heartbeat: in each runtime, one task serves a queue of due times (RUN-1, RUN-2, RUN-6).
 //!
-//! A lease beats in the runtime in which it was granted, so that it beats for as long as its action
-//! can run. A program may have several runtimes (actix-web has one for each worker), and any of
-//! them may end before the others.
+//! A lease's heartbeat runs in the runtime in which the lease was granted, so that it runs for as
+//! long as the action can. A program may have several runtimes (actix-web has one for each worker),
+//! and any of them may end before the others.
 //!
-//! A lease is queued at its next due time and removed when it ends. So the queue is as long as
-//! there are leases, and a lease that ends before its first beat costs two map operations. The task
-//! starts with the first lease and ends when it wakes to an empty queue.
+//! A lease is queued at its next due time and removed when it ends. So the queue has one entry for
+//! each lease, and a lease that ends before its first heartbeat costs two map operations. The task
+//! starts with the first lease and ends when it wakes up and finds the queue empty.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,26 +30,26 @@ use crate::lock::Mutex;
 use crate::observe::Loss;
 use crate::store::{FencedWrite, StoreCall};
 
-/// How many beats run at once: enough that a slow call delays no other lease, and few enough not to
-/// flood a store.
+/// How many heartbeats run concurrently: enough that a slow call delays no other lease, and few
+/// enough not to flood a store.
 const CONCURRENT_BEATS: usize = 256;
 
-/// How many extends of one beat may be unanswered at once.
+/// How many extends of one heartbeat may be unanswered at the same time.
 const UNANSWERED: usize = 3;
 
-/// The beat queues of an engine.
+/// The heartbeat queues of an engine.
 #[derive(Debug)]
 pub(in crate::engine) struct BeatQueues {
     queues: Mutex<Vec<(Id, Arc<BeatQueue>)>>,
     slots: Arc<Semaphore>,
 }
 
-/// The leases that beat in one runtime.
+/// The leases whose heartbeats run in one runtime.
 #[derive(Debug)]
 pub(in crate::engine) struct BeatQueue {
     runtime: Handle,
     due: Mutex<DueBeats>,
-    /// Wakes the serving task for a beat that is due before the one it sleeps for.
+    /// Wakes the serving task for a heartbeat that is due before the one it sleeps for.
     sooner: Notify,
     /// Shared by all queues of the engine.
     slots: Arc<Semaphore>,
@@ -59,9 +59,9 @@ pub(in crate::engine) struct BeatQueue {
 struct DueBeats {
     leases: BTreeMap<(Instant, u64), Arc<LeaseState>>,
     sequence: u64,
-    /// Until when the serving task sleeps: only an earlier beat has to wake it.
+    /// Until when the serving task sleeps: only an earlier heartbeat has to wake it.
     wakes: Option<Instant>,
-    /// Whether a task serves the queue; false again when its runtime is gone.
+    /// Whether a task serves the queue; false again when its runtime has ended.
     served: bool,
 }
 
@@ -79,7 +79,7 @@ impl BeatQueues {
         Self { queues: Mutex::default(), slots: Arc::new(Semaphore::new(CONCURRENT_BEATS)) }
     }
 
-    /// How many leases wait for their next beat.
+    /// How many leases are waiting for their next heartbeat.
     pub(in crate::engine) fn len(&self) -> usize {
         self.queues.lock().iter().map(|(_, queue)| queue.due.lock().leases.len()).sum()
     }
@@ -114,7 +114,7 @@ impl BeatQueue {
         self.due.lock().leases.remove(&place);
     }
 
-    /// Queues the next beat of a lease, unless its beats were stopped.
+    /// Queues the next heartbeat of a lease, unless its heartbeats were stopped.
     pub(super) fn add(self: &Arc<Self>, lease: &Arc<LeaseState>, at: Instant) {
         let (start, sooner) = {
             let mut due = self.due.lock();
@@ -144,8 +144,8 @@ impl BeatQueue {
     }
 }
 
-/// The task that serves a queue. Its drop marks the queue as unserved, also when the task is
-/// dropped with its runtime.
+/// The task that serves a queue. Dropping it marks the queue as unserved, also when its runtime
+/// drops it.
 struct BeatServer {
     store: Arc<StoreClient>,
     queue: Arc<BeatQueue>,
@@ -161,7 +161,8 @@ impl BeatServer {
                 let mut due = queue.due.lock();
                 let next = due.leases.first_key_value().map(|(place, _)| *place);
                 due.wakes = next.map(|(at, _)| at);
-                // Under the lock, so that a beat added from now on starts another task.
+                // This is set under the lock, so that a heartbeat added from now on starts another
+                // task.
                 due.served = next.is_some();
                 *resigned = next.is_none();
                 next
@@ -211,7 +212,7 @@ impl Drop for BeatServer {
     }
 }
 
-/// A running beat. Its drop announces the beat's end, however it ends.
+/// A running heartbeat. Its drop announces the heartbeat's end, however it ends.
 struct BeatInFlight(Arc<LeaseState>);
 
 impl Drop for BeatInFlight {
@@ -238,7 +239,7 @@ impl LeaseState {
         self.store.observers.tell(|o| o.loss_noticed(self.event(), loss));
     }
 
-    /// Lets no further beat start.
+    /// Prevents further heartbeats from starting.
     pub(in crate::engine) fn stop_beats(&self) {
         let (due, in_flight) = {
             let mut beat = self.beat.lock();
@@ -253,15 +254,15 @@ impl LeaseState {
         }
     }
 
-    /// Whether a beat is running.
+    /// Whether a heartbeat is running.
     pub(in crate::engine) fn is_beating(&self) -> bool {
         self.beat.lock().in_flight
     }
 
-    /// Ends the heartbeat and awaits a running beat (RUN-3). Each beat is bounded below lease / 4.
+    /// Ends the heartbeat and awaits a running one (RUN-3). Each is bounded below lease / 4.
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
-        // No beat starts after the stop, so one check is enough in the common case.
+        // No heartbeat starts after the stop, so one check is enough in the common case.
         while self.is_beating() {
             let changed = self.changed.notified();
             let mut changed = pin!(changed);
@@ -272,18 +273,18 @@ impl LeaseState {
         }
     }
 
-    /// One beat: extends the lease, with further tries while it can be saved. Returns when the next
-    /// one is due.
+    /// One heartbeat: extends the lease, and retries while the lease can be saved. Returns when the
+    /// next heartbeat is due.
     ///
     /// A refused extend is repeated after lease / 20. Until then the lease is back in the queue, so
-    /// that it keeps no slot which another lease needs (RUN-2). A hanging extend gets another one
-    /// beside it after lease / 10, so that an outage of 0.4 lease is survived whether the store
-    /// refuses calls or swallows them. Each extend is cut off just below lease / 4 (RUN-1), and at
-    /// `operation-timeout` (STO-5).
+    /// that it does not occupy a slot that another lease needs (RUN-2). If an extend hangs, another
+    /// is sent in parallel after lease / 10, so that the lease survives an outage of 0.4 lease
+    /// whether the store refuses calls or leaves them unanswered. Each extend is cut off just below
+    /// lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
     ///
-    /// The end of the execution awaits this beat (RUN-3), and has only `operation-timeout` for all
-    /// of it. So once the beats are stopped, this returns when all of its extends are answered, or
-    /// a moment later while one hangs.
+    /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` for
+    /// everything. So once heartbeats are stopped, this returns when all of its extends are
+    /// answered, or a moment later if one hangs.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
         if store.now() >= self.hold_until {
@@ -306,7 +307,7 @@ impl LeaseState {
             let now = store.now();
             let stopped = self.changed.notified();
             let mut stopped = pin!(stopped);
-            // Registered before the check, so that a stop between the two is not missed.
+            // The waiter registers before the check, so that a stop between the two is not missed.
             stopped.as_mut().enable();
             if self.beat.lock().stopped {
                 let by = *leave_by.get_or_insert(now + moment);
@@ -367,8 +368,8 @@ impl LeaseState {
     }
 }
 
-/// The first answer to any of the calls, with when that call was sent; `None` after `limit`, or
-/// when `stopped` resolves.
+/// The first answer to any of the calls, and the instant at which that call was sent; `None` after
+/// `limit`, or when `stopped` resolves.
 async fn first_answer(
     calls: &mut Vec<(Instant, StoreCall<FencedWrite>)>,
     limit: Duration,
