@@ -11,7 +11,7 @@ mod url;
 
 /// The default prefix of keys and channels.
 pub(crate) const DEFAULT_PREFIX: &str = "retryproof";
-/// The largest value of Redis by default.
+/// Redis's default limit on the size of a value.
 pub(crate) const BULK_LIMIT: usize = 512 << 20;
 
 /// A host and its port.
@@ -27,14 +27,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// The primary, or the sentinels that know it.
+/// The primary, or the sentinels that know its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Single(Address),
     Sentinel { nodes: Vec<Address>, service: String },
 }
 
-/// The configuration of a [`RedisStore`](crate::RedisStore). `Debug` shows no password.
+/// The configuration of a [`RedisStore`](crate::RedisStore). `Debug` does not show passwords.
 ///
 /// ```
 /// use retryproof_redis::RedisConfig;
@@ -64,7 +64,7 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// Reads the URL form of a store:
+    /// Parses the URL of a store:
     /// - `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`; `rediss://` for TLS, which needs the feature
     ///   `tls`;
     /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`;
@@ -76,13 +76,13 @@ impl RedisConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for an unknown scheme or parameter, an invalid address or an invalid
-    /// prefix; [`ErrorKind::Unsupported`] for TLS without the feature. Of the URL, messages show
-    /// only the name of a parameter.
+    /// prefix; [`ErrorKind::Unsupported`] for TLS without the feature. Messages show nothing of the
+    /// URL except the name of a parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         url::parse(url)
     }
 
-    /// The defaults, for one server.
+    /// Creates a configuration with defaults, for one server.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self::on(Target::Single(Address { host: host.into(), port }))
@@ -107,21 +107,21 @@ impl RedisConfig {
         }
     }
 
-    /// Sets the user of the server's access list. Default: the server's `default` user.
+    /// Sets the user name for the server's access list. Default: the server's `default` user.
     #[must_use]
     pub fn with_user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// Sets the password of the user.
+    /// Sets the user's password.
     #[must_use]
     pub fn with_password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Sets the login of the sentinels, which is independent of that of the servers. Default: none.
+    /// Sets the login for the sentinels, which is separate from the servers' login. Default: none.
     #[must_use]
     pub fn with_sentinel_login(
         mut self,
@@ -133,57 +133,58 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the number of the database. Default 0.
+    /// Sets the database number. Default: 0.
     #[must_use]
     pub fn with_db(mut self, db: u32) -> Self {
         self.db = db;
         self
     }
 
-    /// Sets the prefix of all keys and channels. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3);
-    /// connecting checks that. Default `retryproof`.
+    /// Sets the prefix of all keys and channels. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}`
+    /// (STO-3), which is checked when connecting. Default: `retryproof`.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Makes grants and completions wait until `replicas` have them, each for at most `timeout`
-    /// (`WAIT`), so that a fail-over forgets less. With too few replicas the call is `Unavailable`.
-    /// Such calls go over a separate connection, one after the other, and an acquire reads the
-    /// record first: two round trips. At most 1,000 replicas, for 1 ms to one day, which connecting
-    /// checks; 0 replicas turn the wait off. Default: none.
+    /// Makes each grant and completion wait, for at most `timeout`, until `replicas` replicas have
+    /// it (`WAIT`), so that a fail-over loses less. With too few replicas, the call is
+    /// `Unavailable`. Such calls go over a separate connection, one after the other, and an acquire
+    /// reads the record first, which takes two round trips. At most 1,000 replicas, for 1 ms to one
+    /// day, which is checked when connecting; 0 replicas turn the wait off. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));
         self
     }
 
-    /// Sets how long opening a connection may take. Default 1 s.
+    /// Sets how long opening a connection may take. Default: 1 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a call may take, including the wait for a connection. After that it fails as
-    /// `Unavailable`, and the next one opens a new connection. Default 2 s, below the engine's
-    /// default `operation-timeout` (STO-5). A call that waits for replicas has their time too.
+    /// Sets how long a call may take, including the wait for a connection. After that the call
+    /// fails as `Unavailable`, and the next call opens a new connection. Default: 2 s, below the
+    /// engine's default `operation-timeout` (STO-5). A call that waits for replicas may take their
+    /// timeout in addition.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper bound:
-    /// the server's limit (`proto-max-bulk-len`, by default 512 MiB), less 4 KiB.
+    /// Sets the largest value, in bytes, that a completion may store (CMP-9). Default and upper
+    /// bound: the server's limit (`proto-max-bulk-len`, by default 512 MiB), minus 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Sets the CA certificates, in PEM, for the servers' certificates. Default: those of the host.
+    /// Sets the CA certificates (PEM) that verify the servers. Default: the host's certificates.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -191,15 +192,15 @@ impl RedisConfig {
         self
     }
 
-    /// Turns TLS on, as `rediss://` does. It needs the feature `tls`; connecting checks that. Default
-    /// off.
+    /// Sets whether to use TLS, as `rediss://` does. TLS needs the feature `tls`, which is checked
+    /// when connecting. Default: off.
     #[must_use]
     pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
         self
     }
 
-    /// Checks everything that needs no server.
+    /// Checks everything that can be checked without a server.
     pub(crate) fn check(&self) -> Result<()> {
         if self.tls && !cfg!(feature = "tls") {
             return Err(Error::new(
@@ -224,7 +225,7 @@ impl RedisConfig {
             .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
-        // For the server a time of 0 means no limit.
+        // To the server, a timeout of 0 means no limit.
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -239,7 +240,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// The time for `WAIT`, in addition to that of an answer.
+    /// The time that `WAIT` may take, in addition to the time for an answer.
     pub(crate) fn wait_timeout(&self) -> Duration {
         self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }

@@ -29,10 +29,10 @@ mod tls;
 
 use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 
-/// How many calls may wait for the connection's task before their callers do.
+/// How many calls may queue for the connection's task before further callers have to wait.
 const MAX_QUEUED: usize = 1_024;
-/// After this time without an acknowledgement the kernel ends the connection: a cut line is noticed
-/// in about that time.
+/// The kernel closes the connection after this time without an acknowledgement, so a broken link is
+/// noticed in about this time.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a connection is for.
@@ -40,7 +40,7 @@ const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) enum Purpose {
     /// Calls.
     Calls,
-    /// Calls that wait for replicas, and so take longer.
+    /// Calls that wait for replicas, and therefore take longer.
     CallsWithWait,
     /// Pushed messages, with the channel that receives them.
     Messages(UnboundedSender<PushInfo>),
@@ -56,7 +56,7 @@ impl Purpose {
     }
 }
 
-/// What is sent at once.
+/// What is sent in one exchange.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
     One(&'a Cmd),
@@ -64,14 +64,14 @@ pub(crate) enum Request<'a> {
     Batch(&'a Pipeline),
 }
 
-/// A connection. Its drop ends its task, and with that every clone of the driver.
+/// A connection. Dropping it ends its task, which invalidates every clone of the driver's handle.
 pub(crate) struct Connection {
     pub(crate) driver: MultiplexedConnection,
     calls: Arc<CallsInFlight>,
     _task: Task,
 }
 
-/// A task that ends on drop.
+/// A task that ends when this handle is dropped.
 pub(crate) struct Task(pub(crate) AbortHandle);
 
 impl Drop for Task {
@@ -94,7 +94,7 @@ impl Connection {
     }
 }
 
-/// Opens connections as the configuration says.
+/// Opens connections according to the configuration.
 pub(crate) struct Connector {
     config: RedisConfig,
     scripts: Scripts,
@@ -214,8 +214,8 @@ async fn start(
     Ok(Connection { driver, calls, _task: Task(task) })
 }
 
-/// Connects to all addresses of the host at once, as the driver does, and takes the first: an
-/// address that drops packets does not delay the others.
+/// Connects to all addresses of the host concurrently, as the driver does, and uses the first to
+/// succeed, so that an address that drops packets does not delay the others.
 async fn connect_any(at: &Address) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {

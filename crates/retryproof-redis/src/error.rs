@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: why a call got no answer, and how it can recover. This is the only place that
-//! translates it into an error.
+//! [`Failure`]: why a call got no answer, and how it can recover. This is the only module that
+//! translates a failure into an error.
 //!
-//! No text of the server reaches an error except through [`classify`]: "unknown command" repeats the
-//! arguments, and so a raw key (ID-4).
+//! The server's text reaches an error only through [`classify`], because "unknown command" repeats
+//! the arguments, including a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
 use std::error::Error as _;
@@ -26,16 +26,16 @@ pub(crate) enum Failure {
 pub(crate) enum Recovery {
     /// Repeat the call on a new connection: owner ids make that safe (ACQ-9, CMP-3).
     RetryOnNewConnection,
-    /// The time of this call is used up: the next one opens a new connection.
+    /// This call has used up its time; the next call opens a new connection.
     ReconnectForNextCall,
-    /// The server refuses writes for lack of memory, replicas or disk space; it can still be read.
+    /// The server refuses writes for lack of memory, replicas or disk space, but can still be read.
     ReadOnly,
-    /// Nothing: report the error.
+    /// Nothing can be done: report the error.
     None,
 }
 
 impl Failure {
-    /// The code of the server's error, else empty.
+    /// The code of the server's error, or an empty string.
     pub(crate) fn code(&self) -> &str {
         match self {
             Self::Server(error) => error.code(),
@@ -46,8 +46,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is not the primary any more, or not yet; or the connection has lost
-                // its login.
+                // The server is no longer the primary, or not yet, or the connection has lost its
+                // login.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }
@@ -75,7 +75,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The kind of a server's error, and a message that says what to do.
+/// Returns the kind of a server's error, and a message that says what to do.
 fn classify(code: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Config, Corrupt, Full, Unavailable, Unexpected, Unsupported};
     match code {
@@ -115,7 +115,7 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "WRONGTYPE" => (
             Corrupt,
-            "the key of the record holds another type; another program writes under this prefix: \
+            "the record's key holds another type, because another program uses this prefix: \
              look at it, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
@@ -124,19 +124,19 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// At connect, or when a server joins a cluster later.
+/// Reported when connecting, or if the server joins a cluster later.
 pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not \
      supported; use a standalone server, or a Sentinel group";
 
-/// At connect, or when a server becomes a replica later.
+/// Reported when connecting, or if the server becomes a replica later.
 pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes; after a \
      fail-over, use the URL of the sentinels, or of the primary";
 
 const UNKNOWN: &str = "the server returned an error that the store does not know; see `code` and \
      `server_message`";
 
-/// The texts of Redis 7.0 for a command or key that a script may not use. Their code is a general
-/// one.
+/// The error texts of Redis 7.0 for a command or key that a script may not use. These errors have
+/// only a general code.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 fn of_server(error: &ServerError) -> Error {
@@ -147,14 +147,14 @@ fn of_server(error: &ServerError) -> Error {
     if message != UNKNOWN {
         return translated;
     }
-    // Up to the first quotation mark: a quotation may repeat an argument.
+    // Keep the text before the first quotation mark: a quotation may repeat an argument.
     let details = error.details().unwrap_or_default();
     let unquoted = details.split(['\'', '"', '`']).next().unwrap_or_default();
     let server_message = unquoted.chars().take(120).collect::<String>();
     translated.with("server_message", format_args!("{server_message:?}"))
 }
 
-/// The operating system's error inside the driver's, which keeps it in an `Arc`.
+/// Returns the operating system's error inside the driver's error, which keeps it in an `Arc`.
 fn of_system(error: &RedisError) -> Option<&std::io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<std::sync::Arc<dyn std::error::Error + Send + Sync>>();
@@ -166,7 +166,7 @@ fn of_connection(error: RedisError) -> Error {
         let (kind, message) = classify("WRONGPASS");
         return Error::new(kind, message);
     }
-    // A refused certificate, or a server without TLS.
+    // Either the certificate was rejected, or the server has no TLS.
     if of_system(&error).is_some_and(|inner| inner.kind() == std::io::ErrorKind::InvalidData) {
         return Error::new(
             ErrorKind::Config,
@@ -190,7 +190,7 @@ fn of_connection(error: RedisError) -> Error {
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);
     }
-    // A refused handshake: the driver's text repeats no argument.
+    // The server refused the handshake. The driver's text for this repeats no argument.
     match error.code() {
         Some(code) if code != "ERR" => {
             let (kind, message) = classify(code);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Executor`]: one operation on the primary, sent once more where that helps.
+//! [`Executor`]: runs one operation on the primary, and sends it once more if that can help.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::statement::{ScriptCall, Scripts, config_get, wait};
 pub(crate) struct Executor {
     locator: Arc<PrimaryLocator>,
     calls: SharedConnection,
-    /// For calls that wait for replicas: on this connection each call waits for those before it.
+    /// For calls that wait for replicas. On this connection, each call waits for the calls before
+    /// it.
     calls_with_wait: Option<SharedConnection>,
 }
 
@@ -46,13 +47,14 @@ impl Executor {
         self.calls_with_wait.is_some()
     }
 
-    /// Sends a request and waits for the answer. After a failure that a new connection can cure,
-    /// the request is sent once more.
+    /// Sends a request and waits for the answer. After a failure that a new connection can fix, the
+    /// request is sent once more.
     pub(crate) async fn run(&self, request: Request<'_>) -> Result<Value, Failure> {
         self.run_on(&self.calls, request).await
     }
 
-    /// Runs a batch whose first answer is a time to live, and the second what belongs to it.
+    /// Runs a batch whose first answer is a time to live and whose second is the data that it
+    /// covers.
     pub(crate) async fn run_pair(&self, batch: &Pipeline) -> Result<(i64, Value), Failure> {
         if let Value::Array(answers) = self.run(Request::Batch(batch)).await?
             && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
@@ -62,8 +64,8 @@ impl Executor {
         Err(unexpected_answer().into())
     }
 
-    /// Runs a script in one round trip. If the server does not know the script, it is loaded in a
-    /// second one.
+    /// Runs a script in one round trip. If the server does not know the script, a second round trip
+    /// loads it.
     pub(crate) async fn run_script(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
         match self.run(Request::One(&call.cmd)).await {
             Err(failure) if failure.code() == "NOSCRIPT" => {
@@ -78,8 +80,9 @@ impl Executor {
         }
     }
 
-    /// As [`run_script`](Self::run_script), and waits for the replicas if that is configured. The
-    /// script and WAIT share a connection, because WAIT is about the last write of its own.
+    /// Like [`run_script`](Self::run_script), but also waits for the replicas if that is
+    /// configured. The script and WAIT share a connection, because WAIT covers only writes on its
+    /// own connection.
     pub(crate) async fn run_script_and_wait(
         &self,
         call: &ScriptCall<'_>,
@@ -109,7 +112,8 @@ impl Executor {
         match reached {
             Some(Value::Int(reached)) if reached < i64::from(replicas) && has_written(&answer) => {
                 Err(Error::unavailable(
-                    "written, but too few replicas confirmed it in time (`wait-replicas`)",
+                    "the record was written, but too few replicas confirmed it in time \
+                     (`wait-replicas`)",
                 )
                 .with("confirmed", reached)
                 .with("expected", replicas)
@@ -119,7 +123,7 @@ impl Executor {
         }
     }
 
-    /// A setting of the server, if the user may read it.
+    /// Reads a server setting, if the user may read it.
     pub(crate) async fn server_setting(&self, name: &str) -> Option<String> {
         let answer = self.run(Request::One(&config_get(name))).await.ok()?;
         let value = match &answer {
@@ -140,7 +144,7 @@ impl Executor {
     ) -> Result<Value, Failure> {
         let deadline = Instant::now() + shared.call_timeout();
         let current = shared.current();
-        // The driver limits an exchange to the time of a call. That is enough for a call that has
+        // The driver limits each exchange to the call timeout. That is enough for a call that has
         // not waited for a connection.
         let mut has_waited = current.is_none();
         let mut open = match current {
@@ -184,7 +188,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 answer = sent => answer,
-                // The primary has moved: an answer of the old one would be lost with it.
+                // The primary has moved: what the old primary answers now would be lost with it.
                 () = self.locator.moved(open.epoch) => {
                     Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
                 }
@@ -194,7 +198,7 @@ impl Executor {
         };
         match answer.map_err(Failure::Connection)? {
             Value::ServerError(error) => Err(Failure::Server(error)),
-            // The first error among the answers is that of the batch.
+            // If one answer in the batch is an error, the batch fails with the first such error.
             Value::Array(answers) if matches!(request, Request::Batch(_)) => {
                 match answers.iter().find_map(|answer| match answer {
                     Value::ServerError(error) => Some(error.clone()),
@@ -209,7 +213,7 @@ impl Executor {
     }
 }
 
-/// The output of `work`, or the failure of a server that does not answer in time.
+/// Returns the output of `work`, or a failure if the server does not answer in time.
 async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T, Failure> {
     let late = |_| Failure::Connection(io::Error::from(io::ErrorKind::TimedOut).into());
     timeout_at(deadline, work).await.map_err(late)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees: one record by its identity, or counts by a scan.
+//! What an operator sees: one record by its identity, or counts from a scan.
 
 use redis::Value;
 use retryproof_core::store::{Inspect, RecordState, RecordSummary, StoreStats};
@@ -93,7 +93,7 @@ impl RedisStore {
             else {
                 continue;
             };
-            // A key that another program wrote, or that is gone, is not counted.
+            // Keys that another program wrote, or that no longer exist, are not counted.
             let Ok(header) = Header::read(head) else { continue };
             if header.phase != HeaderPhase::Released {
                 stats.records += 1;

@@ -31,12 +31,12 @@ type Current = Arc<RwLock<Option<Arc<OpenConnection>>>>;
 
 pub(crate) struct OpenConnection {
     pub(crate) connection: Connection,
-    /// How often the primary had moved when the connection was opened.
+    /// How many times the primary had moved when the connection was opened.
     pub(crate) epoch: u64,
 }
 
-/// An attempt to connect, shared by all calls that wait for it. It runs in a separate task: a call
-/// or heartbeat that ends leaves it running, so that connecting may take longer than a call (RUN-1,
+/// An attempt to connect, shared by all calls that wait for it. It runs in a separate task and
+/// continues when a call or heartbeat ends, so that connecting may take longer than a call (RUN-1,
 /// STO-5).
 struct ConnectAttempt {
     /// `None` until the attempt has ended; the task owns the sender.
@@ -58,8 +58,8 @@ impl SharedConnection {
         Ok(())
     }
 
-    /// The connection in use. If there is none, one caller connects; the others wait and get the
-    /// same connection or the same error.
+    /// Returns the connection in use. If there is none, one caller connects; the others wait and
+    /// get the same connection or the same error.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
         let mut outcome = {
             if let Some(open) = self.current() {
@@ -67,7 +67,7 @@ impl SharedConnection {
             }
             let mut attempt = self.attempt.lock();
             let running = attempt.as_ref().filter(|attempt| attempt.is_running());
-            // An attempt that has just ended has stored its connection.
+            // An attempt that has just ended has already stored its connection.
             match (running, self.current()) {
                 (Some(running), _) => running.outcome.clone(),
                 (None, Some(open)) => return Ok(open),
@@ -84,7 +84,7 @@ impl SharedConnection {
             })
     }
 
-    /// Takes a connection out of use. Calls that wait for an answer on it go on waiting.
+    /// Takes a connection out of use. Calls already waiting for an answer on it keep waiting.
     pub(crate) fn invalidate(&self, open: &Arc<OpenConnection>) {
         self.current.write().take_if(|current| Arc::ptr_eq(current, open));
     }
@@ -94,7 +94,7 @@ impl SharedConnection {
         self.purpose.timeout(self.locator.config())
     }
 
-    /// The connection in use, if there is one.
+    /// Returns the connection in use, if there is one.
     pub(crate) fn current(&self) -> Option<Arc<OpenConnection>> {
         let current = self.current.read();
         current.as_ref().filter(|open| open.epoch == self.locator.epoch()).cloned()

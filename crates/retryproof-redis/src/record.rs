@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stored bytes to a record, strictly: a value that the store did not write is an error, and stays
-//! as it is (CMP-8). A record is one string:
+//! Decodes stored bytes strictly: a value that the store did not write is reported as an error and
+//! left unchanged (CMP-8). A record is one string:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 3 | `rp1`: written by this store, version 1 |
-//! | 1 | `P` in progress, `T` in progress by a takeover (ACQ-12), `C` complete, `R` released: counts as absent and keeps the last token |
+//! | 1 | `P`: in progress; `T`: in progress after a takeover (ACQ-12); `C`: complete; `R`: released, counts as absent but keeps the last token |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
-//! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease has `PTTL - grace` left |
+//! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease ends in `PTTL - grace` |
 //! | 2 | length of the fingerprint, decimal digits |
 //! | 0..=64 | fingerprint |
-//! | rest | the value's envelope, when complete |
+//! | rest | the value's envelope, if complete |
 //!
 //! The scripts in `scripts` read and write the same header.
 
@@ -67,7 +67,8 @@ impl Header {
         })
     }
 
-    /// What is left of the lease if the key has `pttl` ms to live; `None` once it has ended.
+    /// Returns the time left in the lease if the key has `pttl` ms to live; `None` once it has
+    /// ended.
     pub(crate) fn remaining(&self, pttl: i64) -> Option<Duration> {
         let left = u64::try_from(pttl).ok()?.checked_sub(self.grace)?;
         (left > 0).then(|| Duration::from_millis(left))
@@ -83,7 +84,7 @@ impl Header {
     }
 }
 
-/// The value of a complete record, unopened and not copied.
+/// Returns the value of a complete record without opening or copying it.
 pub(crate) fn stored_result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
     let at = header.value_at();
     let Some(fingerprint) = value.get(HEADER..at) else { return Err(unreadable("fingerprint")) };
@@ -125,7 +126,8 @@ pub(crate) fn acquire_argument(
     argument
 }
 
-/// The last `N` digits, zero-padded. Without the formatter, because each acquire needs it.
+/// Returns the last `N` digits, zero-padded. Avoids the formatter, because every acquire calls
+/// this.
 fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {
@@ -135,7 +137,7 @@ fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     digits
 }
 
-/// Whole milliseconds, the unit of Redis, rounded up so that no lease ends early.
+/// Converts to whole milliseconds, Redis's unit, rounding up so that no lease ends early.
 pub(crate) fn millis(time: Duration) -> u64 {
     const MAX: u64 = 9_999_999_999_999;
     let part = u64::from(time.subsec_nanos().div_ceil(1_000_000));
@@ -146,7 +148,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
 pub(crate) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
-/// The length keeps identities distinct (ID-2). In a cluster the braces would choose the slot.
+/// The length keeps identities distinct (ID-2). In a cluster, the braces would select the slot.
 pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);

@@ -13,7 +13,7 @@ use crate::record::{self, HEADER, NO_OWNER, millis, tail};
 /// How long a released record keeps the last token (ACQ-10): longer than a clock may step back.
 const RELEASED_TTL: Duration = Duration::from_secs(3_600);
 
-/// A script. It is called by its digest, and loaded when the server does not know the digest.
+/// A script. It is called by its digest, and loaded if the server does not know the digest.
 #[derive(Debug)]
 pub(crate) struct Script {
     source: &'static str,
@@ -25,7 +25,7 @@ impl Script {
         Self { source, sha: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// The start of a call on one key; the arguments follow, in about `size` bytes.
+    /// Begins a call on one key, whose arguments take about `size` bytes.
     fn call(&self, key: &[u8], size: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(8, 64 + key.len() + size);
         cmd.arg("EVALSHA").arg(&self.sha).arg("1").arg(key);
@@ -100,33 +100,33 @@ impl Scripts {
     }
 }
 
-/// Two pieces as one argument: each argument costs the server a sixteenth of a replay.
+/// Two pieces sent as one argument, because each argument costs the server a sixteenth of a replay.
 struct Joined<'a>(&'a [u8], &'a [u8]);
 
 impl ToRedisArgs for Joined<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut arg = out.writer_for_next_arg();
-        // A write into memory does not fail.
+        // Writing to memory does not fail.
         let _ = arg.write_all(self.0).and_then(|()| arg.write_all(self.1));
     }
 }
 
-/// The value alone.
+/// Reads only the value.
 pub(crate) fn get(key: &[u8]) -> Cmd {
     let mut cmd = Cmd::with_capacity(2, key.len() + 8);
     cmd.arg("GET").arg(key);
     cmd
 }
 
-/// First the time to live, then the value. Whatever happens between the two, the pair was true at
-/// one instant of the call.
+/// Reads the time to live, then the value. Whatever happens between the two reads, the pair was
+/// true at one instant during the call.
 pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key).cmd("GET").arg(key);
     batch
 }
 
-/// The time to live, then the header without the value.
+/// Reads the time to live, then the header without the value.
 pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key);
@@ -134,7 +134,7 @@ pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     batch
 }
 
-/// The time to live, the length and the header.
+/// Reads the time to live, the length and the header.
 pub(crate) fn pttl_length_and_header(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key);
@@ -154,7 +154,7 @@ fn add_header(batch: &mut Pipeline, key: &[u8]) {
 /// One step of a scan over the records with a prefix.
 pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     let mut cmd = Cmd::new();
-    // The prefix has only letters, digits and `_`, so it contains no pattern.
+    // The prefix has only letters, digits and `_`, so it contains no pattern characters.
     let pattern = format!("{prefix}:{{*");
     cmd.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
     cmd
@@ -167,14 +167,14 @@ pub(crate) fn wait(replicas: u32, timeout: Duration) -> Cmd {
     cmd
 }
 
-/// A setting of the server.
+/// Reads a server setting.
 pub(crate) fn config_get(name: &str) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("CONFIG").arg("GET").arg(name);
     cmd
 }
 
-/// The address of the primary, for a sentinel.
+/// Asks a sentinel for the primary's address.
 pub(crate) fn primary_address(service: &str) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("SENTINEL").arg("get-master-addr-by-name").arg(service);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RedisStore`]: the store contract on one key per record.
+//! [`RedisStore`]: implements the store contract with one key per record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +23,16 @@ use crate::record::{self, Header, HeaderPhase, decimal, millis, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
-/// Room for header, fingerprint and command beside a value.
+/// Bytes reserved for the header, the fingerprint and the command besides the value.
 const VALUE_OVERHEAD: usize = 4_096;
 
-/// Records in a Redis server, or in the primary of a Sentinel group. [The crate's page](crate) says
-/// what it promises.
+/// Keeps records in a Redis server, or in the primary of a Sentinel group. [The crate's
+/// page](crate) describes its guarantees.
 #[derive(Debug)]
 pub struct RedisStore {
     pub(crate) executor: Executor,
     waiters: Waiters,
-    /// Which records this process has lately seen complete.
+    /// Which records this process has recently seen completed.
     completed: CompletedHint,
     max_value: usize,
     _watchers: SentinelWatchers,
@@ -42,14 +42,14 @@ impl RedisStore {
     /// Connects, and checks that the store can use the server: Redis 7.0 or newer, no cluster, no
     /// replica. Warns when the server may evict records (STO-3).
     ///
-    /// It needs a tokio runtime that runs for as long as the store is used. In another runtime the
-    /// connection is opened again.
+    /// The store needs a tokio runtime that runs for as long as the store is used. If another
+    /// runtime uses the store, the connection is opened again.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Config` for an invalid prefix, a wrong user or
+    /// By [kind](retryproof_core::ErrorKind): `Config` for an invalid prefix, a wrong user or
     /// password, or a TLS handshake that failed; `Unavailable` when no server answers, or only a
-    /// replica; `Unsupported` for a cluster, an old server, or TLS without the feature; `Unexpected`
-    /// for a missing right.
+    /// replica; `Unsupported` for a cluster, an old server, or TLS without the feature;
+    /// `Unexpected` for a missing permission.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
@@ -71,8 +71,8 @@ impl RedisStore {
         })
     }
 
-    /// The store as an engine takes it, with the capability to inspect. It needs no purge: the
-    /// server deletes expired records.
+    /// Converts the store to the form that an engine takes, with the capability to inspect. It
+    /// needs no purge: the server deletes expired records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_inspect().build()
@@ -101,8 +101,8 @@ impl RedisStore {
         })
     }
 
-    /// What is left of the lease with token `seen`; `None` if it has run out, or was completed or
-    /// released. The value is not read.
+    /// Returns the time left in the lease with token `seen`; `None` if the lease has run out, or
+    /// its record was completed or released. Does not read the value.
     async fn remaining_lease(
         &self,
         key: &[u8],
@@ -120,7 +120,8 @@ impl RedisStore {
         Ok(header.remaining(pttl))
     }
 
-    /// The result of a record that this process has seen complete; `None` once it is not.
+    /// Returns the result of a record that this process has seen completed; `None` if it no longer
+    /// is.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::read(&value)?;
@@ -169,7 +170,7 @@ impl RedisStore {
                 _ => Err(unreadable("version").into()),
             },
             Ok(_) => Err(unexpected_answer().into()),
-            // Known keys are still replayed.
+            // Known keys can still be replayed.
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
@@ -249,7 +250,7 @@ impl IdempotencyStore for RedisStore {
     }
 }
 
-/// With every capability that the store has.
+/// Keeps every capability of the store.
 impl From<RedisStore> for SharedStore {
     fn from(store: RedisStore) -> Self {
         store.into_shared()
@@ -262,13 +263,13 @@ async fn warn_of_eviction(executor: &Executor) {
     {
         tracing::warn!(
             policy,
-            "the server may evict records when its memory is full, so that actions run again; set \
+            "the server may evict records when its memory is full, so actions may run again; set \
              maxmemory-policy to noeviction"
         );
     }
 }
 
-/// The largest value that the server accepts: the limit of a request, and that of a string.
+/// Returns the largest value that the server accepts, which limits both a request and a string.
 async fn bulk_limit(executor: &Executor) -> usize {
     let setting = executor.server_setting("proto-max-bulk-len").await;
     setting
@@ -276,7 +277,7 @@ async fn bulk_limit(executor: &Executor) -> usize {
         .map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
 }
 
-/// The result of a script that compares the owner.
+/// Decodes the result of a script that compares the owner.
 fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> {
     match answer? {
         Value::Int(0) => Ok(FencedWrite::NotOwner),
@@ -287,7 +288,7 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// The token after the first letter of the acquire script's answer, and the number after it.
+/// Decodes the acquire script's answer: a token after its first letter, then a number.
 fn token_and_rest(answer: &[u8]) -> Result<(FencingToken, u64)> {
     let (token, rest) = answer
         .get(1..)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: which calls of this process wait for which record (ACQ-4). A channel for each key is
-//! subscribed to while a call waits for it; polling covers what the server does not push.
+//! [`Waiters`]: tracks which calls of this process wait for which record (ACQ-4). While a call
+//! waits for a key, the store subscribes to that key's channel; polling covers what the server does
+//! not push.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +19,9 @@ mod subscriptions;
 
 use subscriptions::{Channel, SubscriptionChange, SubscriptionTask};
 
-/// The pauses between two reads of a waiter without a subscription (ACQ-4).
+/// The pauses between the reads of a waiter without a subscription (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-/// The same with a subscription, where polling is only a fallback.
+/// The same pauses for a waiter with a subscription, where polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,7 +32,7 @@ pub(crate) struct Waiters {
     task: Mutex<Option<mpsc::UnboundedSender<SubscriptionChange>>>,
 }
 
-/// The part of one waiter in the subscription to a channel, given up on drop.
+/// One waiter's share in the subscription to a channel, released on drop.
 struct ChannelSubscription {
     task: mpsc::UnboundedSender<SubscriptionChange>,
     channel: Channel,
@@ -50,9 +51,9 @@ impl Waiters {
         Self { locator, task: Mutex::new(None) }
     }
 
-    /// Waits until the record has changed, its lease has ended, or `at_most` is over.
-    /// `remaining_lease` reads what is left of the lease that the caller saw; `None` once that
-    /// lease is gone.
+    /// Waits until the record has changed, its lease has ended, or `at_most` has passed.
+    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` once that
+    /// lease is over.
     pub(crate) async fn wait_for_change<F, E>(
         &self,
         key: &[u8],
@@ -73,9 +74,9 @@ impl Waiters {
         wait_for_change(woken, until, || poll, remaining_lease).await
     }
 
-    /// Subscribes, and returns once the server has confirmed that; without a subscription if the
-    /// server refuses, or after `at_most`. Read the record after this: a message is then either
-    /// visible in the record, or still to come.
+    /// Subscribes, and returns once the server has confirmed it; returns without a subscription if
+    /// the server refuses, or after `at_most`. Read the record after this: a change is then either
+    /// visible in the record, or its message is still to come.
     async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();
@@ -93,7 +94,7 @@ impl Waiters {
         let change = match &*task {
             Some(to) => match to.send(change) {
                 Ok(()) => return to.clone(),
-                // The task has ended with its runtime.
+                // The task has ended together with its runtime.
                 Err(unsent) => unsent.0,
             },
             None => change,

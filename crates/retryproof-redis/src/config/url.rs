@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The URL form of a configuration. No message shows the URL, which may contain a password (ID-4).
+//! Parses a configuration from a URL. No message shows the URL, which may contain a password
+//! (ID-4).
 
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ fn address(text: &str, port: u16) -> Result<Address> {
         )
     };
     let (host, given) = match text.strip_prefix('[') {
-        // An IPv6 address is in brackets.
+        // An IPv6 address is written in brackets.
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(refuse)?;
             (host, rest.strip_prefix(':').or(rest.is_empty().then_some("")).ok_or_else(refuse)?)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`CoalescingSocket`]: sends commands that several callers submit at about the same time in one
-//! write.
+//! [`CoalescingSocket`]: combines commands that several callers submit at about the same time into
+//! one write.
 //!
-//! The first command wakes the driver's task, and tokio runs a task that was just woken next. So
-//! with many callers each command would be written alone, and the system calls would cost more than
-//! everything else. While several calls are in flight, the task yields once to the tasks that are
-//! ready: their commands join its buffer, and one write sends them all. A lone call is never
-//! delayed, and there is no timer.
+//! The first command wakes the driver's task, and tokio runs a task that was just woken next. With
+//! many callers, each command would therefore be written alone, and the system calls would cost
+//! more than everything else. While several calls are in flight, the task yields once to the tasks
+//! that are ready: their commands join its buffer, and one write sends them all. A lone call is
+//! never delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,20 +16,20 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The task yields from this many calls in flight. Yielding for a lone call would only wake another
-/// worker of the runtime.
+/// The task yields if at least this many calls are in flight. Yielding for a lone call would only
+/// wake another runtime worker.
 const MIN_CALLS: usize = 2;
-/// A buffer with this many bytes is written at once.
+/// A buffer with at least this many bytes is written immediately.
 const FULL_WRITE: usize = 32 * 1_024;
-/// At this size the driver's buffer requests a write. It is larger than [`FULL_WRITE`], so that the
-/// request never meets a delayed write.
+/// The size at which the driver's buffer requests a write. It is larger than [`FULL_WRITE`], so
+/// that the request never meets a delayed write.
 pub(super) const WRITE_BOUNDARY: usize = 64 * 1_024;
 
 /// How many calls are in flight on a connection.
 #[derive(Debug, Default)]
 pub(super) struct CallsInFlight(AtomicUsize);
 
-/// One of them, until it is dropped.
+/// Counts as one call in flight until it is dropped.
 pub(super) struct CallInFlight<'a>(&'a AtomicUsize);
 
 impl CallsInFlight {
@@ -63,7 +63,7 @@ impl<S> CoalescingSocket<S> {
         Self { socket, calls, yielded: false }
     }
 
-    /// Ready to write, or pending once, with the task queued behind those that are ready.
+    /// Returns `Ready` to write now, or `Pending` once, with the task queued behind ready tasks.
     fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());
@@ -98,7 +98,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescingSocket<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Called when the buffer is empty: the batch has been sent.
+    /// The driver calls this when its buffer is empty, so the batch has been sent.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.yielded = false;
         Pin::new(&mut self.socket).poll_flush(cx)

@@ -11,7 +11,7 @@ use crate::statement::Scripts;
 
 const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";
 
-/// One round trip.
+/// Sends the first batch in one round trip.
 pub(super) async fn greet(
     driver: &mut MultiplexedConnection,
     db: u32,
@@ -38,8 +38,8 @@ pub(super) async fn greet(
     check_role(&role)?;
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
-            // A server before 7.0 does not understand the first line of the scripts. That
-            // recognises one that hides its version in HELLO.
+            // A server before 7.0 does not understand the first line of the scripts. So this error
+            // also reveals an old server that hides its version in HELLO.
             if error.code() == "ERR"
                 && error.details().is_some_and(|details| details.contains("compiling"))
             {
@@ -55,7 +55,7 @@ fn unsupported(message: &'static str) -> Failure {
     Error::new(ErrorKind::Unsupported, message).into()
 }
 
-/// A field of the answer to HELLO, which is a list or, in RESP3, a map.
+/// Returns a field of the answer to HELLO, which is a list or, in RESP3, a map.
 fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     let bytes = |value: &'a Value| match value {
         Value::BulkString(bytes) => Some(bytes.as_slice()),
@@ -75,7 +75,7 @@ fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// A user without the right to HELLO passes: the first call shows whether the server fits.
+/// A user without permission for HELLO passes: the first call shows whether the server is suitable.
 fn check_hello(hello: &Value) -> Result<(), Failure> {
     match hello {
         Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Tls`]: encrypts the sockets of `rediss://` with rustls.
 //!
-//! The driver's own TLS uses the crypto provider of the process, and installs one where there is
-//! none. A library must not decide that for the application. But the driver accepts any stream, so
-//! it gets one that is encrypted here, with the application's provider or else with ring.
+//! The driver's own TLS uses the process's crypto provider, and installs one if there is none,
+//! which a library must not decide for the application. The driver accepts any stream, so this
+//! module gives it an encrypted one that uses the application's provider or, without one, ring.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio_rustls::client::TlsStream;
 pub(super) struct Tls(TlsConnector);
 
 impl Tls {
-    /// Trusts the certificates `roots` (in PEM), or those of the host if that is `None`.
+    /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`.
     pub(super) fn new(roots: Option<&[u8]>) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let mut trusted = RootCertStore::empty();
@@ -35,7 +35,7 @@ impl Tls {
                 }
             }
             None => {
-                // Certificates of the host that cannot be read are skipped.
+                // Host certificates that cannot be read are skipped.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
@@ -56,7 +56,7 @@ impl Tls {
         Ok(Self(Arc::new(client).into()))
     }
 
-    /// Encrypts a connection to `host`, whose certificate must name it.
+    /// Encrypts a connection to `host`, which the server's certificate must name.
     pub(super) async fn connect(
         &self,
         host: &str,

@@ -15,11 +15,11 @@ use crate::connection::{Connection, Connector, Purpose};
 #[derive(Debug)]
 pub(crate) struct PrimaryLocator {
     connector: Connector,
-    /// How often the primary has moved.
+    /// How many times the primary has moved.
     epoch: AtomicU64,
     moves: Notify,
     known: Mutex<KnownPrimary>,
-    /// The sentinel that answered last; it is asked first.
+    /// The sentinel that answered last, which is asked first.
     pub(super) last_sentinel: AtomicUsize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct PrimaryLocator {
 #[derive(Debug, Default)]
 struct KnownPrimary {
     address: Option<Address>,
-    /// How many reports there were, those of the same address included.
+    /// The number of reports, including repeated reports of the same address.
     reports: u64,
 }
 
@@ -50,7 +50,7 @@ impl PrimaryLocator {
         self.connector.config()
     }
 
-    /// Whether the primary can move: only behind Sentinel.
+    /// Whether the primary can move, which happens only behind Sentinel.
     pub(crate) fn can_move(&self) -> bool {
         matches!(self.config().target, Target::Sentinel { .. })
     }
@@ -59,8 +59,8 @@ impl PrimaryLocator {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// A sentinel announced the primary at `to`. If that is a new address, every connection that
-    /// was opened before is out of use at once.
+    /// Handles a sentinel's announcement that the primary is at `to`. If that is a new address,
+    /// every connection opened before is out of use immediately.
     pub(super) fn announced(&self, to: Address) {
         let from = self.record(&mut self.known.lock(), &to);
         log_move(from.as_ref(), &to);
@@ -69,7 +69,7 @@ impl PrimaryLocator {
     /// Records a report. Returns the previous address if the primary has moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // Every sentinel announces a move.
+        // Every sentinel announces the same move.
         if known.address.as_ref() == Some(at) {
             return None;
         }
@@ -82,26 +82,26 @@ impl PrimaryLocator {
         self.known.lock().reports
     }
 
-    /// The epoch of a connection that reached `at`; `None` if the primary is elsewhere by now.
-    /// `reports` was read before the sentinels were asked: a report since then is newer than their
-    /// answer, and wins.
+    /// Returns the epoch of a connection that reached `at`; `None` if the primary has moved
+    /// elsewhere. `reports` was read before the sentinels were asked: a report since then is newer
+    /// than their answer and takes precedence.
     fn reached(&self, at: &Address, reports: u64) -> Option<u64> {
         let (from, epoch) = {
             let mut known = self.known.lock();
             if known.reports != reports && known.address.as_ref() != Some(at) {
                 return None;
             }
-            // Under the lock: a later move raises the epoch above that of the connection.
+            // Read the epoch under the lock: a later move raises it above the connection's epoch.
             (self.record(&mut known, at), self.epoch())
         };
         log_move(from.as_ref(), at);
         Some(epoch)
     }
 
-    /// Ends when the primary has moved since `epoch`.
+    /// Returns once the primary has moved since `epoch`.
     pub(crate) async fn moved(&self, epoch: u64) {
         loop {
-            // Registered before the epoch is read, so that no move is lost between the two.
+            // Register before reading the epoch, so that no move is missed in between.
             let moves = self.moves.notified();
             if self.epoch() != epoch {
                 return;
@@ -110,13 +110,13 @@ impl PrimaryLocator {
         }
     }
 
-    /// A connection to the primary, and its epoch.
+    /// Opens a connection to the primary, and returns it with its epoch.
     pub(crate) async fn connect(&self, purpose: &Purpose) -> Result<(Connection, u64)> {
         match &self.config().target {
             Target::Single(at) => {
                 Ok((self.connector.connect_server(at, purpose).await?, self.epoch()))
             }
-            // Each further round follows a report of another address during the last one.
+            // Each further round follows a report of another address during the previous one.
             Target::Sentinel { nodes, service } => loop {
                 let (reports, epoch) = (self.reports(), self.epoch());
                 let connected = async {
@@ -127,7 +127,7 @@ impl PrimaryLocator {
                 let (at, connection) = tokio::select! {
                     biased;
                     connected = connected => connected?,
-                    // The address may be that of the old primary, which may not answer.
+                    // The address may belong to the old primary, which may not answer.
                     () = self.moved(epoch) => continue,
                 };
                 if let Some(epoch) = self.reached(&at, reports) {
@@ -137,7 +137,7 @@ impl PrimaryLocator {
         }
     }
 
-    /// Asks the sentinels if the known primary is not at `named`, which one of them named.
+    /// If one sentinel named `named` and the known primary is elsewhere, asks all sentinels.
     pub(super) async fn check(&self, named: &Address) {
         let Target::Sentinel { nodes, service } = &self.config().target else { return };
         if self.known.lock().address.as_ref() == Some(named) {
@@ -169,7 +169,8 @@ mod tests {
     }
 
     fn locator() -> PrimaryLocator {
-        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1)).expect("a valid configuration")
+        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1))
+            .expect("the configuration should be valid")
     }
 
     #[test]
@@ -195,18 +196,18 @@ mod tests {
         let locator = locator();
         let reports = locator.reports();
         let first = locator.reached(&at(1), reports);
-        // Another shared connection asked before, and got the old or the new answer.
+        // Another shared connection asked earlier, and got the old or the new answer.
         assert_eq!(locator.reached(&at(1), reports), first);
         assert_eq!(locator.reached(&at(2), reports), None, "the sentinels are asked again");
         assert_eq!(first, Some(locator.epoch()));
 
-        // It asks; then all announce the move; then it reaches the old primary.
+        // A connection asks; then all sentinels announce the move; then it reaches the old primary.
         let reports = locator.reports();
         locator.announced(at(2));
         let moved = locator.epoch();
         assert_eq!(locator.reached(&at(1), reports), None);
         assert_eq!(locator.reached(&at(2), reports), Some(moved));
-        // The same if the announcement repeats a known address.
+        // The same happens if the announcement repeats a known address.
         let reports = locator.reports();
         locator.announced(at(2));
         assert_eq!(locator.reached(&at(1), reports), None);

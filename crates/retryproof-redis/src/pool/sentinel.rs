@@ -14,7 +14,7 @@ use crate::statement::primary_address;
 /// Asks one sentinel after the other, beginning with `last`, which answered last time.
 ///
 /// # Errors
-/// `Config` when the last one that was asked does not know the service; else the error of that one.
+/// `Config` if the last sentinel asked does not know the service; otherwise that sentinel's error.
 pub(super) async fn ask_primary(
     connector: &Connector,
     nodes: &[Address],
@@ -42,10 +42,10 @@ pub(super) async fn ask_primary(
                 Error::new(ErrorKind::Config, "the sentinels watch no service with this name")
                     .with("service", format_args!("{service:?}"))
             }
-            // Only sentinels know the command.
+            // Only sentinels know this command.
             Ok(Value::ServerError(error)) if error.code() == "ERR" => Error::new(
                 ErrorKind::Config,
-                "the server is no sentinel; for one server alone write `redis://HOST:PORT`",
+                "the server is not a sentinel; for a single server, use `redis://HOST:PORT`",
             ),
             Ok(Value::ServerError(error)) => Failure::Server(error).into_error(),
             Ok(_) => no_address(),
@@ -59,7 +59,7 @@ fn no_address() -> Error {
     Error::new(ErrorKind::Unexpected, "the sentinel's answer is not an address")
 }
 
-/// The address in a sentinel's answer.
+/// Reads the address in a sentinel's answer.
 pub(super) fn address(pair: &[Value]) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = pair else { return None };
     let host = String::from_utf8(host.clone()).ok()?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SentinelWatchers`]: one watcher for each sentinel, so that a fail-over is followed at once.
+//! [`SentinelWatchers`]: one watcher for each sentinel, so that the store follows a fail-over
+//! immediately.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,7 +16,7 @@ use crate::config::{Address, Target};
 use crate::connection::{Connection, Purpose, Request};
 use crate::statement::primary_address;
 
-/// The pause before a lost sentinel is tried again.
+/// The pause before reconnecting to a lost sentinel.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MOVED: &str = "+switch-master";
 
@@ -24,8 +25,8 @@ const MOVED: &str = "+switch-master";
 pub(crate) struct SentinelWatchers(Vec<AbortHandle>);
 
 impl SentinelWatchers {
-    /// Starts one task for each sentinel. The tasks also end with the runtime; then a move is
-    /// noticed by the broken connection.
+    /// Starts one task for each sentinel. The tasks also end with the runtime; after that, only a
+    /// broken connection reveals a move.
     pub(crate) fn start(locator: &Arc<PrimaryLocator>) -> Self {
         let Target::Sentinel { nodes, service } = &locator.config().target else {
             return Self::default();
@@ -43,7 +44,7 @@ impl Drop for SentinelWatchers {
 }
 
 async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
-    // The address that this sentinel named last.
+    // The address that this sentinel reported last.
     let mut named = None;
     loop {
         let (to, pushed) = mpsc::unbounded_channel();
@@ -59,15 +60,15 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
     }
 }
 
-/// Subscribes, then asks for the address, then receives announcements: the answer shows a move
-/// before the subscription. Ends with the connection.
+/// Subscribes, then asks for the address, then receives announcements, so that the answer shows a
+/// move before the subscription. Returns when the connection ends.
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
-/// the others: then all sentinels are asked, beginning with the one that answered last, as for
-/// every connection. So a sentinel that stays with the old primary cannot move the store back to it
-/// whenever its watcher reconnects: a sentinel moves the store only when its answer changes, and
-/// that happens only in a fail-over.
+/// the others. Instead, all sentinels are asked, beginning with the one that answered last, as for
+/// every connection. So a sentinel that still reports the old primary cannot move the store back
+/// whenever its watcher reconnects: a sentinel moves the store only when its answer changes, which
+/// happens only in a fail-over.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,
@@ -103,7 +104,7 @@ async fn listen(
     Ok(())
 }
 
-/// Follows a move. The next connection asks the sentinel that announced it.
+/// Follows a move. The next connection first asks the sentinel that announced the move.
 fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
     if let Some(locator) = locator.upgrade() {
         locator.last_sentinel.store(at, Ordering::Relaxed);

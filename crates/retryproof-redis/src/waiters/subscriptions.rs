@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SubscriptionTask`]: owns the subscriptions of a store, over a connection that serves only them.
-//! Because one task sends every SUBSCRIBE and UNSUBSCRIBE, those of one channel never overtake each
-//! other.
+//! [`SubscriptionTask`]: owns the subscriptions of a store, over a connection used only for them.
+//! One task sends every SUBSCRIBE and UNSUBSCRIBE, so the commands for a channel never overtake
+//! each other.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::pool::primary::PrimaryLocator;
 
 /// The pause after a refusal, before the next attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How many changes one command carries.
+/// How many changes one command carries at most.
 const MAX_BATCH: usize = 256;
 
 /// The name of a channel, which is the key of its record.
@@ -87,7 +87,7 @@ impl SubscriptionTask {
             if !std::mem::replace(&mut has_warned, true) {
                 tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
             }
-            // Until the next attempt, new waiters poll at once.
+            // Until the next attempt, new waiters poll immediately.
             let until = Instant::now() + RETRY_DELAY;
             while let Ok(change) = timeout_at(until, changes.recv()).await {
                 let Some(change) = change else { return };
@@ -97,7 +97,7 @@ impl SubscriptionTask {
         }
     }
 
-    /// Serves one connection until it breaks (`None`), or the server refuses to push.
+    /// Serves one connection until it breaks (returns `None`), or the server refuses to push.
     async fn serve(
         &mut self,
         locator: &PrimaryLocator,
@@ -172,7 +172,7 @@ impl SubscriptionTask {
         }
     }
 
-    /// The next command, for up to [`MAX_BATCH`] changed channels.
+    /// Builds the next command, for up to [`MAX_BATCH`] changed channels.
     fn next_command(
         &mut self,
         driver: &MultiplexedConnection,
@@ -192,7 +192,7 @@ impl SubscriptionTask {
                     join.push(channel.to_vec());
                     confirmed.push(channel);
                 }
-                // It was left and joined again before a command was sent.
+                // The channel was left and joined again before a command was sent.
                 (true, true) => confirmed.push(channel),
                 (false, true) => {
                     subscribed.remove(&channel);
@@ -232,8 +232,8 @@ impl SubscriptionTask {
         }
     }
 
-    /// The connection is gone: wakes all waiters to read their records, and lets none wait for a
-    /// confirmation.
+    /// Called when the connection is lost: wakes all waiters so that they read their records, and
+    /// lets none wait for a confirmation.
     fn wake_all(&mut self) {
         for waiters in self.channels.values_mut() {
             waiters.confirmed = false;
