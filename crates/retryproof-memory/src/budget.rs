@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Budget`]: the store's bounds (STO-1), without a counter that every call shares.
 //!
-//! One pool holds the free room. A shard draws a batch from it when it runs out, returns what it has
-//! too much of, and counts by itself in between. The bounds are still exact: before a new key is
-//! refused, the unused room of all shards is collected.
+//! One pool holds the free capacity. A shard draws a batch from the pool when its own capacity runs
+//! out, returns any excess, and counts locally in between. The bounds are still exact: before a new
+//! key is refused, the unused capacity of all shards is collected.
 
 use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// The batches under large bounds. Smaller bounds have smaller batches, down to single records.
+/// Batch sizes for large bounds. Smaller bounds have smaller batches, down to single records.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
-/// After a search through all shards found no room, the next search waits this many nanoseconds, or
-/// until a record is known to have expired or gone. It keeps a flood of new keys from locking shards
-/// that have no room.
+/// After a search through all shards has found no free capacity, the next search waits this many
+/// nanoseconds, or until a record is known to have expired or been deleted. The pause keeps a flood
+/// of new keys from locking full shards.
 const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(crate) struct Budget {
@@ -23,11 +23,11 @@ pub(crate) struct Budget {
     bytes: AtomicI64,
     record_batch: i64,
     byte_batch: i64,
-    /// The earliest time at which there may be room again; zero if the store is not full.
+    /// The earliest time at which there may be capacity again; zero if the store is not full.
     full_until: AtomicU64,
 }
 
-/// The room that a shard has drawn and not used.
+/// The capacity that a shard has drawn but not used.
 #[derive(Default)]
 pub(crate) struct Credit {
     records: i64,
@@ -38,7 +38,7 @@ impl Budget {
     pub(crate) fn new(records: usize, bytes: u64, shards: usize) -> Self {
         let records = i64::try_from(records).unwrap_or(i64::MAX);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        // All shards together hold at most an eighth of the bounds.
+        // All shards together hold at most an eighth of the bounds as unused capacity.
         let parts = i64::try_from(shards).unwrap_or(i64::MAX).saturating_mul(16);
         Self {
             records: AtomicI64::new(records),
@@ -49,7 +49,7 @@ impl Budget {
         }
     }
 
-    /// Takes room for one more record of `bytes`, or returns `false` and takes nothing.
+    /// Takes capacity for one more record of `bytes`, or returns `false` and takes nothing.
     #[inline]
     pub(crate) fn admit(&self, credit: &mut Credit, bytes: u64) -> bool {
         let bytes = bytes.cast_signed();
@@ -72,14 +72,14 @@ impl Budget {
         credit.records >= 1 && credit.bytes >= bytes
     }
 
-    /// Notes that a record changed its size and expires at `expires` (`u64::MAX` if unknown). It is
-    /// never refused: the result of a granted lease must not be lost.
+    /// Accounts for a record that changed its size and expires at `expires` (`u64::MAX` if
+    /// unknown). The change is never refused: the result of a granted lease must not be lost.
     #[inline]
     pub(crate) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
         credit.bytes += before.cast_signed() - after.cast_signed();
         let until = self.full_until.load(Ordering::Relaxed);
         if credit.bytes < 0 || credit.bytes > 2 * self.byte_batch || until != 0 {
-            // A full store searches again when it can expect room.
+            // A full store searches again once this record has expired.
             if until > expires {
                 self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
             }
@@ -87,7 +87,7 @@ impl Budget {
         }
     }
 
-    /// Returns the room of a deleted record of `bytes`.
+    /// Returns the capacity of a deleted record of `bytes`.
     #[inline]
     pub(crate) fn free(&self, credit: &mut Credit, bytes: u64) {
         credit.records += 1;
@@ -119,19 +119,19 @@ impl Budget {
         self.full_until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the pool alone has room for `records` records of `bytes` each.
+    /// Whether the pool alone has capacity for `records` records of `bytes` each.
     pub(crate) fn has_room(&self, records: u32, bytes: u64) -> bool {
         self.records.load(Ordering::Relaxed) >= i64::from(records)
             && self.bytes.load(Ordering::Relaxed)
                 >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
-    /// Whether a search for room may find some.
+    /// Whether a search for free capacity may find some.
     pub(crate) fn worth_a_search(&self, now: u64) -> bool {
         now >= self.full_until.load(Ordering::Relaxed)
     }
 
-    /// Notes that a search found nothing, and that no record expires before `due`.
+    /// Records that a search found nothing, and that no record expires before `due`.
     pub(crate) fn found_none(&self, now: u64, due: u64) {
         self.full_until.store(due.min(now.saturating_add(SEARCH_PAUSE)).max(1), Ordering::Relaxed);
     }

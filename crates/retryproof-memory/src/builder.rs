@@ -45,8 +45,8 @@ impl MemoryStoreBuilder {
     }
 
     /// The largest size of all records in bytes: keys, values and index entries, without the
-    /// allocator's overhead. Default: 1 GiB. The [store](MemoryStore#bounds) says when the size may
-    /// exceed it.
+    /// allocator's overhead. Default: 1 GiB. [`MemoryStore`](MemoryStore#bounds) documents when the
+    /// size may exceed this bound.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
@@ -65,7 +65,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// An empty store.
+    /// Builds an empty store.
     #[must_use]
     pub fn build(self) -> MemoryStore {
         let shards = shards();
@@ -85,8 +85,8 @@ impl MemoryStoreBuilder {
     }
 }
 
-/// Enough shards that two cores rarely contend for one. Under loom there is a single shard, because
-/// the model has to try all orders of locks.
+/// Returns enough shards that two cores rarely contend for one. Under loom there is a single shard,
+/// because the model has to try every order of locking.
 fn shards() -> usize {
     if cfg!(loom) {
         return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Busy`], an IN_PROGRESS record, and the slab of a shard that holds them.
+//! [`Busy`], an IN_PROGRESS record, and [`BusySlab`], which holds those of one shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,28 +13,28 @@ use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
 
-/// An IN_PROGRESS record. It lives in a slab that reuses its places, so a grant allocates nothing.
+/// An IN_PROGRESS record. It lives in a slab that reuses entries, so a grant allocates nothing.
 pub(crate) struct Busy {
     /// `None` in a free entry.
     pub(crate) key: Option<Key>,
     pub(crate) owner: OwnerId,
     pub(crate) token: u64,
-    /// The lease's end.
+    /// When the lease ends.
     pub(crate) expires: Instant,
-    /// When it was granted. A purge spares it for `ttl` from then on (STO-4).
+    /// When the lease was granted. A purge spares the record for `ttl` from then on (STO-4).
     pub(crate) granted: Instant,
     pub(crate) ttl: Duration,
-    /// The index of its slot, or in a free entry the index of the next free entry.
+    /// The index of the record's slot, or in a free entry the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// Whether the grant was a takeover, for an owner that repeats its acquire (ACQ-12).
+    /// Whether the grant was a takeover, in case the owner repeats its acquire (ACQ-12).
     pub(crate) took_over: bool,
-    /// Made by the first waiter.
+    /// Created by the first waiter.
     pub(crate) ended: Option<Arc<Ended>>,
 }
 
 impl Busy {
-    /// A free entry; any `time` will do.
+    /// Returns a free entry; any `time` will do.
     fn free(time: Instant) -> Self {
         Self {
             key: None,
@@ -50,7 +50,7 @@ impl Busy {
         }
     }
 
-    /// Fills a free entry, field by field, because a whole value would be copied.
+    /// Fills a free entry field by field, because assigning a whole value would copy it.
     #[inline(always)]
     pub(crate) fn start(
         &mut self,
@@ -79,14 +79,14 @@ impl Busy {
 
     #[inline(always)]
     pub(crate) fn has_key(&self, key: &str) -> bool {
-        // Usually both share one allocation.
+        // Usually both keys share one allocation.
         self.key.as_ref().map(Key::expose).is_some_and(|kept| {
             kept.len() == key.len()
                 && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
         })
     }
 
-    /// When a purge may delete it.
+    /// When a purge may delete this record.
     #[inline]
     pub(crate) fn due(&self) -> Instant {
         self.expires.max(after(self.granted, self.ttl))
@@ -117,7 +117,7 @@ impl BusySlab {
         Self { places: Chunked::new(), free: NONE, len: 0 }
     }
 
-    /// How many are in progress.
+    /// How many records are in progress.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
@@ -128,7 +128,7 @@ impl BusySlab {
         self.places.len()
     }
 
-    /// Takes a free entry, to be filled, and returns it with its index.
+    /// Takes a free entry for the caller to fill, and returns it with its index.
     #[inline(always)]
     pub(crate) fn add(&mut self, now: Instant) -> (u32, &mut Busy) {
         self.len += 1;
@@ -153,7 +153,7 @@ impl BusySlab {
     }
 }
 
-/// Frees an entry that has been looked up already.
+/// Frees an entry that was already looked up.
 pub(crate) struct Freeing<'a> {
     at: u32,
     free: &'a mut u32,
@@ -161,7 +161,7 @@ pub(crate) struct Freeing<'a> {
 }
 
 impl Freeing<'_> {
-    /// As [`BusySlab::remove`].
+    /// Like [`BusySlab::remove`].
     #[inline(always)]
     pub(crate) fn free(self, busy: &mut Busy) -> Left {
         busy.slot = std::mem::replace(self.free, self.at);

@@ -12,7 +12,7 @@ pub(crate) struct Chunked<T, const N: usize> {
 
 impl<T, const N: usize> Chunked<T, N> {
     const BITS: u32 = {
-        assert!(N.is_power_of_two(), "the low bits of an index are the position in a chunk");
+        assert!(N.is_power_of_two(), "the chunk size should be a power of two");
         N.trailing_zeros()
     };
 
@@ -25,20 +25,20 @@ impl<T, const N: usize> Chunked<T, N> {
         self.len
     }
 
-    /// The element or filler at an index, or `None` beyond the last chunk.
+    /// Returns the element or filler at an index, or `None` beyond the last chunk.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
         Some(&self.chunks.get((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// As [`get`](Self::get), for a change.
+    /// Like [`get`](Self::get), but mutable.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         Some(&mut self.chunks.get_mut((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// Adds an element and returns its index; it holds a value of `filler`. The caller ensures that
-    /// the length stays below `u32::MAX`.
+    /// Adds an element made by `filler`, and returns its index. The caller ensures that the length
+    /// stays below `u32::MAX`.
     #[inline]
     pub(crate) fn push_with(&mut self, filler: impl Fn() -> T) -> u32 {
         let at = self.len;

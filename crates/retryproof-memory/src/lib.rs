@@ -4,10 +4,10 @@
 //!
 //! # Design
 //! A record's shard follows from a keyed hash of scope and key, and every transition is one short
-//! section under that shard's lock (`shard.rs`). Lookups borrow the identity and allocate nothing; a
-//! replay returns a window of the record's single allocation (`record.rs`). The table grows without
-//! a stall (`table.rs`), a timer wheel finds expired records (`wheel.rs`), and the bounds need no
-//! counter that all cores share (`budget.rs`).
+//! section under that shard's lock (`shard.rs`). Lookups borrow the identity and allocate nothing;
+//! a replay returns a window into the record's single allocation (`record.rs`). The table grows
+//! without a stall (`table.rs`), a timer wheel finds expired records (`wheel.rs`), and the bounds
+//! need no counter that all cores share (`budget.rs`).
 
 mod budget;
 mod builder;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
-/// replay returns a window of it: it increments the reference count and copies nothing.
+/// replay returns a window into it: it increments the reference count and copies nothing.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -94,15 +94,15 @@ impl Done {
         self.0.len() as u64 + 16
     }
 
-    /// Another reference to the allocation. `view` is a view of this record.
+    /// Returns another reference to the allocation. `view` must be a view of this record.
     #[inline(always)]
     pub(crate) fn share(&self, view: View<'_>) -> Replay {
         let start = HEADER + view.key_len();
         Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    /// The fields for a lookup. It is never `None`, because [`build`](Self::build) always writes a
-    /// header; an `Option` costs less here than a panic.
+    /// Returns the fields for a lookup. The result is never `None`, because [`build`](Self::build)
+    /// always writes a header; an `Option` costs less here than a panic.
     #[inline(always)]
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let (header, rest) = self.0.split_first_chunk()?;
@@ -160,8 +160,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// The value if the result has no fingerprint. The two cases are separate, so that a replay
-    /// without a fingerprint does not move the 72 bytes of one.
+    /// Returns the value if the result has no fingerprint. The two cases are separate, so that a
+    /// replay without a fingerprint does not move a fingerprint's 72 bytes.
     #[inline(always)]
     pub(crate) fn into_value(self) -> Result<Blob, Self> {
         if self.fingerprint != 0 {
@@ -171,7 +171,7 @@ impl Replay {
         Ok(Blob::window(self.whole, self.start..end))
     }
 
-    /// The result with its fingerprint.
+    /// Returns the result with its fingerprint.
     pub(crate) fn into_result(self) -> StoredResult {
         let Self { whole, start, fingerprint } = self;
         let value = start + fingerprint;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scopes`]: the scopes of a shard's records. Each scope is kept once, under a number, while a
-//! record uses it.
+//! [`Scopes`]: the scopes of a shard's records. Each scope is stored once, under a number, for as
+//! long as a record uses it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Scopes {
     places: Vec<Place>,
     by_text: BTreeMap<Box<str>, u32>,
     free: u32,
-    /// The scope of the last insert: most shards see one scope again and again.
+    /// The scope of the last insert, because most shards see one scope again and again.
     last: u32,
 }
 
@@ -43,16 +43,16 @@ impl Scopes {
         self.by_text.len()
     }
 
-    /// Whether the number `at` means `scope`, byte for byte (ID-2).
+    /// Whether the number `at` stands for `scope`, byte for byte (ID-2).
     #[inline(always)]
     pub(crate) fn is(&self, at: u32, scope: &Scope) -> bool {
         let Some(kept) = self.places.get(at as usize) else { return false };
         let text = scope.as_str();
-        // Usually both are the same literal.
+        // Usually both scopes are the same literal.
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
-    /// The number of `scope`, for one more record.
+    /// Returns the number of `scope`, and counts one more record for it.
     #[inline]
     pub(crate) fn enter(&mut self, scope: &Scope) -> u32 {
         let text = scope.as_str();
@@ -95,7 +95,7 @@ impl Scopes {
             records: 0,
         };
         let at = if self.free == NONE {
-            // There are at most as many scopes as slots, and those are numbered by u32.
+            // There are at most as many scopes as slots, and slot numbers are u32.
             self.places.push(place);
             u32::try_from(self.places.len() - 1).unwrap_or(NONE)
         } else {

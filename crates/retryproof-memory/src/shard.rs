@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Shard`]: the records whose hashes share their first bits, and every transition of a record,
-//! under the lock of its shard. Nothing here waits, wakes or frees a value: the methods return what
-//! the caller has to wake or drop after the lock is released.
+//! which runs under the shard's lock. Nothing here waits, wakes or frees a value: the methods
+//! return what the caller has to wake or drop after the lock is released.
 //!
-//! Over 400 lines because the lookups and the transitions are inlined into each other, and their
-//! instructions are a published figure.
+//! The file has over 400 lines because the lookups and the transitions are inlined into each other,
+//! and their instruction counts are published.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub(crate) struct Shard {
     pub(crate) wheel: Wheel,
     pub(crate) credit: Credit,
     pub(crate) ahead: Ahead,
-    /// The last token drawn here. It outlives every record, so that no smaller token can follow a
-    /// release or a purge (ACQ-10).
+    /// The last token drawn in this shard. It outlives every record, so that no smaller token can
+    /// follow a release or a purge (ACQ-10).
     pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
@@ -44,7 +44,7 @@ pub(crate) enum Granted {
     Busy { expires: Instant, token: u64 },
 }
 
-/// What a call returns out of the lock, to be fired or dropped after its release.
+/// What a call returns to be fired or dropped after the lock is released.
 #[derive(Default)]
 pub(crate) struct Leftover {
     busy: Left,
@@ -99,7 +99,7 @@ impl Shard {
         (self.table.len(), self.busy.len(), self.bytes)
     }
 
-    /// The slot of this identity, in any state.
+    /// Finds the slot of this identity, in any state.
     #[inline]
     pub(crate) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
         let key = id.key().expose();
@@ -121,8 +121,8 @@ impl Shard {
         None
     }
 
-    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); otherwise its slot, if
-    /// it has one.
+    /// Returns the COMPLETE record of this identity, if it is within its ttl (CMP-6); otherwise its
+    /// slot, if it has one.
     #[inline]
     pub(crate) fn replay(
         &mut self,
@@ -137,7 +137,7 @@ impl Shard {
         }
     }
 
-    /// The record in this slot, if it is COMPLETE and within its ttl.
+    /// Returns the record in this slot, if it is COMPLETE and within its ttl.
     #[inline(always)]
     pub(crate) fn replay_from(
         &mut self,
@@ -150,9 +150,9 @@ impl Shard {
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// As [`replay`](Self::replay), but it leaves a record that may be about to expire to
-    /// [`replay_from`](Self::replay_from). The loop is that of [`find`](Self::find), optimized for a
-    /// live COMPLETE record.
+    /// Like [`replay`](Self::replay), but leaves a record that may be about to expire to
+    /// [`replay_from`](Self::replay_from). The loop is the one in [`find`](Self::find), optimized
+    /// for a live COMPLETE record.
     #[inline(always)]
     pub(crate) fn replay_at_once(
         &self,
@@ -186,13 +186,13 @@ impl Shard {
         Err(None)
     }
 
-    /// Separate from the loop, which would otherwise keep registers for it.
+    /// Separate from the loop, which would otherwise reserve registers for this comparison.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
     }
 
-    /// The lease's end and the token of the record in this slot, if it is IN_PROGRESS.
+    /// Returns the lease's end and the token of the record in this slot, if it is IN_PROGRESS.
     pub(crate) fn holder(&self, at: u32) -> Option<(Instant, u64)> {
         match self.table.slots[at].body {
             Body::Busy(place) => Some((self.busy[place].expires, self.busy[place].token)),
@@ -200,7 +200,7 @@ impl Shard {
         }
     }
 
-    /// A grant for an identity without a record: its token, or the bytes that found no room.
+    /// Grants an identity without a record: returns its token, or the bytes that did not fit.
     #[inline]
     pub(crate) fn first(
         &mut self,
@@ -210,7 +210,7 @@ impl Shard {
         budget: &Budget,
     ) -> Result<u64, u64> {
         let bytes = SLOT_BYTES + Busy::size_with(id.key());
-        // No room, or four billion records in this shard.
+        // The store is full, or this shard has four billion records.
         if self.table.is_full() || !budget.admit(&mut self.credit, bytes) {
             return Err(bytes);
         }
@@ -224,7 +224,7 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// An acquire of the record in this slot, which is not COMPLETE within its ttl.
+    /// Acquires the record in this slot, which is not COMPLETE within its ttl.
     #[inline]
     pub(crate) fn contend(
         &mut self,
@@ -237,7 +237,7 @@ impl Shard {
         let mut left = Leftover::default();
         let slot = &mut self.table.slots[at];
         let Body::Busy(place) = slot.body else {
-            // COMPLETE past its ttl counts as absent (CMP-6).
+            // A COMPLETE record past its ttl counts as absent (CMP-6).
             self.last_token += 1;
             let (place, busy) = self.busy.add(now);
             busy.start(id.key(), at, self.last_token, req, now);
@@ -249,7 +249,7 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // The same owner again: the answer to its first acquire was lost (ACQ-9).
+        // The same owner acquires again if the answer to its first acquire was lost (ACQ-9).
         if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
@@ -264,7 +264,7 @@ impl Shard {
         (Granted::Yes { token: busy.token, took_over: busy.took_over }, left)
     }
 
-    /// Subscribes to the end of the grant with the token `seen`: the end of its lease, and the
+    /// Subscribes to the end of the grant with the token `seen`. Returns the lease's end and the
     /// notification.
     pub(crate) fn subscribe(
         &mut self,
@@ -283,7 +283,7 @@ impl Shard {
         Some((busy.expires, Arc::clone(ended)))
     }
 
-    /// Moves the end of `owner`'s lease, or returns `false` if the record no longer belongs to it.
+    /// Moves the end of `owner`'s lease, or returns `false` if `owner` no longer holds the record.
     pub(crate) fn extend(
         &mut self,
         id: &Identity,
@@ -303,8 +303,8 @@ impl Shard {
         true
     }
 
-    /// Replaces the record that `owner` holds by `done`. If `done` is still there afterwards, drop it
-    /// after the lock is released.
+    /// Replaces the record that `owner` holds with `done`. If `done` is still `Some` afterwards,
+    /// drop it after the lock is released.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
@@ -398,7 +398,7 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// The record for an operator, expired or not.
+    /// Reads the record for an operator, expired or not.
     pub(crate) fn inspect<T>(
         &self,
         id: &Identity,

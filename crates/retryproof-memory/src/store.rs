@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MemoryStore`]: the store contract over the shards.
+//! [`MemoryStore`]: implements the store contract on top of the shards.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,13 +22,13 @@ use crate::shard::{Granted, Shard};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Now, StoreTime, after, nanos};
 
-/// How many slots a grant may check for expired records on its way out.
+/// How many slots a grant may check for expired records before it returns.
 const SWEEP_LIMIT: usize = 32;
 
-/// Keeps records in this process; they are gone when it ends.
+/// Keeps records in this process; they are lost when it ends.
 ///
 /// # When to use
-/// For tests, demonstrations, and a service with a single instance that may forget results in a
+/// For tests, demonstrations, and a service with a single instance that may lose its results on a
 /// restart. Several instances need a store that they share.
 ///
 /// ```
@@ -45,10 +45,10 @@ const SWEEP_LIMIT: usize = 32;
 /// room for a new key even after expired records are reclaimed, its acquire fails with
 /// [`ErrorKind::Full`]. A live record is never evicted (STO-1).
 ///
-/// A full store still serves existing keys, and **never refuses a completion for lack of room**. The
-/// bytes may therefore exceed their bound by the results of the running leases; until records expire,
-/// no new key is granted. A single value larger than the whole bound fails with
-/// [`ErrorKind::TooLarge`].
+/// A full store still serves existing keys, and **never refuses a completion for lack of room**.
+/// The size may therefore exceed `max_bytes` by the results of leases that were already granted;
+/// until records expire, no new key is granted. A single value larger than the whole bound fails
+/// with [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
 /// Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7, CMP-6).
@@ -57,9 +57,9 @@ const SWEEP_LIMIT: usize = 32;
 /// keeps 36 bytes for each record of the largest number that the store has held.
 ///
 /// # Tokens
-/// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens grow
-/// over releases, takeovers and purges, and over a restart unless the wall clock was set back
-/// (ACQ-10).
+/// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens
+/// keep growing across releases, takeovers and purges, and across a restart unless the wall clock
+/// was set back (ACQ-10).
 ///
 /// # Waiting
 /// A completion, release or takeover wakes the waiters immediately (ACQ-4).
@@ -81,20 +81,20 @@ pub struct MemoryStore {
 pub(crate) struct PaddedShard(pub(crate) Mutex<Shard>);
 
 impl MemoryStore {
-    /// An empty store with the default bounds, on the host's monotonic clock.
+    /// Creates an empty store with the default bounds, on the host's monotonic clock.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// An empty store on an injected clock.
+    /// Creates an empty store on an injected clock.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self::builder().clock(clock).build()
     }
 
-    /// The identity's shard, and the half of its hash that finds the record in the shard's table. The
-    /// hash is keyed, so a client cannot aim keys at one shard or one chain.
+    /// Returns the identity's shard, and the half of its hash that finds the record in the shard's
+    /// table. The hash is keyed, so a client cannot aim keys at one shard or one chain.
     #[inline(always)]
     pub(crate) fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
         let hash = id.keyed_hash();
@@ -239,7 +239,7 @@ impl MemoryStore {
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
-        // Built before the lock is taken, and dropped after it is released if it was not used.
+        // The record is built before the lock is taken. If unused, it is dropped after the unlock.
         let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
         let mut record = Some(record);
@@ -261,13 +261,13 @@ impl MemoryStore {
     }
 }
 
-/// A replay that may have a fingerprint.
+/// Returns a replay that may have a fingerprint.
 #[inline(never)]
 fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
-/// With the capability to purge.
+/// Includes the capability to purge.
 impl From<MemoryStore> for SharedStore {
     fn from(store: MemoryStore) -> Self {
         Self::builder(store).with_purge().build()
@@ -298,8 +298,8 @@ impl IdempotencyStore for MemoryStore {
         id: &Identity,
         req: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired>> + Send {
-        // Not `async`: `poll_fn` writes the answer directly into the caller's place instead of moving
-        // it there.
+        // This is not an `async fn`, because `poll_fn` writes the answer directly to the caller's
+        // destination instead of moving it there.
         poll_fn(move |_| self.acquire_now(id, req))
     }
 
@@ -315,8 +315,8 @@ impl IdempotencyStore for MemoryStore {
     ) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        // The look and the subscription are one step under the lock: a change happens before both or
-        // wakes this call.
+        // The look and the subscription are one step under the lock, so a change either happens
+        // before both or wakes this call.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
             ended.wait(limit.min(expires.saturating_duration_since(now))).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaiming within one shard, in batches of the caller's size, so that its lock is never held for
-//! long (STO-4).
+//! Reclaims records within one shard, in batches of the caller's size, so that the shard's lock is
+//! never held for long (STO-4).
 
 use retryproof_core::clock::Instant;
 
@@ -12,8 +12,8 @@ use crate::time::StoreTime;
 use crate::wheel::TICK;
 
 impl Shard {
-    /// Whether a grant should reclaim some records: a record expired at least a tick ago, and this is
-    /// every eighth grant.
+    /// Whether a grant should reclaim some records: every eighth grant does, if a record expired at
+    /// least a tick ago.
     #[inline]
     pub(crate) fn is_sweep_due(&mut self, now: Instant, time: &StoreTime) -> bool {
         if !self.last_token.is_multiple_of(8) {
@@ -33,7 +33,7 @@ impl Shard {
         out
     }
 
-    /// Begins a full sweep: makes everything ready that may have expired by `now`.
+    /// Begins a full sweep: makes every slot ready whose record may have expired by `now`.
     pub(crate) fn begin_sweep(&mut self, now: u64) {
         self.wheel.gather(&mut self.table.slots, now);
     }
@@ -55,7 +55,8 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // Free, or replaced by a grant, whose completion files the slot again.
+                // The slot is free, or a grant replaced its record; that grant's completion files
+                // it again.
                 Body::Busy(_) => continue,
             };
             if expires <= now {
@@ -67,9 +68,10 @@ impl Shard {
         true
     }
 
-    /// Checks at most `most` entries of the IN_PROGRESS slab from `from` on, and removes up to
+    /// Checks at most `most` entries of the IN_PROGRESS slab, starting at `from`, and removes up to
     /// `limit` records whose lease and ttl are both over (STO-4). Returns where to continue, or
-    /// [`NONE`] at the end, and lowers `due` to the earliest time at which another record may go.
+    /// [`NONE`] at the end, and lowers `due` to the earliest time at which another record may be
+    /// removed.
     pub(crate) fn sweep_busy(
         &mut self,
         now: Instant,
@@ -98,7 +100,7 @@ impl Shard {
         if at >= end { NONE } else { at }
     }
 
-    /// No record of this shard can be reclaimed before this time.
+    /// The time before which no record of this shard can be reclaimed.
     pub(crate) fn due(&self, time: &StoreTime) -> u64 {
         self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store's synchronisation: std and tokio, or under `--cfg loom` a model that runs every
-//! interleaving.
+//! The store's synchronisation primitives: those of std and tokio, or, under `--cfg loom`, a model
+//! that runs every interleaving.
 //!
 //! The model's `Notify` promises exactly what tokio documents: a `Notified` receives every
 //! `notify_waiters` after its creation. Sleeps have no time limit in the model, so a lost wake-up
@@ -55,7 +55,7 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-            self.0.lock().expect("loom ends at the first panic")
+            self.0.lock().expect("loom should have ended at the first panic")
         }
     }
 
@@ -91,7 +91,7 @@ mod model {
     }
 
     impl Notified<'_> {
-        /// Whether it was notified. The model's `Notified` is enabled from its creation on.
+        /// Whether it was notified. The model's `Notified` is enabled as soon as it is created.
         pub(crate) fn enable(self: Pin<&mut Self>) -> bool {
             self.notify.0.lock().round != self.since
         }

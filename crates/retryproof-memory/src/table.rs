@@ -3,9 +3,9 @@
 //!
 //! A table that doubles its size stalls the insert that triggers it, and is half empty afterwards.
 //! Here each insert adds one bucket and splits one chain of about one record. There is no stall at
-//! any size, and a record takes the same bytes at a thousand records and at ten million. The price is
-//! one more dependent load in each lookup than with open addressing. Freed slots are reused, and the
-//! table never shrinks.
+//! any size, and a record takes the same number of bytes at a thousand records and at ten million.
+//! The price is one more dependent load in each lookup than with open addressing. Freed slots are
+//! reused, and the table never shrinks.
 
 use crate::chunked::Chunked;
 use crate::index::{NONE, UNFILED};
@@ -127,7 +127,7 @@ impl Table {
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// Adds a bucket, and moves the slots that belong into it from the bucket that held them so far.
+    /// Adds a bucket, and moves the slots that belong in it from the bucket that held them so far.
     #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();
@@ -164,7 +164,8 @@ mod tests {
         (at != NONE).then_some(at)
     }
 
-    /// A random walk of inserts and removals beside a `HashMap`; `scope` stands for the value.
+    /// A random walk of inserts and removals, mirrored in a `HashMap`; `scope` stands for the
+    /// value.
     #[test]
     fn the_table_agrees_with_a_hash_map() {
         let mut random = 7_u64;
@@ -178,7 +179,7 @@ mod tests {
             let mut table = Table::with_capacity(3);
             let mut map: HashMap<u32, u32> = HashMap::new();
             for step in 0..20_000 {
-                // Few distinct hashes under a narrow mask: long chains.
+                // Few distinct hashes under a narrow mask make long chains.
                 let value = next() % 3_000;
                 let hash = value.wrapping_mul(2_654_435_769) & mask;
                 let found = find(&table, hash, value);

@@ -23,7 +23,7 @@ mod walk;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The answer of a call that never waits.
+/// Returns the answer of a call that never waits.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -112,14 +112,14 @@ fn sto_1_a_full_store_takes_a_new_key_as_soon_as_a_record_is_gone_or_over() {
     assert!(is_full(&ready(store.acquire(&id(3), &kept))));
     assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), FencedWrite::Applied);
     grant(&store, &id(3), &kept);
-    // A completion after a refused search moves the time of the next one.
+    // A completion after a refused search moves the time of the next search.
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     let done = completion(b"", Duration::from_millis(1));
     assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), FencedWrite::Applied);
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     clock.advance(Duration::from_millis(1));
     grant(&store, &id(4), &kept);
-    // One that died counts until its lease and its ttl are over (STO-4).
+    // A record whose holder died counts until its lease and its ttl are over (STO-4).
     let (store, clock) = small(1);
     grant(&store, &id(0), &request(SECOND, 2 * SECOND));
     clock.advance(SECOND);

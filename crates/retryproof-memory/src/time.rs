@@ -8,7 +8,7 @@ use retryproof_core::clock::{Clock, Instant, SystemClock};
 
 /// The store's clock, read once per operation (ACQ-7). The host's clock is read without a `dyn` call.
 pub(crate) struct StoreTime {
-    /// Time zero of the nanoseconds.
+    /// The instant from which nanoseconds are counted.
     epoch: Instant,
     injected: Option<Arc<dyn Clock>>,
 }
@@ -16,7 +16,7 @@ pub(crate) struct StoreTime {
 impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // An hour of slack for a clock that a test stopped before this moment.
+        // Leave an hour of slack for a test's clock that was stopped before this moment.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }
@@ -34,13 +34,13 @@ impl StoreTime {
         nanos(now.saturating_duration_since(self.epoch))
     }
 
-    /// The time in both forms.
+    /// Returns the current time in both forms.
     pub(crate) fn now(&self) -> Now {
         let at = self.read();
         Now { at, nanos: self.nanos(at) }
     }
 
-    /// An initial value: a moment in the past.
+    /// Returns an initial value: a moment in the past.
     pub(crate) fn ahead(&self) -> Ahead {
         Ahead { at: self.epoch, nanos: 0 }
     }
@@ -54,7 +54,7 @@ pub(crate) struct Now {
     pub(crate) nanos: u64,
 }
 
-/// A moment of the near future in both forms. A record that expires after it is live at any time
+/// A moment in the near future in both forms. A record that expires after it is live at any time
 /// before it, and comparing two times is much cheaper than subtracting them.
 pub(crate) struct Ahead {
     at: Instant,
@@ -70,7 +70,7 @@ impl Ahead {
         self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
     }
 
-    /// Whether it is certainly live, decided without a subtraction. If `false`,
+    /// Whether such a record is certainly live, decided without a subtraction. If `false`,
     /// [`is_live_exactly`](Self::is_live_exactly) decides.
     #[inline(always)]
     pub(crate) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
@@ -102,7 +102,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// 18 years, longer than any lease or ttl that the contract allows.
 pub(crate) const FAR: u64 = 1 << 59;
 
-/// The instant `duration` after `now`, or one 18 years ahead.
+/// Returns the instant `duration` after `now`, or one 18 years ahead.
 #[inline]
 pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or_else(|| now + Duration::from_nanos(FAR))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaiming over all shards, for a new key that finds no room and for [`Purge`]; and [`Inspect`].
+//! Reclaims records across all shards, for a new key that does not fit and for [`Purge`]; and
+//! implements [`Inspect`].
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use crate::store::{MemoryStore, PaddedShard};
 use crate::sync::Mutex;
 use crate::time::Now;
 
-/// How many records are checked or removed under one hold of a shard's lock.
+/// How many records are checked or removed each time a shard's lock is held.
 const BATCH: usize = 256;
 
 impl MemoryStore {
     /// Collects unused credit and reclaims expired records, shard by shard, until the pool has some
-    /// room. Returns whether it has enough for a record of `bytes`.
+    /// capacity. Returns whether it has enough for a record of `bytes`.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // The search ends early only with room for some more records, so that not every grant of a
-        // full store has to search.
+        // The search ends early only with capacity for several more records, so that not every
+        // grant in a full store has to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {
@@ -49,7 +50,7 @@ impl MemoryStore {
         room
     }
 
-    /// Reclaims up to `limit` expired records of one shard and returns how many.
+    /// Reclaims up to `limit` expired records of one shard and returns how many it reclaimed.
     fn purge_shard(&self, shard: &Mutex<Shard>, now: Now, limit: usize) -> usize {
         let mut gone = 0;
         shard.lock().begin_sweep(now.nanos);
@@ -66,8 +67,7 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // Grants during the pass note when theirs are due; what the pass itself sees is added at
-        // its end.
+        // Grants during the pass record when theirs are due; the pass adds what it sees at its end.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();
@@ -92,7 +92,8 @@ impl MemoryStore {
     }
 }
 
-/// Wakes the waiters of the reclaimed records, drops them outside the lock, and returns how many.
+/// Wakes the waiters of the reclaimed records, drops the records outside the lock, and returns how
+/// many there were.
 fn settle(reclaimed: Reclaimed) -> usize {
     let count = reclaimed.len();
     reclaimed.into_iter().for_each(Leftover::settle);

@@ -33,8 +33,8 @@ impl Ended {
     /// behind.
     pub(crate) async fn wait(&self, limit: Duration) {
         within(limit, async {
-            // Subscribe, then look: a `fire` before the subscription has set the flag, a later one
-            // wakes this call.
+            // Subscribe, then check the flag: a `fire` before the subscription has set the flag,
+            // and a later one wakes this call.
             let mut notified = pin!(self.notify.notified());
             notified.as_mut().enable();
             if !self.over.load(Ordering::Acquire) {

@@ -2,11 +2,11 @@
 //! [`Wheel`]: a timer wheel that finds the COMPLETE records that may have expired without looking at
 //! the others (STO-4).
 //!
-//! It has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list through the slots'
-//! `timer` links, so filing a record costs no memory. When a bucket is due, its list is appended to
-//! `ready`. The caller takes slots from there, in batches of any size, and reclaims each or files it
-//! again, depending on the record's own expiry. A record that moves down a level, one that was
-//! replaced and one that came up early are therefore all the same case.
+//! It has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list linked through the
+//! slots' `timer` fields, so filing a record costs no memory. When a bucket is due, its list is
+//! appended to `ready`. The caller takes slots from there, in batches of any size, and reclaims
+//! each or files it again, depending on the record's own expiry. Records that move down a level,
+//! were replaced, or come up early are therefore all handled alike.
 
 use crate::index::{NONE, UNFILED};
 use crate::table::{Slot, Slots};
@@ -18,8 +18,8 @@ const BUCKETS: usize = 1 << BITS;
 const TICK_BITS: u32 = 30;
 /// One tick in nanoseconds: about a second.
 pub(crate) const TICK: u64 = 1 << TICK_BITS;
-/// The wheel's horizon is 36 years from the clock's epoch. A later record comes up early and is filed
-/// again.
+/// The wheel's horizon is 36 years from the clock's epoch. A record that expires later comes up
+/// early and is filed again.
 const _: () = assert!(crate::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
 
 #[derive(Clone, Copy)]
@@ -61,12 +61,12 @@ impl List {
 }
 
 pub(crate) struct Wheel {
-    /// The tick up to which all buckets are gathered. Late records go into its bucket.
+    /// The tick up to which all buckets are gathered. Late records go into this tick's bucket.
     cursor: u64,
     ready: List,
     /// No record in a bucket expires before this.
     due: u64,
-    /// For each level, a bit for each bucket that is not empty.
+    /// For each level, one bit per bucket, set if the bucket is not empty.
     occupied: [u64; LEVELS],
     /// Allocated by the first record, so that an unused shard is small.
     buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
@@ -88,7 +88,7 @@ impl Wheel {
     pub(crate) fn file(&mut self, slot: &mut Slot, at: u32, expires: u64) {
         self.due = self.due.min(expires);
         let tick = (expires >> TICK_BITS).max(self.cursor);
-        // The highest digit in which the ticks differ is the level.
+        // The level is the highest digit in which the ticks differ.
         let level = ((63 - ((tick ^ self.cursor) | 1).leading_zeros()) / BITS).min(TOP);
         let bucket = digit(tick, level);
         let level = level as usize;
@@ -98,7 +98,7 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Makes ready everything that may have expired by `now`, including the current tick.
+    /// Makes every slot ready whose record may have expired by `now`, including the current tick.
     pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;
@@ -124,8 +124,9 @@ impl Wheel {
         self.ready.pop(slots)
     }
 
-    /// Level, bucket and first tick of the earliest bucket that is not empty. A lower level always
-    /// comes before a higher one, because its records differ from the cursor only in the low digits.
+    /// Returns the level, the bucket and the first tick of the earliest bucket that is not empty. A
+    /// lower level always comes before a higher one, because its records differ from the cursor
+    /// only in the low digits.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
         let (level, occupied) =
             (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
@@ -136,7 +137,7 @@ impl Wheel {
     }
 }
 
-/// The tick's digit in base 64: its bucket on that level.
+/// Returns the tick's digit in base 64, which is its bucket on that level.
 #[expect(clippy::cast_possible_truncation, reason = "below 64")]
 fn digit(tick: u64, level: u32) -> usize {
     (tick >> (BITS * level)) as usize % BUCKETS
@@ -163,7 +164,7 @@ mod tests {
             filed
         }
 
-        /// What a full purge at `now` reclaims.
+        /// Returns what a full purge at `now` reclaims.
         fn purge(&mut self, now: u64) -> Vec<u64> {
             let mut gone = Vec::new();
             self.wheel.gather(&mut self.table.slots, now);
@@ -186,7 +187,7 @@ mod tests {
         let expiry: Vec<u64> = (0..3_000)
             .map(|n| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // From nanoseconds to decades.
+                // Times range from nanoseconds to decades.
                 (random >> 5) >> (n % 50)
             })
             .collect();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine for programs without a runtime: the same names and semantics, with blocking calls.
 //!
-//! An [`Engine`] contains a small runtime for heartbeats, the connections of its store and other
-//! background work, which runs while an action blocks its caller's thread. Inside another runtime
-//! every call returns an error, because it would stall that runtime.
+//! An [`Engine`] contains a small runtime for heartbeats, the store's connections and other
+//! background work. It keeps running while an action blocks the calling thread. Inside another
+//! runtime, every call returns an error, because it would block that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
@@ -34,7 +34,7 @@ use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 /// The store connects in the engine's runtime, so its connections live as long as the engine.
 ///
 /// # Errors
-/// As [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
+/// Like [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
 pub fn connect(url: &str) -> Result<Engine> {
     Engine::make(async { Ok(IdempotencyEngine::new(crate::connect(url).await?)) })
 }
@@ -42,8 +42,7 @@ pub fn connect(url: &str) -> Result<Engine> {
 /// Like [`connect()`], with the store and all settings of a configuration; see
 /// [`connect_with`](crate::connect_with).
 ///
-/// # Errors
-/// As [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for a bad setting;
+/// Like [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for an invalid setting;
 /// `Unsupported` inside a runtime.
 pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
     Engine::make(async {
@@ -56,7 +55,7 @@ pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
 /// programs without a runtime.
 ///
 /// # Errors
-/// As [`migrate`](crate::migrate); `Unsupported` inside a runtime.
+/// Like [`migrate`](crate::migrate); `Unsupported` inside a runtime.
 pub fn migrate(url: &str) -> Result<()> {
     run(crate::migrate(url))
 }
@@ -65,7 +64,7 @@ pub fn migrate(url: &str) -> Result<()> {
 /// [`migrate_with`](crate::migrate_with).
 ///
 /// # Errors
-/// As [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.
+/// Like [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.
 pub fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     run(crate::migrate_with(config))
 }

@@ -5,11 +5,11 @@ use retryproof_core::{Error, ErrorKind, IdempotencyConfig, Result, SharedStore};
 
 mod settings;
 
-/// The time limit for connecting to a server, whatever delays it: the application's start-up waits
-/// for this.
+/// The time limit for connecting to a server, whatever the cause of the delay: the application's
+/// start-up waits for this.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 const CONNECTED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
-/// A migration may wait for another process's migration; the stores allow that a minute.
+/// A migration may wait for another process's migration, for which the stores allow a minute.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120);
 
@@ -17,15 +17,16 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 ///
 /// | URL | store | feature |
 /// |---|---|---|
-/// | `memory:` | `MemoryStore`; its records end with the process | `memory` (default) |
+/// | `memory:` | `MemoryStore`; its records are lost when the process ends | `memory` (default) |
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
-/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `max-connections=`, `pooler=` and the parameters of libpq may follow. `postgresql://` too | `postgres`, `postgres-tls` |
-/// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. `mariadb://` too | `mysql`, `mysql-tls` |
+/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `max-connections=`, `pooler=` and libpq's parameters may follow. Also `postgresql://` | `postgres`, `postgres-tls` |
+/// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. Also `mariadb://` | `mysql`, `mysql-tls` |
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait-replicas=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
-/// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | the same on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
+/// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | `RedisStore` on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
+///
 /// This function never creates tables; [`migrate`] does (STO-3). There is no default store: an
-/// empty URL is an error. Opening a SQLite file blocks for some milliseconds, so do it at start-up.
-/// Connecting to a server takes at most 30 s and needs a tokio runtime with IO and time.
+/// empty URL is an error. Opening a SQLite file blocks for a few milliseconds, so do it at
+/// start-up. Connecting to a server takes at most 30 s and needs a tokio runtime with IO and time.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -45,13 +46,13 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
     Named::parse(url)?.open().await
 }
 
-/// Like [`connect`], for the store that the configuration names (`idempotency.store`), with the
-/// store's own keys (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). The
-/// stores' own time limits follow `idempotency.operation-timeout`.
+/// Like [`connect`], for the store that the configuration names (`idempotency.store`), with that
+/// store's settings (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). The
+/// stores' own time limits scale with `idempotency.operation-timeout`.
 ///
 /// # Errors
-/// As [`connect`]; also `Config` if no store is configured, or if the URL and a key set the same
-/// option.
+/// Like [`connect`]; also `Config` if no store is configured, or if the same option is set both in
+/// the URL and in the configuration.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
@@ -61,11 +62,11 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 
 /// Creates or updates the tables of the store that `url` names; does nothing for a store without
 /// tables (STO-3). Run it where your other migrations run. It may run repeatedly, and in several
-/// processes at once. It ends within two minutes, including at most one minute of waiting for
+/// processes concurrently. It ends within two minutes, including at most one minute of waiting for
 /// another process's migration.
 ///
 /// # Errors
-/// As [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
+/// Like [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
 /// tables.
 ///
 /// # Cancel safety
@@ -78,10 +79,10 @@ pub async fn migrate(url: &str) -> Result<()> {
 /// Like [`migrate`], for the store that the configuration names.
 ///
 /// # Errors
-/// As [`migrate`] and [`connect_with`].
+/// Like [`migrate`] and [`connect_with`].
 ///
 /// # Cancel safety
-/// As [`migrate`].
+/// Like [`migrate`].
 pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     Named::configured(config)?.migrate().await
 }
@@ -200,10 +201,10 @@ impl Named {
     }
 }
 
-/// Limits all steps together; the stores limit each step.
+/// Limits the total time of all steps; the stores limit each step.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Error::unavailable("the server of the store did not answer in time");
+    let late = |_| Error::unavailable("the store's server did not answer in time");
     tokio::time::timeout(most, work).await.map_err(late)?
 }
 
@@ -221,7 +222,7 @@ fn without(feature: &str, scheme: &str) -> Error {
     )
 }
 
-/// Replaces the feature name of the store's crate by the facade's.
+/// Replaces the feature name of the store's crate with the facade's.
 #[cfg(any(feature = "mysql", feature = "redis"))]
 fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {
@@ -234,7 +235,7 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
 
 /// The message does not repeat the URL: text without a scheme may be a mistyped secret (ID-4).
 fn unnamed(is_empty: bool) -> Error {
-    let what = if is_empty { "no store is named" } else { "the URL of the store has no scheme" };
+    let what = if is_empty { "no store is named" } else { "the store's URL has no scheme" };
     let message = format!("{what}; use for example `sqlite:records.db`: {}", forms());
     Error::new(ErrorKind::Config, message)
 }

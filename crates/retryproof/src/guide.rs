@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The manual, in documentation builds only. Its examples are compiled, and run where they end.
+//! The manual, in documentation builds only. Its examples are compiled, and those that end are run.
 //!
 //! - [`getting_started`]: from nothing to a guarded endpoint.
 //! - [`http`]: keys, replays, problems, what is stored, the order of layers.
@@ -12,8 +12,8 @@
 //! - [`writing_a_store`]: the contract, and the kit that tests it.
 //! - [`operations`]: settings, what to monitor, and what to do about each message.
 
-// Links between the pages are defined before each of them too, and the first definition counts:
-// they lead to modules here, and to files where the files are read.
+// Each page also has its own link definitions, but the first definition of a link wins: here the
+// links lead to modules, and in the repository to files.
 
 #[doc = include_str!("guide/client.md")]
 pub mod client {}

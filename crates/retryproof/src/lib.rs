@@ -6,7 +6,7 @@
          contains the manual."
 )]
 // The front page is the repository's README. Its links are defined here again, so that they lead to
-// this documentation and not to files: the first definition of a link counts.
+// this documentation instead of to files: the first definition of a link wins.
 #![cfg_attr(
     feature = "full",
     doc = "[guide-start]: guide::getting_started",
@@ -50,7 +50,7 @@ pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
 pub use connect::{connect, connect_with, migrate, migrate_with};
 
-/// The client side: a middleware for reqwest.
+/// The client side: middleware for reqwest.
 #[cfg(feature = "client")]
 pub use retryproof_client as client;
 
@@ -76,11 +76,11 @@ pub use retryproof_memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "mysql")]
 pub use retryproof_mysql as mysql;
 
-/// Consumers of Kafka.
+/// Kafka consumers.
 #[cfg(feature = "kafka")]
 pub use retryproof_kafka as kafka;
 
-/// Consumers of NATS JetStream.
+/// NATS JetStream consumers.
 #[cfg(feature = "nats")]
 pub use retryproof_nats as nats;
 
@@ -88,7 +88,7 @@ pub use retryproof_nats as nats;
 #[cfg(feature = "postgres")]
 pub use retryproof_postgres as postgres;
 
-/// Consumers of RabbitMQ.
+/// RabbitMQ consumers.
 #[cfg(feature = "rabbitmq")]
 pub use retryproof_rabbitmq as rabbitmq;
 
@@ -104,8 +104,8 @@ pub use retryproof_sqlite as sqlite;
 #[cfg(feature = "tower")]
 pub use retryproof_tower as tower;
 
-/// Items that the expansion of `#[idempotent]` uses. Do not use them directly: they change without
-/// notice.
+/// Items that the expansion of `#[idempotent]` uses. Do not use them directly: they may change
+/// without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};
@@ -116,7 +116,7 @@ pub mod __private {
     pub use retryproof_http as http;
 }
 
-/// Passes an expansion through where the feature that it needs is on.
+/// Passes an expansion through, because the feature that it needs is on.
 #[cfg(feature = "axum")]
 #[doc(hidden)]
 #[macro_export]
@@ -124,7 +124,7 @@ macro_rules! __endpoint {
     ($($item:tt)*) => { $($item)* };
 }
 
-/// Passes an expansion through where the feature that it needs is on.
+/// Rejects an expansion, because the feature that it needs is off.
 #[cfg(not(feature = "axum"))]
 #[doc(hidden)]
 #[macro_export]
@@ -136,7 +136,7 @@ macro_rules! __endpoint {
     };
 }
 
-/// Passes an expansion through where the feature that it needs is on.
+/// Passes an expansion through, because the feature that it needs is on.
 #[cfg(feature = "blocking")]
 #[doc(hidden)]
 #[macro_export]
@@ -144,7 +144,7 @@ macro_rules! __blocking {
     ($($item:tt)*) => { $($item)* };
 }
 
-/// Passes an expansion through where the feature that it needs is on.
+/// Rejects an expansion, because the feature that it needs is off.
 #[cfg(not(feature = "blocking"))]
 #[doc(hidden)]
 #[macro_export]

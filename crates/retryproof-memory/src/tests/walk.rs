@@ -82,7 +82,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                     r.value.is_none() && r.owner != owner
                                 }
                             });
-                            // Purged since, or not.
+                            // The record may have been purged since.
                             assert!(
                                 grant.took_over == took || known.as_ref().is_some_and(purgeable),
                                 "step {step}"
@@ -144,7 +144,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             plain.insert(id.clone(), record);
                         }
                         Some(mut record) if purgeable(&record) => {
-                            // Gone or not: it may have been reclaimed by another call.
+                            // The record may have been reclaimed by another call.
                             if fenced == FencedWrite::Applied {
                                 record.value = Some((value, fingerprint));
                                 record.expires = now + long;

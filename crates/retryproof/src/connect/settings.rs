@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Adds the configuration keys of a store to the options in its URL (CFG-1).
+//! Adds a store's settings from the configuration to the options in its URL (CFG-1).
 
 use retryproof_core::{IdempotencyConfig, Result};
 
 use super::Named;
 
 impl Named {
-    /// Adds the configuration keys to the options of the `url`.
+    /// Adds the configuration's settings to the options of the `url`.
     ///
-    /// A store's own time limits scale with `operation-timeout`, in the proportion of the defaults.
-    /// A limit below it lets the store report what it waited for; a limit above it does not cut
-    /// short a call that the engine still waits for (STO-5).
+    /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults. A
+    /// limit below it lets the store report what it waited for; a limit above it does not cut short
+    /// a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
-        // With few stores enabled, not both are used.
+        // With only some store features enabled, `config` or `url` may be unused.
         let _ = (config, url);
         match self {
             #[cfg(feature = "memory")]
@@ -43,7 +43,8 @@ impl Named {
     }
 }
 
-/// Refuses an option that both the URL and a key set, because either precedence would be a guess.
+/// Rejects an option set both in the URL and in the configuration: either precedence would be a
+/// guess.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -53,7 +54,7 @@ fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     }
     Err(retryproof_core::Error::new(
         retryproof_core::ErrorKind::Config,
-        "an option is set both in the URL of the store and by a key; remove one of them",
+        "an option is set both in the store's URL and in the configuration; remove one of them",
     )
     .with("parameter", parameter)
     .with("key", key))
@@ -73,7 +74,7 @@ fn sqlite(
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
         file = file.with_synchronous(synchronous);
     }
-    // The engine has given up a call that waits longer for a locked file (STO-5).
+    // The engine has given up a call that waits longer than this for a locked file (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
 
@@ -139,7 +140,7 @@ fn redis(
     }
     match config.redis.wait_replicas {
         Some(replicas) => {
-            // `from_url` has already refused one without the other in the URL.
+            // In a URL, `from_url` has already rejected one without the other.
             once(url, "wait-replicas", "idempotency.redis.wait-replicas")?;
             let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
             server = server.with_wait_replicas(replicas, time.unwrap_or(Duration::from_secs(1)));
