@@ -13,21 +13,21 @@ use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
 use crate::error::classify;
 
-/// The default name of the table of records. The table of the version has `_meta` appended.
+/// The default name of the record table. The table with the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 /// Where connections come from.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<MySqlConnectOptions>),
-    /// Read again for each connection, so that a password that the application changes in its pool
-    /// reaches the store.
+    /// The pool's options are read again for each connection, so that a password that the
+    /// application changes in its pool reaches the store.
     Pool(MySqlPool),
 }
 
 impl Source {
-    /// The options of one connection, without the driver's own settings at connect: the store binds
-    /// only bytes and integers, and uses no time zone.
+    /// The options of one connection. The driver sends none of its own settings when it connects,
+    /// because the store binds only bytes and integers, and uses no time zone.
     pub(crate) fn options(&self) -> MySqlConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -72,8 +72,8 @@ impl MysqlConfig {
     /// - `table=NAME`: [`with_table_name`](Self::with_table_name);
     /// - `max-connections=N`: [`with_max_connections`](Self::with_max_connections);
     /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`,
-    ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All but the first two modes need the cargo
-    ///   feature `tls`; the default `preferred` encrypts where both sides can;
+    ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All modes except the first two need the cargo
+    ///   feature `tls`; the default `preferred` encrypts if both sides can;
     /// - `socket=PATH`: a Unix socket instead of host and port.
     ///
     /// # Errors
@@ -88,14 +88,14 @@ impl MysqlConfig {
             })?;
         if rest.contains('#') {
             return Err(refuse(
-                "the URL of a MySQL store contains a `#`; in a password write it as `%23`",
+                "the URL of a MySQL store contains a `#`; in a password, write it as `%23`",
             ));
         }
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password with a bare `?` ends up in the query, which a message may quote (ID-4).
         if query.contains('@') {
             return Err(refuse(
-                "the URL of a MySQL store has a `?` or an `@` out of place; in a password write \
+                "the URL of a MySQL store has a `?` or an `@` out of place; in a password, write \
                  them as `%3F` and `%40`",
             ));
         }
@@ -108,7 +108,7 @@ impl MysqlConfig {
                     let number =
                         value.parse().ok().filter(|number| CONNECTION_BOUNDS.contains(number));
                     max_connections = Some(number.ok_or_else(|| {
-                        refuse("`max-connections` of a MySQL store takes a number from 2 to 10000")
+                        refuse("`max-connections` of a MySQL store must be from 2 to 10000")
                     })?);
                 }
                 "ssl-mode" => {
@@ -126,7 +126,7 @@ impl MysqlConfig {
                 }
             }
         }
-        // The driver's messages are fixed texts, which quote nothing of the URL.
+        // The driver's messages are fixed texts that quote no part of the URL.
         let options =
             MySqlConnectOptions::from_str(&format!("mysql://{server}?{}", driver_params.join("&")))
                 .map_err(|error| classify(error).error)?;
@@ -143,10 +143,10 @@ impl MysqlConfig {
         Ok(config)
     }
 
-    /// The server and database of the application's `sqlx::MySqlPool`. The store opens separate
-    /// connections with the pool's current settings, so actions that hold all connections of the
-    /// application never delay the store (RUN-2). The pool's `after_connect` is not run on the
-    /// store's connections.
+    /// Uses the server and database of the application's `sqlx::MySqlPool`. The store opens
+    /// separate connections with the pool's current settings, so actions that hold all of the
+    /// application's connections never delay the store (RUN-2). The pool's `after_connect` is not
+    /// run on the store's connections.
     #[must_use]
     pub fn from_pool(pool: &MySqlPool) -> Self {
         Self::of(Source::Pool(pool.clone()))
@@ -164,8 +164,8 @@ impl MysqlConfig {
         }
     }
 
-    /// Sets the name of the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3);
-    /// connecting and migrating check that. Default `retryproof_records`.
+    /// Sets the name of the record table. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
+    /// which `connect` and `migrate` check. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
@@ -173,8 +173,9 @@ impl MysqlConfig {
     }
 
     /// Sets how many connections the store may open, 2 to 10,000. Only the store uses them, and it
-    /// opens each when it is needed. A quarter, at least one, is reserved for holders (heartbeats,
-    /// completions, releases), so that a rush of new calls ends no lease (RUN-2). Default 16.
+    /// opens each one when needed. A quarter, at least one, is reserved for holders (heartbeats,
+    /// completions, releases), so that a rush of new calls costs no holder its lease (RUN-2).
+    /// Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =
@@ -191,25 +192,25 @@ impl MysqlConfig {
     }
 
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
-    /// than the engine's default `operation-timeout`, so that the error names what it waited for
-    /// (STO-5).
+    /// than the engine's default `operation-timeout`, so that the error names what the call waited
+    /// for (STO-5).
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper bound:
-    /// the server's `max_allowed_packet` at connect, less 4 KiB.
+    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper
+    /// bound: the server's `max_allowed_packet` at connect, minus 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Sets whether an acquire reads the row by `RETURNING`. Default: if the server has it (MariaDB
-    /// 10.5). Without it, an acquire of a key in use costs a second round trip; for tests of that
-    /// path.
+    /// Sets whether an acquire reads the row with `RETURNING`; for tests of the other path.
+    /// Default: if the server supports it (MariaDB 10.5). Without it, an acquire of a key in use
+    /// costs a second round trip.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {
@@ -238,12 +239,12 @@ fn check_encryption(mode: &str) -> Result<()> {
         )),
         _ => Err(Error::new(
             ErrorKind::Config,
-            "`ssl-mode` is one of disabled, preferred, required, verify_ca, verify_identity",
+            "`ssl-mode` must be one of disabled, preferred, required, verify_ca, verify_identity",
         )),
     }
 }
 
-/// Without user, password and certificates (ID-4).
+/// Prints neither the user, the password nor the certificates (ID-4).
 impl fmt::Debug for MysqlConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = self.source.options();

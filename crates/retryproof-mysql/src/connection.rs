@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Connection`]: one connection, what is known of its server, and one statement on it.
+//! [`Connection`]: one connection, what is known about its server, and how a statement runs on it.
 
 use std::sync::Arc;
 
@@ -16,15 +16,16 @@ use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use crate::error::{Failure, classify};
 use crate::statement::{Statement, StatementTexts, arguments};
 
-/// Sent once per connection. Correctness does not depend on these settings, because a proxy that
-/// shares connections may drop them. READ COMMITTED takes no gap locks; one second is the smallest
-/// row lock timeout that the server has; the SQL mode refuses values that it cannot store as given.
+/// These settings are sent once per connection. Correctness does not depend on them, because a
+/// proxy that shares connections may drop them. READ COMMITTED takes no gap locks; one second is
+/// the shortest row lock timeout that the server supports; the SQL mode rejects values that cannot
+/// be stored as given.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION \
      innodb_lock_wait_timeout=1, autocommit=1, \
      sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; SELECT \
      VERSION(),CAST(@@max_allowed_packet AS SIGNED)";
 
-/// What the store needs to know of the server.
+/// What the store needs to know about the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     /// Whether an INSERT can return the row (MariaDB 10.5 and later).
@@ -33,7 +34,7 @@ pub(crate) struct ServerInfo {
     pub(crate) max_packet: usize,
 }
 
-/// Which result a statement has.
+/// Which kind of result a statement has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultKind {
     Rows,
@@ -44,7 +45,7 @@ pub(crate) enum ResultKind {
 #[derive(Debug, Default)]
 pub(crate) struct StatementResult {
     pub(crate) rows: Vec<MySqlRow>,
-    /// The rows that matched: the driver requests this count instead of that of changed rows.
+    /// How many rows matched. The driver requests this count instead of that of changed rows.
     pub(crate) matched: u64,
     pub(crate) insert_id: u64,
 }
@@ -70,12 +71,13 @@ impl Connection {
         Ok(Self { driver, server })
     }
 
-    /// Runs one statement: one round trip once the connection has prepared it, three where the
-    /// preparation is not `cached`. The result is read to its end, because an INSERT that returns
-    /// rows sends them before it has committed.
+    /// Runs one statement, in one round trip once the connection has prepared it, or in three if
+    /// the preparation is not `cached`. The result is read to its end, because an INSERT that
+    /// returns rows sends them before it has committed.
     ///
     /// # Cancel safety
-    /// A dropped future leaves part of the result unread: the connection must not be used again.
+    /// If the future is dropped, part of the result stays unread, so the connection must not be
+    /// used again.
     pub(crate) async fn run(
         &mut self,
         sql: &Arc<str>,
@@ -107,7 +109,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The text of the completion for a transaction of the application on this server (CMP-7).
+    /// The text of the completion for an application's transaction on this server (CMP-7).
     ///
     /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
     /// transaction at REPEATABLE READ took its snapshot (error 1020,
@@ -126,22 +128,23 @@ impl Connection {
         let known = self.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify)?;
         Ok(match known.rows.is_empty() {
             true => Arc::clone(text),
-            // Even where the server has it off: a session can turn it on.
+            // The prefix is added even if the server has the setting off, because a session can
+            // turn it on.
             false => format!("SET STATEMENT innodb_snapshot_isolation=OFF FOR {text}").into(),
         })
     }
 
-    /// Ends the connection in order.
+    /// Closes the connection cleanly.
     pub(crate) async fn close(self) {
-        // If the server does not receive it, it closes the connection anyway.
+        // If the server does not receive the message, it closes the connection anyway.
         let _ = self.driver.close().await;
     }
 }
 
-/// Reads `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB`, `8.4.0`.
+/// Reads versions such as `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` and `8.4.0`.
 fn has_returning(version: &str) -> Result<bool, Error> {
     let maria = version.contains("MariaDB");
-    // The prefix is for replication with old servers.
+    // MariaDB sends this prefix for replication with old servers.
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
     let mut parts =
         digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

@@ -17,11 +17,12 @@ pub(crate) enum Recovery {
     /// The connection is broken, or in an unknown state: send nothing more on it. The statement may
     /// be repeated on a new one.
     RetryOnNewConnection,
-    /// The same, but the time of this call is used up: the next one opens a new connection.
+    /// Like `RetryOnNewConnection`, but this call has no time left: the next one opens a new
+    /// connection.
     ReconnectForNextCall,
-    /// The server refuses writes, or writes that need space; it can still be read.
+    /// The server refuses writes, or writes that need space, but can still be read.
     ReadOnly,
-    /// Nothing: report the error.
+    /// The call cannot recover: report the error.
     None,
 }
 
@@ -45,9 +46,9 @@ impl From<Error> for Failure {
 }
 
 const TLS: &str = "TLS handshake failed; check that the server offers TLS and that its \
-     certificate is signed by a CA of this host or of `ssl-ca`";
+     certificate is signed by a CA that this host trusts or that is in `ssl-ca`";
 
-/// The error of a value that does not fit into a packet of the server (CMP-9).
+/// The error for a value that does not fit into a packet of the server (CMP-9).
 pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     Error::new(
         ErrorKind::TooLarge,
@@ -58,9 +59,9 @@ pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     .with("limit", limit)
 }
 
-/// Translates an error of the driver. The driver's text stays its source, unless the server may
-/// quote a value in it: then the source is the server's error number alone (ID-4). The store's
-/// statements contain no keys, and the driver's texts no passwords.
+/// Translates a driver's error. That error stays the source, unless the server's text may quote a
+/// value; then the source is only the server's error number (ID-4). The store's statements contain
+/// no keys, and the driver's texts contain no passwords.
 pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (recovery, kind, message) = match &error {
@@ -80,7 +81,7 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
                 ),
             }
         }
-        // A refused certificate is reported as an I/O error.
+        // The driver reports a rejected certificate as an I/O error.
         sqlx_core::Error::Tls(_) => (Recovery::RetryOnNewConnection, Config, TLS),
         sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (Recovery::RetryOnNewConnection, Config, TLS)
@@ -88,22 +89,22 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
         sqlx_core::Error::Io(_) => (
             Recovery::RetryOnNewConnection,
             Unavailable,
-            "the connection to the MySQL server failed or broke; check that the server runs and \
-             that host and port are right",
+            "the connection to the MySQL server failed or broke; check that the server is \
+             running, and check the host and port",
         ),
         sqlx_core::Error::Configuration(_) => (
             Recovery::None,
             Config,
-            "the URL of the MySQL store is not valid; special characters are percent-encoded",
+            "the URL of the MySQL store is invalid; percent-encode special characters",
         ),
         sqlx_core::Error::Protocol(_) | sqlx_core::Error::WorkerCrashed => (
             Recovery::RetryOnNewConnection,
             Unavailable,
-            "the driver does not understand the server's answer; check that host and port are \
-             those of MySQL",
+            "the driver does not understand the server's answer; check that the host and \
+             port are those of a MySQL server",
         ),
         sqlx_core::Error::ColumnDecode { .. } | sqlx_core::Error::Decode(_) => {
-            (Recovery::None, Corrupt, "a stored column has another type than the store writes")
+            (Recovery::None, Corrupt, "a stored column has a type that the store does not write")
         }
         sqlx_core::Error::Encode(_) => {
             (Recovery::None, TooLarge, "the driver cannot send a value of this size")
@@ -111,7 +112,7 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
         _ => (
             Recovery::RetryOnNewConnection,
             Unexpected,
-            "the MySQL driver refused the call; see the source",
+            "the MySQL driver rejected the call; see the source",
         ),
     };
     Failure { recovery, error: Error::new(kind, message).because(error) }
@@ -123,7 +124,7 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     Some(server.number())
 }
 
-/// Translates an error of another driver, from the server's number and SQLSTATE; `None` if the
+/// Translates an error from another driver by the server's number and SQLSTATE, or `None` if the
 /// connection broke. The text is left out, because the server may quote a value in it (ID-4).
 #[cfg(feature = "sqlx-08")]
 pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
@@ -139,7 +140,7 @@ pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
 }
 
 /// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880;
-/// newer ones are listed for each.
+/// newer ones are listed for each server.
 fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
@@ -157,21 +158,21 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
-            "the row of the record stayed locked; keep transactions that join a completion short",
+            "the record's row stayed locked; keep transactions that join a completion short",
         ),
-        // For the whole server, or for one account.
+        // The limit of the whole server, or of one account.
         1040 | 1203 | 1226 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server accepts no more connections; lower `max-connections` of the store, or \
-             raise `max_connections` of the server",
+            "the server accepts no more connections; lower the store's `max-connections`, or \
+             raise the server's `max_connections`",
         ),
-        // Wrong user or password; a host that may not connect; an authentication plugin that this
-        // side lacks.
+        // Wrong user or password; a host that may not connect; an authentication plugin that the
+        // client lacks.
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
-            "the server refuses the user or its password; correct the URL, or the account and \
+            "the server rejected the user or the password; correct the URL, or the account and \
              the hosts that it may connect from",
         ),
         1251 | 1275 | 2059 => (
@@ -183,7 +184,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1049 => (
             RetryOnNewConnection,
             Config,
-            "the database that the URL names does not exist; create it, or name another",
+            "the database named in the URL does not exist; create it, or name another",
         ),
         1046 => (
             RetryOnNewConnection,
@@ -204,8 +205,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1146 | 1051 | 1054 | 1136 => (
             Recovery::None,
             Schema,
-            "the tables of the store are missing or of another version; call \
-             `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used)",
+            "the store's tables are missing or have another version; call \
+             `retryproof::migrate(url)` (`MysqlConfig::migrate()` if only this crate is used)",
         ),
         // Another server may have been promoted: the next call opens a new connection.
         1290 | 1836 | 1792 | 3100 => (
@@ -216,7 +217,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
             ReadOnly,
             Full,
-            "the table, the disk or the memory of the server is full; free space, or purge",
+            "the table, or the server's disk or memory, is full; free space, or purge",
         ),
         1153 | 2020 => (
             RetryOnNewConnection,
@@ -239,8 +240,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1243 | 1615 | 1295 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server does not know a prepared statement; a proxy in between must keep those of \
-             each connection apart",
+            "the server does not know a prepared statement; a proxy in between must keep each \
+             connection's prepared statements separate",
         ),
         // Shutdown, a killed connection, time-outs and aborted connections.
         1053
@@ -257,12 +258,12 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         | 3032 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server closes connections, or is not ready yet; check that it runs",
+            "the server is closing connections, or is not ready yet; check that it is running",
         ),
         1690 => (
             Recovery::None,
             Corrupt,
-            "the record holds a number that no clock produces; look at it, or delete it by hand",
+            "the record holds a number that no clock produces; inspect it, or delete it by hand",
         ),
         1665 => (
             Recovery::None,
@@ -282,14 +283,14 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         _ if state.starts_with("08") => (
             RetryOnNewConnection,
             Unavailable,
-            "the connection to the MySQL server broke; check that it runs",
+            "the connection to the MySQL server broke; check that it is running",
         ),
-        _ => (Recovery::None, Unexpected, "the MySQL server refused the statement; see the source"),
+        _ => (Recovery::None, Unexpected, "MySQL rejected the statement; see the source"),
     };
     Failure { recovery, error: Error::new(kind, message).because(source) }
 }
 
-/// An error of the server, without values that it may quote.
+/// A server's error, without values that it may quote.
 #[derive(Debug)]
 struct ServerError {
     number: u16,
@@ -311,7 +312,7 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
 /// A server's text without an account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // From the first quotation mark on, because a name may contain some.
+    // The account begins at the first quotation mark, because a name may contain some.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Executor`]: one operation on the server, usually in one round trip. It has a time limit,
-//! repeats a statement that conflicted, and replaces a dead connection.
+//! [`Executor`]: runs one operation on the server within a time limit, usually in one round trip.
+//! It repeats a statement that conflicted, and replaces a dead connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ mod acquire;
 
 /// How often a statement that conflicted with another one is sent again.
 const MAX_CONFLICT_RETRIES: u32 = 20;
-/// The longest pause before that.
+/// The longest pause before a statement is sent again.
 const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
-/// How often an operation is tried again after it waited a second for a row lock, or could not see
-/// the row that it met.
+/// How often an operation is tried again after it waited a second for a row lock, or could not read
+/// the row that it conflicted with.
 const MAX_LOCK_RETRIES: u32 = 2;
 
 pub(crate) struct Executor {
@@ -52,8 +52,8 @@ impl Executor {
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent
     /// again, and a statement that met a dead connection is sent once more on a new one. Every
-    /// statement of the store may be repeated: its owner id decides what it does then (ACQ-9,
-    /// CMP-3).
+    /// statement of the store may be repeated, because its owner id decides what a repetition does
+    /// (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -64,7 +64,7 @@ impl Executor {
         self.run_until(self.deadline(), priority, statement, params, kind).await
     }
 
-    /// [`run`](Self::run) within the rest of a call.
+    /// Like [`run`](Self::run), within the rest of a call.
     async fn run_until(
         &self,
         deadline: Instant,
@@ -77,7 +77,7 @@ impl Executor {
         self.run_text(deadline, priority, sql, params, kind, true).await
     }
 
-    /// As [`run_until`](Self::run_until), for any text. Unless it is `cached`, the connection
+    /// Like [`run_until`](Self::run_until), for any text. Unless `cached` is set, the connection
     /// forgets the statement afterwards.
     pub(crate) async fn run_text(
         &self,
@@ -99,7 +99,7 @@ impl Executor {
             }
             let call = lent.connection.run(sql, params, kind, cached);
             let Some(result) = self.timer.until(deadline, call).await else {
-                // `lent` is dropped here, and closes the connection in the middle of its result.
+                // Dropping `lent` here closes the connection in the middle of its result.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
@@ -115,8 +115,8 @@ impl Executor {
                 Err(error) => classify(error),
             };
             match failure.recovery {
-                // An idle connection may have died unnoticed, and all others with it. A new
-                // connection that breaks is a fault of the server.
+                // An idle connection may have died unnoticed, and all others with it. If a new
+                // connection breaks, the server is at fault.
                 Recovery::RetryOnNewConnection if lent.was_idle && !renewed => {
                     lent.invalidate_idle();
                     renewed = true;
@@ -143,8 +143,8 @@ impl Executor {
         }
     }
 
-    /// Runs a holder's statement, which names the owner: whether a row matched. A row that stays
-    /// locked for seconds is an error.
+    /// Runs a holder's statement, which names the owner, and returns whether a row matched. A row
+    /// that stays locked for seconds is an error.
     pub(crate) async fn run_fenced(
         &self,
         statement: Statement,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purge, and what an operator sees: one record by its identity, or counts.
+//! Purges, and what an operator can read: one record by its identity, or counts.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining};
 use crate::statement::{Statement, key_of, size};
 use crate::store::MysqlStore;
 
-/// The most rows that one statement of a purge deletes: it holds their locks until it commits.
+/// The most rows that one purge statement deletes. It holds their locks until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long a batch may take: slightly less than the engine's limit, so that the error is that of
+/// How long a batch may take: slightly less than the engine's limit, so that the error comes from
 /// the statement (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for MysqlStore {
-    /// Reads the keys of a batch without a lock, then deletes each record that is still expired, by
-    /// its primary key: no range is locked, so no acquire waits for a gap lock. Each batch goes on
-    /// where the last one stopped. After the last batch it starts again once, for records that were
-    /// alive when it passed them. A batch that meets a locked row is left to a later purge. The
-    /// file keeps its size; InnoDB reuses the pages.
+    /// Reads the keys of a batch without a lock, then deletes each record that is still expired by
+    /// its primary key: no range is locked, so no acquire waits for a gap lock. Each batch
+    /// continues where the previous one stopped. After the last batch, the purge starts again once,
+    /// for records that were live when it passed them. A batch that runs into a locked row is left
+    /// to a later purge. The table's file keeps its size; InnoDB reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {
@@ -41,7 +41,7 @@ impl Purge for MysqlStore {
                 .map_err(|failure| failure.error.during("purge"))?;
             deleted += purged.deleted;
             self.purge_cursor.store(purged.next.unwrap_or(0), Ordering::Relaxed);
-            // A batch that another purge took part of is not the last one.
+            // A batch is not the last one just because another purge deleted part of it.
             let ends =
                 if purged.next.is_some() { purged.deleted == 0 } else { from == 0 || restarted };
             if ends {
@@ -72,7 +72,7 @@ impl MysqlStore {
             .rows;
         let mut params = Vec::with_capacity(found.len() * 2);
         let (mut keys, mut bytes) = (0, 0);
-        // As many as a small packet holds, with room for the text.
+        // The DELETE gets as many keys as fit into a small packet along with its text.
         while let Some(row) = found.get(keys)
             && (keys == 0 || bytes < self.packet_limit / 2)
         {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion inside the application's transaction on the same database (CMP-7): one statement, and
-//! the transactions of sqlx that can run it.
+//! the sqlx transactions that can run it.
 
 use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, Param, TxPort};
 use retryproof_core::{Identity, OwnerId, Result};
@@ -46,10 +46,10 @@ impl Join for MysqlStore {
     }
 }
 
-/// A connection of the application with a transaction that the program began by hand.
+/// An application connection with a transaction that the program began by hand.
 ///
-/// Without an open transaction, for example after a deadlock that rolled it back, the statement
-/// fails (CMP-7). Checking that costs one round trip more.
+/// If no transaction is open, for example because a deadlock rolled it back, the statement fails
+/// (CMP-7). Checking that costs one extra round trip.
 impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         probe(self).await?;
@@ -57,8 +57,8 @@ impl TxPort<MysqlDialect> for MySqlConnection {
     }
 }
 
-/// `held.complete_in(&mut tx, value)`. It fails if the server has rolled the transaction back, as on
-/// a connection.
+/// For `held.complete_in(&mut tx, value)`. The statement fails if the server has rolled the
+/// transaction back, as on a connection.
 impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -66,7 +66,7 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     }
 }
 
-/// Runs the statement alone, and returns the number of rows that it matched.
+/// Runs only the statement, and returns the number of rows that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);

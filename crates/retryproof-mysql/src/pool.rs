@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Pool`]: the store's own connections.
 //!
-//! The driver's pool does not fit, for two reasons. It pings each connection that comes back, which
-//! is a second round trip for each operation (ACQ-8). And it takes a connection back in the middle
-//! of a result; here a dropped call closes its connection.
+//! The driver's pool does not fit, for two reasons. It pings each returned connection, which costs
+//! a second round trip for each operation (ACQ-8). And it takes back a connection in the middle of
+//! a result; here a dropped call closes its connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those and have some reserved, so that a rush of new callers does not cost the running ones
-//! their leases (RUN-2).
+//! use those too, and have some reserved, so that a rush of new callers does not cost the running
+//! ones their leases (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -27,8 +27,8 @@ use crate::config::Source;
 use crate::connection::Connection;
 use crate::error::{Failure, Recovery};
 
-/// A connection that is older, or has been idle for longer, is not used again: servers and firewalls
-/// drop silent ones.
+/// A connection that is older than this, or has been idle for longer than this, is not used again:
+/// servers and firewalls drop silent connections.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
 
@@ -44,11 +44,12 @@ pub(crate) struct Pool {
 /// The connections that wait for their next call.
 #[derive(Default)]
 struct IdleConnections {
-    /// A stack, so that connections beyond the need stay idle and expire.
+    /// A stack, so that connections that are not needed stay idle and expire.
     stack: Mutex<Vec<IdleConnection>>,
-    /// Incremented when connections are found dead: those of an older epoch are not used again.
+    /// Incremented when a connection is found dead. Connections of an older epoch are not used
+    /// again.
     epoch: AtomicU64,
-    /// Wakes a call that waits for a new connection, when another one comes back.
+    /// Wakes a call that waits for a new connection when another one is returned.
     returned: Notify,
 }
 
@@ -66,10 +67,10 @@ impl IdleConnection {
     }
 }
 
-/// A connection in use. Dropped without [`release`](Self::release), it is closed.
+/// A connection in use. If it is dropped without [`release`](Self::release), it is closed.
 pub(crate) struct PooledConnection {
     pub(crate) connection: Connection,
-    /// Whether it was idle before this call: then it may have died unnoticed.
+    /// Whether the connection was idle before this call. If so, it may have died unnoticed.
     pub(crate) was_idle: bool,
     opened_at: Instant,
     idle: Arc<IdleConnections>,
@@ -77,8 +78,8 @@ pub(crate) struct PooledConnection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// A new connection on its way to the call that requested it. If the call is gone, the connection
-/// becomes idle.
+/// A new connection on its way to the call that requested it. If that call has ended, the
+/// connection becomes idle.
 struct Unclaimed(Option<PooledConnection>);
 
 impl Drop for Unclaimed {
@@ -91,7 +92,7 @@ impl Drop for Unclaimed {
 
 impl Pool {
     /// A pool of up to `max_connections`, of which `reserved` serve holders only. `connect_timeout`
-    /// bounds the opening of a connection.
+    /// limits how long opening a connection may take.
     pub(crate) fn new(
         source: Source,
         max_connections: usize,
@@ -129,9 +130,9 @@ impl Pool {
         }
     }
 
-    /// A new connection, or one that comes back earlier. A separate task opens it: if the call ends
-    /// first, the task goes on and the connection becomes idle, so that opening one may take longer
-    /// than a heartbeat (RUN-1).
+    /// A new connection, or one that is returned earlier. A separate task opens it: if the call
+    /// ends first, the task continues and the connection becomes idle, so opening one may take
+    /// longer than a heartbeat (RUN-1).
     async fn open(
         &self,
         permit: OwnedSemaphorePermit,
@@ -146,7 +147,7 @@ impl Pool {
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
                 returned = idle.returned() => Ok(returned),
-                // The call is gone: connections that come back are for calls that still wait.
+                // The call has ended, so returned connections are for calls that still wait.
                 () = to.closed() => Err(opening.await),
             };
             let (opened, epoch, opened_at, was_idle) = match returned {
@@ -175,7 +176,7 @@ impl Pool {
             drop(to.send(answer));
         });
         let ended =
-            || Error::unavailable("the runtime ended while the store connected; call again");
+            || Error::unavailable("the runtime ended while the store was connecting; try again");
         opened.await.map_err(|_| ended())??.0.take().ok_or_else(|| ended().into())
     }
 
@@ -210,7 +211,7 @@ impl Pool {
         }
     }
 
-    /// The first permit that gets free, reserved or shared.
+    /// The first permit that becomes free, reserved or shared.
     async fn acquire_any_permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         let of = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let (mut reserved, mut shared) = (pin!(of(&self.reserved)), pin!(of(&self.shared)));
@@ -229,7 +230,7 @@ impl IdleConnections {
         std::iter::from_fn(|| stack.pop()).find(|idle| idle.epoch == epoch && !idle.is_stale(now))
     }
 
-    /// Waits for a connection that comes back and that no other call takes.
+    /// Waits for a returned connection that no other call takes.
     async fn returned(&self) -> IdleConnection {
         loop {
             let returned = self.returned.notified();
@@ -242,8 +243,8 @@ impl IdleConnections {
 }
 
 impl PooledConnection {
-    /// Closes this connection and all idle ones of its epoch or before: the server is gone, or is
-    /// no longer the primary.
+    /// Closes this connection and all idle ones of the same or an older epoch, because the server
+    /// is gone or is no longer the primary.
     pub(crate) fn invalidate_idle(self) {
         let next = self.epoch + 1;
         let Self { idle, epoch, .. } = &self;
@@ -253,7 +254,7 @@ impl PooledConnection {
         }
     }
 
-    /// Makes the connection idle again. The result was read to its end.
+    /// Makes the connection idle again after its result was read to the end.
     pub(crate) fn release(self) {
         let Self { connection, opened_at, idle, epoch, _permit, .. } = self;
         let now = Instant::now();
@@ -261,7 +262,8 @@ impl PooledConnection {
         if idle.epoch.load(Ordering::Acquire) == epoch {
             stack.push(IdleConnection { connection, epoch, opened_at, idle_since: now });
         }
-        // The one that has been idle for longest is at the bottom; closing one at a time is enough.
+        // The connection that has been idle for longest is at the bottom. Closing one at a time is
+        // enough.
         let expired = match stack.first() {
             Some(longest) if longest.is_stale(now) => Some(stack.remove(0)),
             _ => None,

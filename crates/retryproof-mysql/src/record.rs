@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stored bytes to [`Record`], strictly: a row that the store did not write is an error, and stays
-//! as it is (CMP-8).
+//! Reads stored bytes into a [`Record`] strictly: a row that the store did not write is an error,
+//! and stays unchanged (CMP-8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
-/// `state` of a record whose holder runs, or died.
+/// `state` of a record whose holder is running or has died.
 pub(crate) const IN_PROGRESS: i64 = 0;
 /// `state` of a completed record.
 pub(crate) const COMPLETE: i64 = 1;
@@ -24,7 +24,7 @@ pub(crate) enum RecordStatus {
         remaining: Duration,
         token: FencingToken,
     },
-    /// The record counts as absent; its last token if the row is still there.
+    /// The record counts as absent. The token is its last one, if the row still exists.
     Absent(Option<FencingToken>),
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
     read_grant(row).map(|(record, _)| record)
 }
 
-/// Reads the same row, and whether its last grant took over an expired lease.
+/// Reads such a row, and whether its last grant took over an expired lease.
 pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
     let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
     let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
@@ -66,7 +66,7 @@ pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
     Ok((Record { owner: OwnerId::from_bytes(owner), token, phase }, took_over))
 }
 
-/// The time that is left by the server's clock, from microseconds; `None` once it is over.
+/// The time left by the server's clock, given in microseconds; `None` if no time is left.
 pub(crate) fn remaining(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().filter(|&us| us > 0).map(Duration::from_micros)
 }
@@ -77,7 +77,7 @@ fn head(row: &MySqlRow) -> Option<([u8; 16], impl Iterator<Item = Option<i64>>)>
     Some((*owner, str::from_utf8(numbers).ok()?.split(',').map(|digits| digits.parse().ok())))
 }
 
-/// The stored value, unopened, from the column `fp` and the one after it.
+/// The stored value, not decoded, from the column `fp` and the one after it.
 pub(crate) fn stored_result(row: &MySqlRow, fp: usize) -> Result<StoredResult> {
     let fingerprint = match row.try_get::<Option<&[u8]>, _>(fp) {
         Ok(None) => None,

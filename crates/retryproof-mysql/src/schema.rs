@@ -29,7 +29,7 @@ const LOCK: &str =
 const UNLOCK: &str =
     "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// Reads the version row, and touches the table of records: if that one is missing, the schema is
+/// Reads the version row, and touches the record table: if that table is missing, the schema is
 /// missing, whatever the version row says.
 const READ_VERSION: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
      FROM `retryproof_records_meta` WHERE name='schema'";
@@ -44,17 +44,18 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl MysqlConfig {
-    /// Creates or updates the tables of the store, under an advisory lock of the server. It is safe
-    /// to call again, and from several processes at once: call it at start-up or in a deployment
-    /// step. Nothing else creates tables (STO-3). The account needs CREATE and INDEX in addition to
-    /// the store's privileges.
+    /// Creates or updates the store's tables, under an advisory lock on the server. It is safe to
+    /// call again, also from several processes concurrently: call it at start-up or in a deployment
+    /// step. No other call creates tables (STO-3). The account needs CREATE and INDEX in addition
+    /// to the store's privileges.
     ///
     /// # Cancel safety
-    /// A dropped call may leave some of the tables created; the next call creates the rest.
+    /// If the call is dropped, some of the tables may already exist; the next call creates the
+    /// rest.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when a newer version of this library created the tables;
-    /// [`ErrorKind::Unavailable`] when another migration holds the lock for a minute; else the
+    /// [`ErrorKind::Schema`] if a newer version of this library created the tables;
+    /// [`ErrorKind::Unavailable`] if another migration holds the lock for a minute; otherwise the
     /// errors of [`MysqlStore::connect`](crate::MysqlStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         self.try_migrate().await.map_err(|failure| failure.error.during("migrate"))
@@ -73,7 +74,7 @@ impl MysqlConfig {
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_TIMEOUT)], ResultKind::Rows, false)
             .await
             .map_err(classify)?;
-        // NULL if the statement was killed.
+        // The result is NULL if the statement was killed.
         if locked.rows.first().and_then(|row| integer(row, 0, "lock").ok()) != Some(1) {
             return Err(Error::unavailable(
                 "another migration of the same tables is running; try again later",
@@ -81,7 +82,7 @@ impl MysqlConfig {
             .into());
         }
         let applied = apply(&mut connection, table).await;
-        // If this fails, the end of the connection releases the lock.
+        // If this fails, closing the connection releases the lock.
         let _ = connection.run(&Arc::from(UNLOCK), &[name], ResultKind::Rows, false).await;
         connection.close().await;
         applied
@@ -90,14 +91,14 @@ impl MysqlConfig {
 
 async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     for script in SCHEMA.pending(version(connection, table).await?)? {
-        // In MySQL each of these statements commits by itself. Each may run twice, and the version
-        // row comes last.
+        // In MySQL, each of these statements commits by itself. Each is safe to run twice, and the
+        // version row comes last.
         connection.run_script(script.replace(DEFAULT_TABLE, table)).await?;
     }
     Ok(())
 }
 
-/// Refuses a schema that this code cannot work with (STO-3).
+/// Fails for a schema that this code cannot work with (STO-3).
 pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     Ok(SCHEMA.check(version(connection, table).await?, table)?)
 }
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn sto_3_the_shipped_sql_takes_another_name() {
-        let sql = schema_sql("other").expect("a valid name");
+        let sql = schema_sql("other").expect("the name should be valid");
         assert!(sql.contains("`other`") && sql.contains("`other_meta`"), "{sql}");
         let code = sql.lines().filter(|line| !line.starts_with("--")).collect::<String>();
         assert!(!code.contains(DEFAULT_TABLE), "{code}");

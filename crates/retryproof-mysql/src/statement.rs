@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every SQL text of the store, constant, with its bind order.
+//! Every SQL statement of the store as constant text, with its bind order.
 //!
-//! Bound values are bytes and integers only, so that any driver can carry them. Durations are bound
-//! as microseconds; the statement that acts turns them into instants by the server's clock
-//! (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is
-//! in the past, so a takeover comes late rather than early. `SYSDATE` is not fixed, and is unsafe
-//! for statement-based replication.
+//! Bound values are bytes and integers only, so that any driver can bind them. Durations are bound
+//! as microseconds; the statement that uses them turns them into points in time by the server's
+//! clock (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
+//! it is in the past, so a takeover comes late rather than early. `SYSDATE` is not fixed, and is
+//! unsafe for statement-based replication.
 //!
 //! Each statement that writes touches one row by its primary key and commits by itself, so two of
 //! them cannot deadlock.
@@ -20,7 +20,7 @@ use sqlx_mysql::MySqlArguments;
 
 use crate::config::DEFAULT_TABLE;
 
-/// Room in a packet for the text, the other columns and their lengths.
+/// Bytes of a packet that are reserved for the text, the other columns and their lengths.
 pub(crate) const PACKET_OVERHEAD: usize = 4_096;
 
 /// The primary key as it is bound (ID-2).
@@ -28,13 +28,13 @@ pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
     [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
 }
 
-/// A duration as it is bound. CTX-2 keeps it far below the end of the type and of DATETIME.
+/// A duration as it is bound. CTX-2 keeps it far below the limits of the type and of DATETIME.
 pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The values of [`Statement::Complete`] in bind order. The statement counts one row when it took
-/// effect, on a connection of the store or in a transaction of the application (CMP-7).
+/// The values of [`Statement::Complete`] in bind order. The statement reports one row if it took
+/// effect, on the store's connection or in the application's transaction (CMP-7).
 pub(crate) fn completion_params<'a>(
     id: &'a Identity,
     owner: &'a OwnerId,
@@ -53,7 +53,7 @@ pub(crate) fn completion_params<'a>(
     ]
 }
 
-/// An upper bound of the bytes that the values take in a packet.
+/// An upper bound for the bytes that the values take up in a packet.
 pub(crate) fn size(params: &[Param<'_>]) -> usize {
     let bytes = |param: &Param<'_>| match param {
         Param::Bytes(value) => value.len() + 9,
@@ -62,7 +62,7 @@ pub(crate) fn size(params: &[Param<'_>]) -> usize {
     params.iter().map(bytes).sum()
 }
 
-/// The driver's form of the values.
+/// The values in the driver's form.
 pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_core::Error> {
     let mut arguments = MySqlArguments::default();
     arguments.reserve(params.len(), size(params));
@@ -72,7 +72,7 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_cor
             Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
             Param::Bool(truth) => arguments.add(truth),
-            _ => Err("the store sends no value of this type".into()),
+            _ => Err("the store cannot bind a value of this type".into()),
         }
         .map_err(sqlx_core::Error::Encode)?;
     }
@@ -118,9 +118,9 @@ macro_rules! insert {
 ///    the other columns check only that;
 /// 3. `expires_at` comes last, because the others read its old value.
 ///
-/// Repeating the whole condition for each column makes a replay a fifth slower. Even in this form
-/// the server spends a third of the statement on the assignments, whether or not they apply; so
-/// ENTER comes first, and this upsert only where a row has to change.
+/// Repeating the whole condition for each column would make a replay a fifth slower. Even in this
+/// form, the server spends a third of the statement's time on the assignments, whether or not they
+/// apply. So ENTER comes first, and this upsert runs only if a row has to change.
 macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
@@ -146,8 +146,8 @@ macro_rules! upsert {
     };
 }
 
-/// A record's small columns as one: the owner's 16 bytes, then numbers in digits. The driver spends
-/// more than a microsecond on the description of each column of each result.
+/// A record's small columns as a single one: the owner's 16 bytes, then numbers in digits. The
+/// driver spends more than a microsecond on the description of each column of each result.
 macro_rules! head {
     () => {
         "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
@@ -174,18 +174,18 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7: inserts a new row, or leaves the row as it is; returns the row. A lease
-            // that has ended, or is the caller's own, needs GRANT. 1 scope, 2 key, 3 owner,
-            // 4 lease, 5 ttl, 6 fp -> the head, fp, result.
+            // ACQ-2, ACQ-7: inserts a new row, or leaves an existing one unchanged, and returns the
+            // row. A lease that has ended, or is the caller's own, needs GRANT. 1 scope, 2 key, 3
+            // owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",
                 head!(),
                 ",fp,result"
             ),
-            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: inserts a new row, renews it, takes it over, or
-            // leaves it as it is; returns the row. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp
-            // -> the head, fp, result.
+            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: inserts a new row, or renews an existing one,
+            // takes it over or leaves it unchanged, and returns the row. 1 scope, 2 key, 3 owner, 4
+            // lease, 5 ttl, 6 fp -> the head, fp, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -206,8 +206,8 @@ impl Statement {
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
-            // ACQ-8: locks and writes nothing. No row: the record is not complete, or not as the
-            // store writes it. 1 scope, 2 key -> fp, result.
+            // ACQ-8: locks and writes nothing. It returns no row if the record is not complete, or
+            // not as the store writes it. 1 scope, 2 key -> fp, result.
             Self::Replay => {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
@@ -229,10 +229,9 @@ impl Statement {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // CMP-1, CMP-2. `purge_after` moves only if this ttl ends before the one of the acquire
-            // (STO-4). The state always changes, so drivers that count changed rows instead of
-            // matched ones count the row too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key,
-            // 7 owner.
+            // CMP-1, CMP-2. `purge_after` moves only if this ttl ends before the acquire's (STO-4).
+            // The state always changes, so drivers that count changed rows instead of matched ones
+            // count the row too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
             Self::Complete => {
                 "UPDATE `retryproof_records` SET state=1,\
                  purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
@@ -240,17 +239,17 @@ impl Statement {
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
             // RUN-4, ACQ-10: the released record counts as absent and only keeps the token. A purge
-            // deletes it once no statement can still run that drew an older token. 1 scope, 2 key,
-            // 3 owner.
+            // deletes it once no statement that drew an older token can still be running. 1 scope,
+            // 2 key, 3 owner.
             Self::Release => {
                 "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4; a state that the store never wrote stays (CMP-8). It takes no lock: the DELETE
-            // checks again. The lower bound skips the index entries of deleted rows, which the
-            // server walks over as long as some transaction might still see them. 1 microseconds
-            // since 1970, 2 limit -> scope, key, microseconds since 1970.
+            // STO-4; a row whose state the store never wrote stays (CMP-8). The SELECT takes no
+            // lock, because the DELETE checks again. The lower bound skips the index entries of
+            // deleted rows, which the server would scan as long as a transaction might still see
+            // the rows. 1 microseconds since 1970, 2 limit -> scope, key, microseconds since 1970.
             Self::PurgeKeys => {
                 "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
                  00:00:00',purge_after) FROM `retryproof_records` WHERE \
@@ -264,8 +263,8 @@ impl Statement {
                  IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
                  AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
             }
-            // For an operator; a table scan. The constant is an estimate of the fixed columns and
-            // the index entries. -> three counts.
+            // For an operator; scans the table. The constant is an estimate of the size of the
+            // fixed columns and the index entries. -> three counts.
             Self::Stats => {
                 "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
                  SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
@@ -282,7 +281,7 @@ pub(crate) struct StatementTexts {
 }
 
 impl StatementTexts {
-    /// The texts for a validated name, the one dynamic part of the SQL (STO-3).
+    /// The texts for a validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn new(table: &str) -> Self {
         let text = |statement: Statement| Arc::from(statement.text().replace(DEFAULT_TABLE, table));
         Self { texts: Statement::ALL.map(text), table: table.to_owned() }
@@ -292,8 +291,8 @@ impl StatementTexts {
         &self.texts[statement as usize]
     }
 
-    /// STO-4: deletes `rows` records by their keys, each only if it is still expired. Bound are
-    /// scope and key of each.
+    /// STO-4: deletes `rows` records by their keys, each only if it is still expired. The
+    /// parameters are the scope and key of each.
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(

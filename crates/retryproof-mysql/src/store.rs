@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlStore`]: the store contract over single statements.
+//! [`MysqlStore`]: the store contract, with single statements.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,17 +32,17 @@ pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) executor: Executor,
     pub(crate) waiters: Waiters,
-    /// Which records this process has lately seen complete.
+    /// Which records this process has recently seen complete.
     completed: CompletedHint,
-    /// Which records were lately seen in progress, or released here: their rows are there, so GRANT
-    /// takes them over and ENTER could not.
+    /// Which records were recently seen in progress, or released here. Their rows exist, so GRANT
+    /// can take them over and ENTER cannot.
     has_row: CompletedHint,
-    /// The completion as it runs in a transaction of the application.
+    /// The completion as it runs in the application's transaction.
     pub(crate) joined_completion: Arc<str>,
     /// Where the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
     max_value: usize,
-    /// The bytes that fit into a packet of the server beside a statement.
+    /// How many bytes fit into a packet of the server besides a statement.
     pub(crate) packet_limit: usize,
 }
 
@@ -50,10 +50,10 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the tables are missing or have
     /// another version (STO-3); `Config` for a wrong user, password or database, an invalid table
-    /// name, and a TLS handshake that failed; `Unexpected` for a missing privilege; `Unsupported`
-    /// for a server that is too old; `Unavailable` when it cannot be reached.
+    /// name, or a failed TLS handshake; `Unexpected` for a missing privilege; `Unsupported` for a
+    /// server that is too old; `Unavailable` if the server cannot be reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))
     }
@@ -91,7 +91,7 @@ impl MysqlStore {
         })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join
+    /// Wraps the store for an engine, with the capabilities to purge, to inspect, and to join
     /// transactions.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
@@ -138,7 +138,7 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // Also for a repetition: if the first answer was lost, it has woken no waiter (ACQ-4).
+        // This includes a repetition: if the first answer was lost, it woke no waiters (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -156,7 +156,7 @@ impl MysqlStore {
                 Some(_) => return Ok(FencedWrite::NotOwner),
             };
         }
-        // Also for a repetition, as in `try_complete`.
+        // This includes a repetition, as in `try_complete`.
         self.has_row.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -167,8 +167,8 @@ impl MysqlStore {
         self.executor.read_record(CallPriority::Holder, Statement::Peek, id).await
     }
 
-    /// What is left of the lease with token `seen`; `None` if it has run out, or was completed or
-    /// released.
+    /// What is left of the lease with token `seen`; `None` once it has ended, or its holder has
+    /// completed or released the record.
     async fn remaining_lease(
         &self,
         id: &Identity,
@@ -228,8 +228,8 @@ impl IdempotencyStore for MysqlStore {
         self.try_release(id, owner).await.map_err(during("release", id))
     }
 
-    /// The largest value is the server's `max_allowed_packet` at connect, less 4 KiB for the rest
-    /// of the row, unless the configuration sets less.
+    /// The largest value is the server's `max_allowed_packet` at connect, minus 4 KiB for the rest
+    /// of the row, unless the configuration sets a lower limit.
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("mysql").with_max_value(self.max_value)
     }
@@ -239,7 +239,7 @@ fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure)
     move |failure| failure.error.during(operation).for_identity(id)
 }
 
-/// With every capability that the store has.
+/// Includes every capability that the store has.
 impl From<MysqlStore> for SharedStore {
     fn from(store: MysqlStore) -> Self {
         store.into_shared()

@@ -33,8 +33,8 @@ impl Waiters {
         wait_for_change(subscription.woken(), until, || POLL, remaining_lease).await
     }
 
-    /// Wakes the waiters of a record. Call it after the statement has committed: a waiter that
-    /// subscribes too late to be found here then reads the committed row.
+    /// Wakes the waiters of a record. Call this after the statement has committed, so that a waiter
+    /// that subscribes too late to be woken reads the committed row.
     pub(crate) fn notify(&self, id: &Identity) {
         self.0.notify(id);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one upsert, and what follows where that does not decide.
+//! The acquire: one upsert, and what follows if that does not settle it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ enum Upserted {
 }
 
 impl Executor {
-    /// The result of a record that this process has seen complete; `None` once it is not.
+    /// The result of a record that this process has seen complete; `None` if it no longer is.
     pub(crate) async fn replay(&self, id: &Identity) -> Result<Option<StoredResult>, Failure> {
         let result = self
             .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)
@@ -29,8 +29,8 @@ impl Executor {
         Ok(result.rows.first().map(|row| stored_result(row, 0)).transpose()?)
     }
 
-    /// Grants the lease, or reports why not. `has_row` is a hint: a row is there that only GRANT
-    /// can take over, so ENTER would be a wasted trip.
+    /// Grants the lease, or reports why not. `has_row` is a hint that a row exists that only GRANT
+    /// can take over, so that ENTER would waste a round trip.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,
@@ -56,14 +56,15 @@ impl Executor {
                             return Err(failure);
                         }
                         None if retries == MAX_LOCK_RETRIES => return Err(failure),
-                        // No further attempt: each would occupy a connection for a second.
+                        // The upsert is not repeated: each attempt would occupy a connection for a
+                        // second.
                         found => match RecordStatus::of(found) {
                             RecordStatus::Absent(Some(token)) => return Ok(blocked(token)),
                             status => Upserted::NotGranted(status),
                         },
                     }
                 }
-                // Completed keys are still replayed.
+                // Complete records are still replayed.
                 Err(failure) if failure.recovery == Recovery::ReadOnly => {
                     return match find().await.map(RecordStatus::of) {
                         Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
@@ -80,7 +81,7 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy { remaining, token });
                 }
-                // The second trip that a takeover may cost (ACQ-8).
+                // A takeover may cost this second round trip (ACQ-8).
                 Upserted::NotGranted(RecordStatus::Absent(Some(_)))
                     if statement == Statement::Enter =>
                 {
@@ -102,9 +103,9 @@ impl Executor {
         }
     }
 
-    /// One of the upserts, in one trip; in two where the server cannot return the row and the key
-    /// is in use. ENTER never changes a row that is there: it answers `Absent` with a token for one
-    /// that GRANT would take over.
+    /// Runs one of the upserts, in one round trip, or in two if the server cannot return the row
+    /// and the key is in use. ENTER never changes an existing row: for one that GRANT would take
+    /// over, it returns `Absent` with a token.
     async fn upsert(
         &self,
         deadline: Instant,
@@ -128,9 +129,9 @@ impl Executor {
                 .await?;
             let grant = result.rows.first().map(read_grant).transpose()?;
             return Ok(match grant {
-                // The row as the statement left it. If it is in progress under this owner, GRANT
-                // has granted it, and so has ENTER if the whole lease is left. Otherwise the row
-                // was there before, and GRANT has to renew it (ACQ-9).
+                // This is the row as the statement left it. If it is in progress under this owner,
+                // GRANT has granted it, and so has ENTER if the whole lease is left. Otherwise the
+                // row existed before, and GRANT has to renew it (ACQ-9).
                 Some((
                     Record { owner, token, phase: RecordPhase::InProgress(left) },
                     took_over,
@@ -156,7 +157,7 @@ impl Executor {
     }
 }
 
-/// A takeover that has to wait: nothing is left of the lease, but the row cannot be had yet.
+/// A takeover that has to wait: the lease is over, but the row cannot be taken over yet.
 fn blocked(token: FencingToken) -> Acquired {
     Acquired::Busy { remaining: Duration::ZERO, token }
 }

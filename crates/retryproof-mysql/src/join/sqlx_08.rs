@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
+//! Joining sqlx 0.8 transactions (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes an `sqlx::MySqlPool` of that version, and
-//! `held.complete_in(&mut tx, value)` its `Transaction` and its `MySqlConnection`. The store's own
-//! connections stay on the newer sqlx.
+//! `engine.joined(pool)` takes that version's `sqlx::MySqlPool`, and `held.complete_in(&mut tx,
+//! value)` takes its `Transaction` or `MySqlConnection`. The store's own connections use the newer
+//! sqlx.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,10 +26,10 @@ use super::MysqlDialect;
 use super::transaction::{NO_SAVEPOINT, transaction_gone};
 use crate::error::other_driver;
 
-/// A connection of the application with a transaction that the program began by hand.
+/// An application connection with a transaction that the program began by hand.
 ///
-/// Without an open transaction, for example after a deadlock that rolled it back, the statement
-/// fails (CMP-7). Checking that costs one round trip more.
+/// If no transaction is open, for example because a deadlock rolled it back, the statement fails
+/// (CMP-7). Checking that costs one extra round trip.
 impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         self.execute(raw_sql(MysqlDialect::PROBE)).await.map_err(refused)?;
@@ -37,8 +37,8 @@ impl TxPort<MysqlDialect> for MySqlConnection {
     }
 }
 
-/// `held.complete_in(&mut tx, value)`. It fails if the server has rolled the transaction back, as on
-/// a connection.
+/// For `held.complete_in(&mut tx, value)`. The statement fails if the server has rolled the
+/// transaction back, as on a connection.
 impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -46,12 +46,12 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     }
 }
 
-/// [`MysqlTx`](crate::MysqlTx) for sqlx 0.8: an open transaction from the application's pool; a
-/// `sqlx::MySqlConnection` to write with. It has the same guarantees.
+/// [`MysqlTx`](crate::MysqlTx) for sqlx 0.8: an open transaction from the application's pool, with
+/// the same guarantees. It dereferences to a `sqlx::MySqlConnection` for writes.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// No transaction is open and autocommit has its old value: the connection may go back to the
-    /// pool.
+    /// Whether the transaction has ended and autocommit has its old value, so that the connection
+    /// may go back to the pool.
     ended: bool,
 }
 
@@ -59,8 +59,8 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), Driver> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // The only way to end the transaction for the driver's count. It queues a ROLLBACK
-            // without a transaction, which is sent with the pool's ping.
+            // Only this call makes the driver count the transaction as ended. It also queues a
+            // ROLLBACK, which is sent with the pool's ping and finds no transaction to roll back.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -71,8 +71,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // In the pool, autocommit would stay off, and its next user's writes would not be
-            // committed.
+            // If the connection went back to the pool, autocommit would stay off, and the next
+            // user's writes would not be committed.
             self.conn.close_on_drop();
         }
     }
@@ -98,7 +98,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// One round trip. If the transaction is gone, the commit fails.
+/// Takes one round trip. If the transaction is gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -109,7 +109,7 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
         let Err(error) = self.end(MysqlDialect::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
-            // Writes since then are in a transaction that is never committed.
+            // Later writes are in another transaction, which is never committed.
             let _ = self.end(MysqlDialect::ROLL_BACK).await;
         }
         Err(refused(error))
@@ -126,7 +126,7 @@ impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
-        // From here on a drop closes the connection, whichever settings have been changed.
+        // From here on, dropping `tx` closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(MysqlDialect::BEGIN)))
             .await
@@ -135,7 +135,7 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Runs the statement alone, and returns the number of rows that it matched.
+/// Runs only the statement, and returns the number of rows that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())
@@ -149,7 +149,7 @@ fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, Driver> {
             Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
             Param::Bool(truth) => arguments.add(truth),
-            _ => Err("the store sends no value of this type".into()),
+            _ => Err("the store cannot bind a value of this type".into()),
         }
         .map_err(Driver::Encode)?;
     }

@@ -4,15 +4,15 @@
 //!
 //! InnoDB rolls back the *whole* transaction on a deadlock (1213) and, with
 //! `innodb_rollback_on_timeout`, on a lock time-out (1205). An action that catches the error and
-//! sends the statement again would go on in autocommit: its later writes and the record would each
-//! be committed alone, and its earlier writes would be lost. A `ROLLBACK`, `COMMIT` or
-//! `CREATE TABLE` that an action sends ends the transaction in the same way. Two portable measures
-//! prevent that and cost no round trip:
+//! sends the statement again would continue in autocommit: its later writes and the record would
+//! each be committed alone, and its earlier writes would be lost. A `ROLLBACK`, `COMMIT` or `CREATE
+//! TABLE` that an action sends ends the transaction in the same way. Two portable measures guard
+//! against that and cost no round trip:
 //!
 //! - autocommit is off while the transaction is open, so statements after its loss are in a
 //!   transaction that the server begins implicitly, and that only the engine commits;
 //! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. It
-//!   ends with its transaction, so in any other transaction its release fails (1305), and the
+//!   ends with its transaction, so in any other transaction releasing it fails (1305), and the
 //!   server does not execute the COMMIT.
 
 use std::fmt;
@@ -33,11 +33,13 @@ use crate::error::{classify, number};
 /// `SAVEPOINT does not exist`.
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 
-/// The texts of a transaction that is as safe as a [`MysqlTx`], for adapters of other drivers. Each
-/// is one text of several statements: send it unchanged and unprepared. A connection that is
-/// dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` was sent.
+/// The SQL of a transaction that is as safe as a [`MysqlTx`], for adapters to other drivers. Each
+/// constant is one text of several statements: send it unchanged and unprepared. A connection that
+/// is dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` has been
+/// sent.
 impl MysqlDialect {
-    /// Opens a transaction and sets a savepoint in it. Autocommit is off until the end.
+    /// Opens a transaction and sets a savepoint in it. Autocommit stays off until the transaction
+    /// ends.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
     /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If another one is open, or none,
@@ -48,24 +50,25 @@ impl MysqlDialect {
     /// Rolls back the open transaction, if any, and restores autocommit.
     pub const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
     /// Fails with 1305 if no transaction is open. A port for transactions that the program began
-    /// sends it before the record's statement.
+    /// sends this before the record's statement.
     pub const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
 }
 
-/// An open transaction from the application's pool; a [`MySqlConnection`] to write with. If it is
-/// dropped, its connection is closed and the server rolls back. Only the engine ends it: send
-/// neither a `COMMIT` nor a statement that commits implicitly, such as `CREATE TABLE`.
+/// An open transaction from the application's pool. It dereferences to a [`MySqlConnection`] for
+/// writes. If it is dropped, its connection is closed and the server rolls back. Only the engine
+/// may end it: send neither a `COMMIT` nor a statement that commits implicitly, such as `CREATE
+/// TABLE`.
 ///
 /// If the server rolled the transaction back after a deadlock, or the action ended it by hand, the
 /// call fails and nothing that followed is committed. Writes that the action committed by hand stay
 /// committed.
 ///
-/// Not the driver's type, because that one has a lifetime: futures of actions that borrow it could
-/// not move between threads.
+/// It is a separate type because the driver's type has a lifetime, which would keep the futures of
+/// borrowing actions from moving between threads.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// No transaction is open and autocommit has its old value: the connection may go back to the
-    /// pool.
+    /// Whether the transaction has ended and autocommit has its old value, so that the connection
+    /// may go back to the pool.
     ended: bool,
 }
 
@@ -73,8 +76,8 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), sqlx_core::Error> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // The only way to end the transaction for the driver's count. It queues a ROLLBACK
-            // without a transaction, which is sent with the pool's ping.
+            // Only this call makes the driver count the transaction as ended. It also queues a
+            // ROLLBACK, which is sent with the pool's ping and finds no transaction to roll back.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -85,8 +88,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // In the pool, autocommit would stay off, and its next user's writes would not be
-            // committed.
+            // If the connection went back to the pool, autocommit would stay off, and the next
+            // user's writes would not be committed.
             self.conn.close_on_drop();
         }
     }
@@ -112,7 +115,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// One round trip. If the transaction is gone, the commit fails.
+/// Takes one round trip. If the transaction is gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -124,7 +127,7 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
         match self.end(MysqlDialect::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // Writes since then are in a transaction that is never committed.
+                // Later writes are in another transaction, which is never committed.
                 let _ = self.end(MysqlDialect::ROLL_BACK).await;
                 Err(transaction_gone(classify(error).error))
             }
@@ -144,7 +147,7 @@ impl TxSource<MysqlDialect> for MySqlPool {
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
-        // From here on a drop closes the connection, whichever settings have been changed.
+        // From here on, dropping `tx` closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(
             &mut tx.conn,
@@ -156,7 +159,7 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Fails outside of a transaction, where the statement would be committed alone. One round trip.
+/// Fails outside a transaction, where the statement would be committed alone. Takes one round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(MysqlDialect::PROBE)).await {
         Ok(_) => Ok(()),
@@ -171,7 +174,7 @@ pub(super) fn transaction_gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock \
-         time-out, or a statement of the action ended it; let the action return such an error",
+         time-out, or the action ended it; let the action return the errors of its statements",
     )
     .because(source)
 }
