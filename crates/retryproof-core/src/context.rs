@@ -98,8 +98,8 @@ impl IdempotencyContext {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     scope = %self.identity.scope(), lease = ?durations.lease,
-                    "a pause of the process longer than the lease loses it; use 1 s or more \
-                     (logged once, CTX-2)"
+                    "the lease is under 1 s: if the process pauses for longer than the lease, the \
+                     lease is lost; use 1 s or more (logged once, CTX-2)"
                 );
             }
         }

@@ -156,7 +156,7 @@ impl Observers {
     pub(crate) fn tell(&self, event: impl Fn(&dyn Observer)) {
         for observer in &self.0 {
             if catch_panic(|| event(&**observer)).is_err() {
-                tracing::error!("an observer panicked; it is called again at the next event");
+                tracing::error!("an observer panicked; it will be called again at the next event");
             }
         }
     }

@@ -23,11 +23,11 @@ impl OwnerId {
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "a default that differs at each call would surprise"
+        reason = "a default that differs on each call would be surprising"
     )]
     pub fn new() -> Self {
         let mut id = [0; 16];
-        getrandom::fill(&mut id).expect("the operating system gives random bytes");
+        getrandom::fill(&mut id).expect("the operating system should provide random bytes");
         Self(id)
     }
 
@@ -42,8 +42,9 @@ impl OwnerId {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // The seed separates processes that open the same records one after another.
-        let seed =
-            SEED.get_or_init(|| getrandom::u64().expect("the operating system gives random bytes"));
+        let seed = SEED.get_or_init(|| {
+            getrandom::u64().expect("the operating system should provide random bytes")
+        });
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self((u128::from(*seed) << 64 | u128::from(count)).to_be_bytes())
     }

@@ -48,14 +48,14 @@ impl Owned {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a blocking call was made inside a tokio runtime, which it would stall; use the \
-                 async form, `IdempotencyEngine` and `retryproof::connect`, there, or a thread \
-                 of `std::thread` (`spawn_blocking` is inside too)",
+                "a blocking call was made inside a tokio runtime and would stall it; there, use the \
+                 async `IdempotencyEngine` and `retryproof::connect`, or a thread from \
+                 `std::thread` (a `spawn_blocking` thread is inside the runtime too)",
             ));
         }
         match &self.0 {
             Some(runtime) => Ok(RuntimeEntry(runtime)),
-            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime is gone")),
+            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime has shut down")),
         }
     }
 }

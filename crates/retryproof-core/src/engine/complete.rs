@@ -381,7 +381,7 @@ where
         match call().await {
             Err(error) if error.kind() == ErrorKind::Unavailable && store.now() < until() => {
                 failures += 1;
-                tracing::debug!(%error, failures, "a call that ends a lease is repeated");
+                tracing::debug!(%error, failures, "repeating a call that ends a lease");
                 sleep(REPEAT.after(failures)).await;
             }
             answer => return answer,

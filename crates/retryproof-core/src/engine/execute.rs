@@ -228,7 +228,7 @@ impl<C, H> Call<C, H> {
                 Ok(panic) => resume_unwind(panic),
                 Err(_) => Err(ExecuteError::Store(Error::new(
                     ErrorKind::ShuttingDown,
-                    "the runtime went away",
+                    "the runtime shut down before the action ended",
                 ))),
             },
         }

@@ -186,8 +186,8 @@ async fn write_and_commit<T: Send>(
         // The lease's record is in another store, perhaps of another kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
-            "the lease is one of another engine; make the joined engine from the engine that \
-             grants",
+            "the lease was granted by another engine; create the joined engine from the engine \
+             that grants it",
         )),
     };
     let mut freed = true;
@@ -229,7 +229,7 @@ async fn write_and_commit<T: Send>(
 
 async fn roll_back<T>(source: &dyn DynTxSource<T>, tx: T, limit: Duration) {
     if let Err(error) = in_time(limit, source.roll_back(tx)).await {
-        tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the \
+        tracing::warn!(%error, "a rollback was not confirmed; the database rolls back when the \
              connection ends");
     }
 }

@@ -54,8 +54,8 @@ impl PurgeTask {
             if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     store = profile.name,
-                    "expired records are never deleted: the store reclaims none and was given \
-                     without `with_purge()`"
+                    "expired records are never deleted: the store does not reclaim them and was \
+                     built without `with_purge()`"
                 );
             }
             // There is nothing to run; the flag keeps later grants from reaching this point.
@@ -75,7 +75,7 @@ impl PurgeTask {
             // Between rounds the task holds only a weak reference, so that it ends with its engine.
             let Some(store) = self.store.upgrade() else { return };
             if let Err(error) = purge(&store, self.interval).await {
-                tracing::warn!(%error, "the purge failed; it is tried again at the next interval");
+                tracing::warn!(%error, "the purge failed; it is retried at the next interval");
             }
         }
     }
@@ -111,8 +111,8 @@ pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Opt
             tracing::warn!(
                 deleted,
                 after = ?took,
-                "the purge does not keep up with the records that expire, or works off a backlog; \
-                 on a server, look for transactions that are open for long, or for a slow disk"
+                "the purge does not keep up with expiring records, or is working off a backlog; \
+                 on a server, look for long-running transactions or a slow disk"
             );
         }
         tokio::task::yield_now().await;

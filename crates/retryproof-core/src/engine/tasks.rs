@@ -198,7 +198,7 @@ pub(super) fn current_runtime() -> Result<Handle> {
     Handle::try_current().map_err(|error| {
         Error::new(
             ErrorKind::Unsupported,
-            "the engine runs inside a tokio runtime; use the blocking facade outside",
+            "the engine needs a tokio runtime; outside one, use the blocking facade",
         )
         .because(error)
     })

@@ -155,8 +155,8 @@ mod tests {
     use super::*;
 
     fn call(options: MessageOptions, find_key: impl FnOnce() -> Option<String>) -> MessageCall {
-        let scope = Scope::new("orders.paid").expect("a scope");
-        let settings = MessageSettings::new(scope, options).expect("valid");
+        let scope = Scope::new("orders.paid").expect("the scope should be valid");
+        let settings = MessageSettings::new(scope, options).expect("the options should be valid");
         MessageCall::new(Arc::new(settings), find_key)
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let fingerprint = |any_body, body: &[u8]| {
             let options = MessageOptions { any_body, ..MessageOptions::default() };
             let context = call(options, || Some("o-1".into())).context(body);
-            context.expect("a context").fingerprint().copied()
+            context.expect("the context should build").fingerprint().copied()
         };
         assert_ne!(fingerprint(false, b"1 EUR"), fingerprint(false, b"9 EUR"));
         assert_eq!(fingerprint(true, b"1 EUR"), None);
@@ -185,6 +185,9 @@ mod tests {
     fn ctx_2_durations_out_of_bounds_are_refused() {
         let lease = Some(Duration::ZERO);
         let options = MessageOptions { lease, ..MessageOptions::default() };
-        assert!(MessageSettings::new(Scope::new("s").expect("a scope"), options).is_err());
+        assert!(
+            MessageSettings::new(Scope::new("s").expect("the scope should be valid"), options)
+                .is_err()
+        );
     }
 }

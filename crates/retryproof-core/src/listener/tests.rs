@@ -194,7 +194,7 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
         }
     };
     batch(0..100_usize, 4, work, move |n, verdict| {
-        sender.send((n, verdict)).expect("received");
+        sender.send((n, verdict)).expect("the receiver should exist");
         std::future::ready(())
     })
     .await;
@@ -222,7 +222,7 @@ async fn lst_2_work_that_panics_before_its_future_is_a_verdict_and_the_others_ru
         std::future::ready(Verdict::ack(Reason::Executed))
     };
     batch(0..10_usize, 2, work, move |n, verdict| {
-        sender.send((n, verdict.reason())).expect("received");
+        sender.send((n, verdict.reason())).expect("the receiver should exist");
         std::future::ready(())
     })
     .await;
@@ -251,7 +251,7 @@ async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
             }
         };
         batch(0..10_usize, 2, work, move |n, _| {
-            sender.send(n).expect("received");
+            sender.send(n).expect("the receiver should exist");
             std::future::ready(())
         })
         .await;
@@ -261,7 +261,7 @@ async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
     }
     go.notify_one();
     assert_eq!(answers.recv().await, Some(0));
-    running.await.expect("ended");
+    running.await.expect("the task should end");
 }
 
 #[tokio::test(start_paused = true)]

@@ -203,7 +203,7 @@ impl Verdict {
                 tracing::error!(broker, why, identity, "message becomes a dead letter");
             }
             Self::Nack { .. } if self.is_failure() => {
-                tracing::warn!(broker, why, identity, "message failed; it is redelivered");
+                tracing::warn!(broker, why, identity, "message failed; it will be redelivered");
             }
             Self::Nack { after, .. } => {
                 tracing::debug!(
@@ -291,7 +291,7 @@ impl fmt::Display for Poison {
             Self::BadKey => {
                 "the message's key is not 1 to 512 bytes of text without control characters"
             }
-            Self::Unreadable => "the message does not decode",
+            Self::Unreadable => "the message cannot be decoded",
         })
     }
 }

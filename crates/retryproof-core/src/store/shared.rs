@@ -186,7 +186,7 @@ impl<S: Join> DynJoin for S {
         if let Err(error) = caught_now(|| self.committed(id)) {
             tracing::error!(
                 identity = %id, %error,
-                "waiters were not woken; they find the result by their polls"
+                "waiters were not woken; they will find the result by polling"
             );
         }
     }
@@ -276,15 +276,14 @@ impl SharedStore {
         let name = self.store.dyn_profile().name;
         let Some(join) = &self.join else {
             return Err(refused(
-                "this store cannot join a transaction; take one that keeps its records in the \
-                 database of the business writes, with its capability (`into_shared`, or \
-                 `with_join`)",
+                "this store cannot join a transaction; use a store in the same database as the \
+                 business writes, built with the join capability (`into_shared` or `with_join`)",
             )
             .with("store", name));
         };
         let (dialect, spoken) = join.dyn_dialect();
         if dialect != TypeId::of::<D>() {
-            return Err(refused("the transaction is of another kind of database than the store")
+            return Err(refused("the transaction is on another kind of database than the store")
                 .with("store", name)
                 .with("store_speaks", spoken)
                 .with("transaction_speaks", D::NAME));

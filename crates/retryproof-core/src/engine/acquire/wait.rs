@@ -136,7 +136,7 @@ impl AcquireLoop<'_> {
 
     fn refuse(&self, kind: ErrorKind) -> Error {
         let message = match kind {
-            ErrorKind::ShuttingDown => "no new lease is granted; retry at another instance",
+            ErrorKind::ShuttingDown => "no new lease is granted; retry on another instance",
             _ => "max-running actions are running; retry later",
         };
         self.named(Error::new(kind, message))

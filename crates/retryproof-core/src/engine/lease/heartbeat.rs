@@ -344,7 +344,7 @@ impl LeaseState {
                         return None;
                     }
                     Err(error) => {
-                        tracing::debug!(identity = %self.identity, %error, "a beat failed");
+                        tracing::debug!(identity = %self.identity, %error, "a heartbeat failed");
                         next_try = store.now() + again;
                     }
                 }
