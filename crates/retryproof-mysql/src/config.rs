@@ -73,7 +73,7 @@ impl MysqlConfig {
     /// - `max-connections=N`: [`with_max_connections`](Self::with_max_connections);
     /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`,
     ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All modes except the first two need the cargo
-    ///   feature `tls`; the default `preferred` encrypts if both sides can;
+    ///   feature `tls`; the default `preferred` encrypts if both sides support it;
     /// - `socket=PATH`: a Unix socket instead of host and port.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`; for tests of the other path.
+    /// Sets whether an acquire reads the row with `RETURNING`, for tests of the path without it.
     /// Default: if the server supports it (MariaDB 10.5). Without it, an acquire of a key in use
     /// costs a second round trip.
     #[doc(hidden)]
@@ -244,7 +244,7 @@ fn check_encryption(mode: &str) -> Result<()> {
     }
 }
 
-/// Prints neither the user, the password nor the certificates (ID-4).
+/// Omits the user, the password and the certificates (ID-4).
 impl fmt::Debug for MysqlConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = self.source.options();

@@ -45,7 +45,7 @@ pub(crate) enum ResultKind {
 #[derive(Debug, Default)]
 pub(crate) struct StatementResult {
     pub(crate) rows: Vec<MySqlRow>,
-    /// How many rows matched. The driver requests this count instead of that of changed rows.
+    /// How many rows matched. The driver requests this count instead of the number of changed rows.
     pub(crate) matched: u64,
     pub(crate) insert_id: u64,
 }

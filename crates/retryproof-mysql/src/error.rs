@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: an error of the store, and how the call can recover. [`classify`] is the only place
-//! that translates the driver's errors.
+//! [`Failure`]: a store error, and how the call can recover. [`classify`] is the only place that
+//! translates the driver's errors.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl From<Error> for Failure {
 const TLS: &str = "TLS handshake failed; check that the server offers TLS and that its \
      certificate is signed by a CA that this host trusts or that is in `ssl-ca`";
 
-/// The error for a value that does not fit into a packet of the server (CMP-9).
+/// The error for a value that does not fit into one of the server's packets (CMP-9).
 pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     Error::new(
         ErrorKind::TooLarge,
@@ -77,7 +77,7 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
                 None => (
                     Recovery::RetryOnNewConnection,
                     Unexpected,
-                    "the driver reported an error of another database",
+                    "the driver reported an error from another database",
                 ),
             }
         }
@@ -154,13 +154,13 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             Unavailable,
             "the statement ran into a deadlock on every retry; check what else writes to the table",
         ),
-        // Lock wait time-out; statement time-out of MariaDB, of MySQL; a killed query.
+        // Lock wait timeout; statement timeout of MariaDB or MySQL; a killed query.
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
             "the record's row stayed locked; keep transactions that join a completion short",
         ),
-        // The limit of the whole server, or of one account.
+        // The connection limit of the whole server or of one account.
         1040 | 1203 | 1226 => (
             RetryOnNewConnection,
             Unavailable,
@@ -243,7 +243,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server does not know a prepared statement; a proxy in between must keep each \
              connection's prepared statements separate",
         ),
-        // Shutdown, a killed connection, time-outs and aborted connections.
+        // A shutdown, a killed connection, a timeout or an aborted connection.
         1053
         | 1077
         | 1079
@@ -290,7 +290,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     Failure { recovery, error: Error::new(kind, message).because(source) }
 }
 
-/// A server's error, without values that it may quote.
+/// A server error without the values that it may quote.
 #[derive(Debug)]
 struct ServerError {
     number: u16,
@@ -300,8 +300,8 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Classes 22 (data) and 23 (integrity) quote values, as do 1300, 1366 and 1411. 1203 and 1226
-    // name the user without the host.
+    // Classes 22 (data) and 23 (integrity) quote values, as do 1300, 1366 and 1411. Errors 1203 and
+    // 1226 name the user without the host.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
@@ -309,7 +309,7 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
     ServerError { number: server.number(), state, text }
 }
 
-/// A server's text without an account `'USER'@'HOST'` (ID-4).
+/// The server's text without the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
     // The account begins at the first quotation mark, because a name may contain some.

@@ -25,11 +25,11 @@ const MAX_PURGE_BATCH: usize = 1_000;
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for MysqlStore {
-    /// Reads the keys of a batch without a lock, then deletes each record that is still expired by
-    /// its primary key: no range is locked, so no acquire waits for a gap lock. Each batch
-    /// continues where the previous one stopped. After the last batch, the purge starts again once,
-    /// for records that were live when it passed them. A batch that runs into a locked row is left
-    /// to a later purge. The table's file keeps its size; InnoDB reuses the pages.
+    /// Reads the keys of a batch without a lock, then deletes, by primary key, each record that is
+    /// still expired. No range is locked, so no acquire waits for a gap lock. Each batch continues
+    /// where the previous one stopped. After the last batch, the purge starts again once, for
+    /// records that were live when it passed them. A batch that runs into a locked row is left to a
+    /// later purge. The table's file keeps its size; InnoDB reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {

@@ -147,7 +147,7 @@ impl Pool {
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
                 returned = idle.returned() => Ok(returned),
-                // The call has ended, so returned connections are for calls that still wait.
+                // The call has ended, so returned connections are left to calls that still wait.
                 () = to.closed() => Err(opening.await),
             };
             let (opened, epoch, opened_at, was_idle) = match returned {
@@ -204,7 +204,7 @@ impl Pool {
         match timeout_at(deadline, wait).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::unavailable(
-                "all connections of the store are in use; raise `max-connections`",
+                "all of the store's connections are in use; raise `max-connections`",
             )
             .with("max_connections", self.max_connections)
             .into()),

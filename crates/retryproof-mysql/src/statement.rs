@@ -146,8 +146,8 @@ macro_rules! upsert {
     };
 }
 
-/// A record's small columns as a single one: the owner's 16 bytes, then numbers in digits. The
-/// driver spends more than a microsecond on the description of each column of each result.
+/// A record's small columns combined into one: the owner's 16 bytes, then numbers in digits. The
+/// driver spends more than a microsecond on each column description of each result.
 macro_rules! head {
     () => {
         "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"

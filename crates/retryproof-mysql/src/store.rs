@@ -26,8 +26,8 @@ use crate::waiters::Waiters;
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
 /// Every operation is one statement that commits by itself, on connections that only the store
-/// uses. The server's clock decides when a lease or a ttl has ended (ACQ-7). A dropped call closes
-/// its connection; what its statement has changed stays changed.
+/// uses. The server's clock decides when a lease or a ttl has ended (ACQ-7). Dropping a call closes
+/// its connection; whatever its statement has changed stays changed.
 pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) executor: Executor,
@@ -42,7 +42,7 @@ pub struct MysqlStore {
     /// Where the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
     max_value: usize,
-    /// How many bytes fit into a packet of the server besides a statement.
+    /// How many bytes fit into one of the server's packets besides a statement.
     pub(crate) packet_limit: usize,
 }
 
@@ -138,7 +138,8 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // This includes a repetition: if the first answer was lost, it woke no waiters (ACQ-4).
+        // This also covers a repetition: if the first answer was lost, no waiters were woken
+        // (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -156,7 +157,7 @@ impl MysqlStore {
                 Some(_) => return Ok(FencedWrite::NotOwner),
             };
         }
-        // This includes a repetition, as in `try_complete`.
+        // This also covers a repetition, as in `try_complete`.
         self.has_row.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: which calls of this process wait for which record (ACQ-4). Calls in other processes
+//! [`Waiters`]: which calls in this process wait for which record (ACQ-4). Calls in other processes
 //! poll, because MySQL cannot push.
 
 use std::time::Duration;

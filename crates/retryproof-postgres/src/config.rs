@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresConfig`]: which server, which table, how many connections.
+//! [`PostgresConfig`]: the server, the table and the number of connections.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: turns the driver's errors into those of the library. [`Failure`] keeps the driver's
-//! error while the store can still recover from it.
+//! [`classify`]: turns the driver's errors into the library's errors. [`Failure`] keeps the
+//! driver's error while the store can still recover from it.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -15,8 +15,8 @@ use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
-/// The most rows that one statement deletes. It locks them until it ends, and its log is written in
-/// one piece.
+/// The most rows that one statement deletes. It locks them until it ends, and writes their log in
+/// one go.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long one purge statement may take: slightly less than the engine's limit, so that the error

@@ -33,7 +33,7 @@ use share::{IdleConnection, Share};
 
 /// How often to look for a returned connection while a new one is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often to ask a server that accepts no more connections again while the share has none.
+/// How often to retry while the server accepts no more connections and the share has none.
 const MAX_REFUSALS: u32 = 5;
 
 pub(crate) struct Pool {
@@ -209,9 +209,8 @@ struct ConnectAttempt {
 }
 
 impl ConnectAttempt {
-    /// A new connection, or a returned one if the server is slow to open the new one, or refuses it
-    /// because it has too many. If the result is dropped unused, the connection becomes idle in the
-    /// share.
+    /// A new connection, or a returned one if the server is slow, or accepts no more connections.
+    /// If the result is dropped unused, the connection becomes idle in the share.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
         let lend = |conn, opened_at, was_idle| {
@@ -275,7 +274,7 @@ impl PoolError {
     pub(crate) fn into_error(self, pool: &Pool) -> Error {
         match self {
             Self::AllInUse => Error::unavailable(
-                "all connections of the store are in use; raise `max-connections`, or find out \
+                "all of the store's connections are in use; raise `max-connections`, or find out \
                  what keeps the server busy",
             )
             .with("free", pool.free_permits()),

@@ -86,11 +86,11 @@ pub fn schema_sql(table: &str) -> Result<String> {
 
 impl PostgresConfig {
     /// Creates or updates the store's tables, in one transaction and under an advisory lock, so it
-    /// is safe to call again, also from several processes at the same time. The database must
+    /// is safe to call again, even from several processes at the same time. The database must
     /// exist, and the user needs the privilege to create tables in the first schema of its
     /// `search_path`. No other call creates a table (STO-3).
     ///
-    /// If the future is dropped early, either everything has been done or nothing.
+    /// If the future is dropped early, either everything or nothing has been done.
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise the

@@ -90,11 +90,11 @@ impl Statement {
             // inserts or replaces it only if it is not live (absent, expired or released) or is the
             // caller's own. A live record is neither locked nor written, and the part that could
             // write is not even started, because starting it costs as much as the look. The
-            // remaining time is computed first, so for a record with no time left the function was
-            // called. The value of an expired record is not sent, because it may be large. 1 scope,
-            // 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout in ms -> state,
-            // owner, token, remaining, fp, result, granted (NULL: not tried; 0: another caller was
-            // faster; else the token, negative for a takeover).
+            // remaining time is computed first, so for a record with no time left, the function has
+            // been called. The value of an expired record is not sent, because it may be large. 1
+            // scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout in ms ->
+            // state, owner, token, remaining, fp, result, granted (NULL: not tried; 0: another
+            // caller was faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -225,7 +225,7 @@ impl StatementTexts {
         self.bind(statement, key_params(id).into())
     }
 
-    /// `lock_timeout` bounds the wait for a row that an open transaction has locked.
+    /// `lock_timeout` limits the wait for a row that an open transaction has locked.
     pub(crate) fn acquire<'a>(
         &self,
         id: &'a Identity,
@@ -259,7 +259,7 @@ impl StatementTexts {
     }
 
     /// The fenced completion: [`Statement::Complete`], or [`Statement::Join`] on the connection of
-    /// an application's transaction (CMP-7).
+    /// the application's transaction (CMP-7).
     pub(crate) fn complete<'a>(
         &self,
         statement: Statement,

@@ -131,7 +131,7 @@ impl PostgresStore {
         result.row.as_ref().map_or(Ok(None), read_record)
     }
 
-    /// The status of a record. The store remembers that a record is complete.
+    /// The status of a record. If the record is complete, the store remembers that.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
         if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = &record {
             self.completed.note(id, *remaining);
@@ -197,8 +197,8 @@ impl PostgresStore {
             },
         };
         if written != FencedWrite::NotOwner {
-            // This includes a record that was already complete: if the first answer was lost, it
-            // woke no waiters (ACQ-4).
+            // This also covers a record that was already complete: if the first answer was lost, no
+            // waiters were woken (ACQ-4).
             self.completed.note(id, done.ttl);
             self.waiters.notify_finished(id);
         }
@@ -244,7 +244,7 @@ impl PostgresStore {
             _ => FencedWrite::Applied,
         };
         if written != FencedWrite::NotOwner {
-            // This includes a repetition, as in `try_complete`.
+            // This also covers a repetition, as in `try_complete`.
             self.waiters.notify_finished(id);
         }
         Ok(written)

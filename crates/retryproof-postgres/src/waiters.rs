@@ -34,13 +34,13 @@ use recent::RecentHashes;
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// The pauses while notifications arrive, when polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
-/// How long an announcement is valid. A waiter that sleeps longer repeats it before it ends.
+/// How long an announcement is valid. A waiter that sleeps longer repeats it before it expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a record counts as just finished, and how many such records are remembered.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
 const MAX_FINISHED: usize = 4_096;
-/// How many announcements are remembered. Above that the oldest are forgotten, and their waiters
+/// How many announcements are remembered. Beyond that, the oldest are forgotten, and their waiters
 /// find the change by polling.
 const MAX_ANNOUNCED: usize = 65_536;
 /// The server accepts payloads of less than 8,000 bytes.
@@ -177,7 +177,7 @@ impl Waiters {
         if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {
-            // The sending task opens its connection before it is needed.
+            // Lets the sending task open its connection before it is needed.
             self.outbox_changed.notify_one();
         }
     }

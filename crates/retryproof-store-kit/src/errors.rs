@@ -3,8 +3,8 @@
 
 use retryproof_core::{Error, ErrorKind};
 
-/// The error for a record that the store did not write, which stays unchanged (CMP-8). `field` is
-/// the part that could not be read.
+/// The error for a record that the store did not write and leaves unchanged (CMP-8). `field` is the
+/// part that could not be read.
 #[must_use]
 #[cold]
 pub fn unreadable(field: &'static str) -> Error {

@@ -11,7 +11,7 @@ pub struct Schema {
     /// The shipped migrations, oldest first. The index of each is the version that it upgrades
     /// from.
     pub migrations: &'static [&'static str],
-    /// The function of the store's crate that applies them, as messages name it:
+    /// The function of the store's crate that applies them, as named in messages:
     /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }

@@ -74,7 +74,7 @@ impl QueuedCompletion {
 
 /// What became of a completion.
 pub(crate) enum BatchOutcome {
-    /// The completion has to be sent alone. The slot is kept until that has ended.
+    /// The completion has to be sent alone. Keep the slot until that has ended.
     Alone(Option<BatchSlot>),
     /// The completion took effect in a shared statement.
     Applied,
@@ -82,7 +82,7 @@ pub(crate) enum BatchOutcome {
     Refused,
 }
 
-/// One of the statements that may run at the same time. When the slot is dropped, it sends all
+/// A slot for one of the statements that may run at the same time. When it is dropped, it sends all
 /// queued completions.
 pub(crate) struct BatchSlot {
     batcher: CompletionBatcher,
@@ -103,9 +103,9 @@ impl CompletionBatcher {
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Takes a slot, or queues the completion until `deadline` at most. If the future is dropped
-    /// while queued, the completion is not sent; if it is dropped later, the completion may take
-    /// effect.
+    /// Takes a slot, or queues the completion until `deadline` at the latest. If the future is
+    /// dropped while queued, the completion is not sent; if it is dropped later, the completion may
+    /// take effect.
     pub(crate) async fn submit(
         &self,
         id: &Identity,

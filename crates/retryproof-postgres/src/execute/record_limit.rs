@@ -57,7 +57,7 @@ pub(crate) enum LimitDecision<'a> {
     Queued(QueuedAcquire<'a>),
 }
 
-/// Permits one acquire to be sent, until it is dropped.
+/// A permit to send one acquire, held until it is dropped.
 pub(crate) struct AcquirePermit<'a> {
     limits: &'a RecordLimits,
     hash: u64,
@@ -108,7 +108,7 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Notifies the queued acquires of a record that a look begun at `since` found it locked.
+    /// Notifies the queued acquires of a record that a look, begun at `since`, found it locked.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, token: FencingToken) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, token));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FNV-1a, 64 bits: the same in every build and process. A collision only causes an unnecessary
-//! wake-up.
+//! 64-bit FNV-1a hashes, which are the same in every build and process. A collision only causes an
+//! unnecessary wake-up.
 
 use retryproof_core::Identity;
 

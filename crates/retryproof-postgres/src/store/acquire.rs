@@ -45,7 +45,7 @@ impl PostgresStore {
         if self.completed.has(id) {
             match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // The hint is wrong only once: the record was deleted, or is a new one by now.
+                // The hint is wrong, but only once: the record was deleted, or is a new one by now.
                 Peeked::Busy { .. } | Peeked::Absent => self.completed.forget(id),
             }
         }

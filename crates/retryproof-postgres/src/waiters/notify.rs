@@ -24,7 +24,7 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pauses before listening is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// The task that receives and the task that sends. Dropping it ends both.
+/// The task that receives and the task that sends. Dropping this ends both.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 
 impl NotifyTask {
@@ -47,7 +47,8 @@ impl Drop for NotifyTask {
 }
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
-    // The driver's listener takes its connection from a pool, and another one after a loss.
+    // The driver's listener takes its connection from a pool, and takes another one if that is
+    // lost.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
         .acquire_timeout(NOTIFY_TIMEOUT)
@@ -85,7 +86,7 @@ async fn receive(
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
-        // The pool's acquire timeout limits this.
+        // The pool's acquire timeout limits how long this takes.
         match listen(&source, &channel).await {
             Ok(new) => {
                 listener = Some(new);
