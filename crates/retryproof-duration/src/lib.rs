@@ -15,8 +15,8 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). It does not contain the text, because the caller, which
-/// has also the attribute or the configuration key, names both.
+/// Why a text is not a duration (CTX-4). It does not contain the text: the caller, which also knows
+/// the attribute or the configuration key, names both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {
@@ -36,7 +36,7 @@ pub enum DurationError {
     MixedWeeks,
     /// A comma before the fraction: `PT1,5S`.
     Comma,
-    /// A fraction of anything but seconds: `P0.5D`.
+    /// A fraction of a unit other than seconds: `P0.5D`.
     FractionOutsideSeconds,
     /// A fraction without digits, or with more than nine of them.
     FractionDigits,
@@ -58,28 +58,28 @@ impl DurationError {
         match self {
             Self::Empty => "it is empty",
             Self::Signed => "a duration has no sign",
-            Self::LowerCase => "its letters are upper case",
+            Self::LowerCase => "its letters must be upper case",
             Self::NoPrefix => "it does not begin with `P`",
             Self::NoParts => "nothing follows the `P` or the `T`",
             Self::Calendar => {
-                "years and months vary in length (minutes stand after a `T`, as in `PT5M`)"
+                "years and months vary in length (minutes come after a `T`, as in `PT5M`)"
             }
-            Self::MixedWeeks => "weeks stand alone",
-            Self::Comma => "a fraction begins with a dot",
-            Self::FractionOutsideSeconds => "only seconds take a fraction",
+            Self::MixedWeeks => "weeks cannot be combined with other units",
+            Self::Comma => "a fraction must begin with a dot",
+            Self::FractionOutsideSeconds => "only seconds can have a fraction",
             Self::FractionDigits => "a fraction has 1 to 9 decimals",
             Self::Misplaced => {
-                "weeks and days stand before the `T`, hours, minutes and seconds after it"
+                "weeks and days come before the `T`, hours, minutes and seconds after it"
             }
             Self::Order => "each unit may occur once, larger units first",
-            Self::Incomplete => "each part is a number and its unit",
-            Self::Unexpected => "it has a character that no duration has",
+            Self::Incomplete => "each part must be a number and its unit",
+            Self::Unexpected => "it has a character that is not allowed in a duration",
             Self::TooLong => "it is too long to be counted in seconds",
         }
     }
 }
 
-/// The problem, then the accepted grammar: `its letters are upper case; write …`.
+/// The problem, then the accepted grammar: `its letters must be upper case; write …`.
 impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; write {GRAMMAR}", self.problem())
@@ -88,10 +88,10 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
-/// Reads an ISO 8601 duration of the strict grammar (CTX-4).
+/// Parses an ISO 8601 duration in the strict grammar (CTX-4).
 ///
 /// # Errors
-/// [`DurationError`] for any other text. Bounds, such as those of CTX-2, are the caller's.
+/// [`DurationError`] for any other text. The caller checks bounds, such as those of CTX-2.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let Some(parts) = text.strip_prefix('P') else {
         return Err(no_prefix(text));
@@ -111,14 +111,14 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. Days,
-/// hours, minutes and seconds, as few parts as possible; zero is `PT0S`.
+/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. It
+/// writes days, hours, minutes and seconds in as few parts as possible; zero is `PT0S`.
 #[must_use]
 pub fn format(duration: Duration) -> Formatted {
     Formatted(duration)
 }
 
-/// Shows a duration in the form that [`parse`] reads; made by [`format()`].
+/// Displays a duration in the form that [`parse`] reads; returned by [`format()`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formatted(Duration);
 
@@ -150,7 +150,7 @@ impl fmt::Display for Formatted {
     }
 }
 
-/// The text is refused in any case; this only finds the most helpful message.
+/// Finds the most helpful message for a text that is refused in any case.
 fn no_prefix(text: &str) -> DurationError {
     match text.trim_start().as_bytes() {
         [] => DurationError::Empty,
@@ -160,7 +160,7 @@ fn no_prefix(text: &str) -> DurationError {
     }
 }
 
-/// `nW`, `nD` or nothing, in seconds.
+/// Parses `nW`, `nD` or nothing, into seconds.
 fn days(text: &str) -> Result<u64, DurationError> {
     if text.is_empty() {
         return Ok(0);
@@ -179,7 +179,7 @@ fn days(text: &str) -> Result<u64, DurationError> {
     if part.rest.is_empty() {
         return part.whole()?.checked_mul(length).ok_or(DurationError::TooLong);
     }
-    // The first part was fine, so whatever follows it is the mistake.
+    // The first part is valid, so the mistake is in what follows it.
     Err(match Part::take(part.rest)?.unit {
         _ if part.unit == 'W' => DurationError::MixedWeeks,
         'W' => DurationError::MixedWeeks,
@@ -190,7 +190,7 @@ fn days(text: &str) -> Result<u64, DurationError> {
     })
 }
 
-/// `[nH][nM][n[.f]S]`, at least one of them, in seconds and nanoseconds.
+/// Parses `[nH][nM][n[.f]S]`, at least one of them, into seconds and nanoseconds.
 fn clock(mut text: &str) -> Result<(u64, u32), DurationError> {
     let mut seconds = 0_u64;
     let mut nanos = 0;
@@ -223,7 +223,7 @@ fn clock(mut text: &str) -> Result<(u64, u32), DurationError> {
     Ok((seconds, nanos))
 }
 
-/// One number and its unit, cut off the front of the text.
+/// One number and its unit, split off the front of the text.
 struct Part<'a> {
     digits: &'a str,
     decimals: Option<&'a str>,
@@ -256,7 +256,7 @@ impl<'a> Part<'a> {
     }
 
     fn whole(&self) -> Result<u64, DurationError> {
-        // Digits only, so the one way to fail is overflow.
+        // The text is all digits, so only overflow can make this fail.
         self.digits.parse().map_err(|_| DurationError::TooLong)
     }
 
@@ -273,7 +273,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// The word for a character that is no unit.
+/// The error for a character that is not a unit.
 fn foreign(found: char) -> DurationError {
     match found {
         ',' => DurationError::Comma,

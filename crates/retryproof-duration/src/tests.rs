@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CTX-4: the grammar from both sides.
+//! CTX-4: which texts the grammar accepts, and which it refuses.
 
 use proptest::prelude::*;
 
@@ -135,7 +135,7 @@ fn ctx_4_format_is_short() {
     }
 }
 
-/// Texts near the grammar, which plain random strings never meet.
+/// Texts that almost fit the grammar; plain random strings never do.
 fn near_grammar() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         proptest::sample::select(vec![
@@ -146,7 +146,7 @@ fn near_grammar() -> impl Strategy<Value = String> {
     .prop_map(|pieces| pieces.concat())
 }
 
-/// The grammar once more, as slowly and plainly as possible.
+/// A second implementation of the grammar, as plain as possible and slow.
 fn by_the_book(text: &str) -> bool {
     fn number(text: &str) -> bool {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
@@ -197,7 +197,7 @@ proptest! {
 
     #[test]
     fn ctx_4_agrees_with_the_plain_grammar(text in near_grammar()) {
-        prop_assume!(text.len() < 20); // overflow is a case of its own
+        prop_assume!(text.len() < 20); // overflow is tested separately
         prop_assert_eq!(parse(&text).is_ok(), by_the_book(&text), "{:?}", text);
     }
 }

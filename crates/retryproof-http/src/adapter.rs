@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For adapters of other web frameworks: the path of a guarded request, for requests of any type and
-//! for handlers that stay on the thread of their connection. `retryproof-actix` is one.
+//! Guards requests in other web frameworks: requests of any type, and handlers that stay on their
+//! connection's thread. `retryproof-actix` is such an adapter.
 //!
-//! Not for applications. It keeps the promises of the layer, but its names may change in any
-//! version.
+//! This module is not for applications. It keeps the layer's promises, but its names may change in
+//! any version.
 //!
-//! [`admit`] decides by the request's head alone. [`acquire`] returns the response for an admitted
-//! request, or the grant, under which [`GrantedRequest::run_local`] runs the handler. Steps,
-//! responses and records are those of the tower layer. Neither a request nor a replay is converted
-//! to a type of the `http` crate; the response of a handler is.
+//! [`admit`] decides from the request's head alone. [`acquire`] returns the response for an
+//! admitted request, or the grant, under which [`GrantedRequest::run_local`] runs the handler.
+//! Steps, responses and records are the same as in the tower layer. Requests and replays are not
+//! converted to types of the `http` crate; a handler's response is.
 
 use std::future::Future;
 
@@ -44,9 +44,9 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
 }
 
-/// Decides by the request's head: already guarded, key, declared length (HTTP-2 to HTTP-4,
-/// HTTP-15). `declared_length` is 0 if the request declares none; `key_lines` are those of the [key
-/// header](key_header).
+/// Decides from the request's head: is it guarded already, is its key valid, is its declared length
+/// within the limit (HTTP-2 to HTTP-4, HTTP-15)? `declared_length` is 0 if the request declares
+/// none; `key_lines` are the lines of the [key header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,
@@ -59,15 +59,15 @@ pub fn admit<'a>(
 }
 
 impl GrantedRequest {
-    /// Runs the handler, which gets the head, the mark of the call and the bytes of the body. From
-    /// its first wait on, the call has a task on this thread (HTTP-12).
+    /// Runs the handler with the head, the call's mark and the body's bytes. Once the call has to
+    /// wait, it runs in a task on this thread (HTTP-12).
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, the call goes on.
+    /// If the future is dropped after its first poll, the call continues.
     ///
     /// # Panics
-    /// A panic of the handler resumes here after its lease was released (HTTP-7). Outside of a
-    /// `LocalSet`, a call that waits cannot be spawned, and panics.
+    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7). Outside
+    /// a `LocalSet`, a call that has to wait cannot be spawned, and panics.
     pub fn run_local<H, R, E, F, Fut>(
         self,
         admitted: AdmittedRequest,
@@ -90,12 +90,12 @@ impl GrantedRequest {
     }
 }
 
-/// A body that was guarded, for a framework with body types of its own.
+/// The body of a guarded response, for a framework with its own body types.
 #[derive(Debug)]
 pub enum BodyParts<B> {
     /// All bytes, and the trailers.
     Whole(Bytes, Option<Box<HeaderMap>>),
-    /// To be read.
+    /// A body that is still to be read.
     Streaming(GuardedBody<B>),
 }
 
@@ -115,8 +115,8 @@ impl<B> From<ReplayBody> for BodyParts<B> {
     }
 }
 
-/// The response of a handler that has no transaction: a problem, marked by [`Fate`](crate::Fate) as
-/// not to be stored, and by [`NoTx`] as one that the guard replaces by the filter's own.
+/// The response of a handler that could not get a transaction. [`Fate`](crate::Fate) marks it as
+/// not to be stored, and [`NoTx`] marks it for the guard to replace with the filter's own problem.
 #[must_use]
 pub fn transaction_error_response(error: &TxError) -> Response<Bytes> {
     error.to_response()

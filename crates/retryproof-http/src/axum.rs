@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guard in axum: annotated handlers, and extractors for the key, the lease and the transaction.
 //!
-//! `#[idempotent(http)]` makes a handler a unit struct whose `Handler` implementation calls
-//! [`run_endpoint`]; so `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All
-//! arguments but the body are extracted before the key is looked up, on every call (ANN-6): an
-//! extractor that authenticates runs before a replay too.
+//! `#[idempotent(http)]` turns a handler into a unit struct whose `Handler` implementation calls
+//! [`run_endpoint`], so `post(pay)` can only mount the guarded handler (ANN-3). All arguments
+//! except the body are extracted on every call, before the key is looked up (ANN-6): an extractor
+//! that authenticates also runs before a replay.
 //!
 //! # When to use
-//! Annotate a handler if it is yours: the guard cannot be forgotten, and no rejection of an argument
-//! is stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
-//! handlers of other crates, for whole routers, and where one policy covers several routes. The
-//! extractors work behind both:
+//! Annotate your own handlers: the guard cannot be forgotten, and no argument's rejection is
+//! stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
+//! handlers from other crates, for whole routers, and where one policy covers several routes. The
+//! extractors work with both:
 //!
 //! ```
 //! use axum::{Router, routing::post};

@@ -23,7 +23,7 @@ pub(crate) use read::{BodyError, ReadOutcome, RequestBody, read_request, read_re
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// A whole body in memory, with its trailers. `Debug` shows the length alone (ID-4).
+/// A whole body in memory, with its trailers. `Debug` shows only the length (ID-4).
 #[derive(Clone, Default)]
 pub struct ReplayBody {
     data: Bytes,
@@ -76,7 +76,7 @@ impl Body for ReplayBody {
 
     fn size_hint(&self) -> SizeHint {
         let len = self.data.len() as u64;
-        // With an exact length HTTP/1.1 is not chunked, and could not send the trailers.
+        // With an exact length, an HTTP/1.1 response is not chunked and cannot send trailers.
         if self.trailers.is_none() {
             return SizeHint::with_exact(len);
         }
@@ -93,15 +93,15 @@ impl fmt::Debug for ReplayBody {
 }
 
 pin_project! {
-    /// The body of a response that went through the guard: the body of the inner service; or bytes
-    /// of the guard; or the part that was read before a limit, followed by the rest of the inner
+    /// The body of a response that went through the guard: the inner service's body, or bytes from
+    /// the guard, or the part that was read before a limit, followed by the rest of the inner
     /// service's body.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
         rest: BodyTail<B>,
-        // Whether the rest comes from a handler. Its trailers must not have the replay mark either
-        // (HTTP-8).
+        // Whether the rest comes from a handler, whose trailers must not have the replay mark
+        // either (HTTP-8).
         of_handler: bool,
     }
 }
@@ -111,7 +111,7 @@ pin_project! {
     enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // Read in part already, so it cannot move.
+        // The body is already read in part, so it cannot move.
         Read { call: Pin<Box<RunningCall<B>>> },
     }
 }
@@ -149,7 +149,7 @@ impl<B> GuardedBody<B> {
 
 #[cfg(feature = "axum")]
 impl GuardedBody<axum_core::body::Body> {
-    /// As axum's body. A body that is one already is not boxed again.
+    /// Converts to axum's body. If the inner body is one already, it is not boxed again.
     pub(crate) fn into_axum(self) -> axum_core::body::Body {
         match self {
             Self { first, rest: BodyTail::Inner { body }, of_handler: false }
@@ -233,8 +233,8 @@ impl<B> fmt::Debug for GuardedBody<B> {
 /// which wraps any other body:
 /// `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
 /// # When to use
-/// Implement it for a body type of your own that inner services need as it is. Otherwise wrap the body
-/// in [`GuardedBody`].
+/// Implement it for your own body type if inner services need exactly that type. Otherwise wrap the
+/// body in [`GuardedBody`].
 ///
 /// ```
 /// use std::pin::Pin;

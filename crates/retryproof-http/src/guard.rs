@@ -141,7 +141,7 @@ where
 ///
 /// # Panics
 /// A panic of the handler resumes here after its lease was released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+#[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     admitted: AdmittedRequest,
     parts: Box<Parts>,

@@ -2,10 +2,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 //! The HTTP filter of retryproof: `Idempotency-Key` for [tower](https://docs.rs/tower) and
 //! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate
-//! `retryproof`, where `retryproof_http::…` of the examples is `retryproof::http::…` and
-//! `retryproof_core::…` is `retryproof::…`.
+//! `retryproof`: write `retryproof::http::…` for `retryproof_http::…` in the examples, and
+//! `retryproof::…` for `retryproof_core::…`.
 //!
-//! The first request with a key runs the handler, once, even if its client disconnects. Its response
+//! The first request with a key runs the handler once, even if the client disconnects. The response
 //! is recorded before its first byte is sent. Every retry gets that response again, marked
 //! `Idempotent-Replayed: true`.
 //!
@@ -14,15 +14,15 @@
 //! cargo add axum@0.8
 //! ```
 //!
-//! It works with axum 0.8 and tower 0.5. The gRPC form is tested with tonic 0.14.
+//! The filter works with axum 0.8 and tower 0.5. Its gRPC layer is tested with tonic 0.14.
 //!
 //! # Which front end
 //!
 //! | to guard | use |
 //! |---|---|
-//! | an axum handler of your own | the attribute `#[idempotent(http)]`: the handler cannot be mounted unguarded |
+//! | your own axum handler | the attribute `#[idempotent(http)]`: the handler cannot be mounted unguarded |
 //! | routes of a `Router`, or any tower service | the [layer](IdempotencyFilter::guard) |
-//! | a gRPC service | the [gRPC layer](#grpc) of the feature `grpc` |
+//! | a gRPC service | the [gRPC layer](#grpc), with the feature `grpc` |
 //! | an actix-web handler | the crate `retryproof-actix`, with the same filter |
 //!
 //! ## A layer
@@ -47,7 +47,7 @@
 //!
 //! ## An annotated handler
 //!
-//! The filter is in the router's state, and the attribute takes the policy:
+//! The router's state holds the filter, and the attribute sets the policy:
 //!
 //! ```ignore
 //! #[retryproof::idempotent(http, scope = "refunds")]
@@ -79,95 +79,95 @@
 //! |---|---|
 //! | has no key | 400 `key-missing`; with optional keys (`web.required = false`) the handler runs unguarded |
 //! | has a malformed key | 400 `key-invalid` |
-//! | has no caller that the filter's hook finds | 401 `caller-missing` with the filter's challenge, else 403 |
+//! | has no caller that the filter's hook can find | 401 `caller-missing` with the filter's challenge, else 403 |
 //! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before a byte is read |
 //! | is the first | the handler runs; its response is stored and sent |
-//! | repeats a completed one | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
+//! | repeats a completed request | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
 //! | repeats the key with another method, path, query or body | 422 `fingerprint-mismatch` |
-//! | repeats one that runs | waits for it, then as above; after the wait 409 `in-flight` with `Retry-After` |
-//! | repeats one whose response was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
-//! | reaches a store that is away or full, or a service that is full or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
-//! | reaches a record that cannot be read, or another store error | 500, and nothing runs |
+//! | repeats a running request | the response of that request, as above; 409 `in-flight` with `Retry-After` if the wait times out |
+//! | repeats a request whose response was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
+//! | finds the store unavailable or full, or the service at its limit or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
+//! | finds a record that cannot be read, or hits another store error | 500, and nothing runs |
 //!
 //! The filter's own responses are RFC 9457 problems; [`Code`] lists them. They never contain the
 //! key.
 //!
-//! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names
-//! others. Requests that the router matched no route for pass unguarded, unless
+//! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`]
+//! names others. Requests for which the router found no route pass unguarded, unless
 //! [`Policy::with_unmatched`] is set (HTTP-1). An annotated handler guards every request.
 //!
 //! # What happens to the handler's response
 //!
 //! | the handler | its record | its client |
 //! |---|---|---|
-//! | returns, with any status, an axum `Err` included | stored for the ttl | gets the response |
-//! | behind a layer, is a router that returns 405 | deleted; the next request runs | gets the response |
+//! | returns a response with any status, including an axum `Err` | stored for the ttl | gets the response |
+//! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Release`]: certainly nothing happened | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Hold`]: it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
 //! | panics, or its service fails | deleted; the next request runs | gets the panic or the error, as without the guard |
-//! | returns a response marked [`Stream`]: done, with an endless or slow body | "done, not replayable" | gets the body while it is produced |
-//! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest while it is produced |
+//! | returns a response marked [`Stream`]: done, with an endless or slow body | "done, not replayable" | gets the body as it is produced |
+//! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
 //! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
-//! | returns, and the store fails to record it | held until the lease runs out | by policy the response, with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
-//! | returns after its lease was lost to another run | that of the other run | gets the other run's response |
+//! | returns, and the store fails to record it | held until the lease runs out | depending on the policy, gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
+//! | returns after its lease was lost to another run | the other run's record | gets the other run's response |
 //!
 //! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
 //! filter may have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes a
-//! mark when it reads it, so an outer guarded call that returns the response does not see it.
+//! mark when it reads it, so an outer guarded call that passes the response on does not see it.
 //!
-//! A handler whose effect happens *while* its body streams is recorded as done before the effect: do
-//! the work first, then respond. From its first wait on, the handler runs in its own task, so
-//! task-locals of the connection are not there; the current tracing span and the request's
+//! A handler whose effect happens *while* its body streams is recorded as done before the effect:
+//! do the work first, then respond. Once the handler has to wait, it runs in its own task: the
+//! connection's task-locals are not available there, but the current tracing span and the request's
 //! extensions are.
 //!
 //! # Layer order
 //!
 //! Outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression, request
-//! decompression, authentication, rate limit, **guard**, concurrency limit, handler.
-//! `Router::layer` puts later calls outside, and an annotated handler is innermost, so the right
-//! order is the default one.
+//! decompression, authentication, rate limit, **guard**, concurrency limit, handler. Each
+//! `Router::layer` call wraps the layers added before it, and an annotated handler is innermost, so
+//! the right order is the default.
 //!
 //! | layer | outside: right | inside: wrong |
 //! |---|---|---|
-//! | timeout | 408, the work completes, the retry replays | 408 stored for the ttl |
+//! | timeout | 408; the work completes, and the retry gets its response | 408 stored for the ttl |
 //! | panic catcher | 500, record released | 500 stored and replayed |
 //! | compression | each replay is negotiated anew | gzip replayed to a client that cannot read it |
 //! | CORS, request id | computed per request | another origin's values replayed |
 //! | body limit | 413, not stored; axum's `DefaultBodyLimit` applies if it is smaller than `web.max-body-bytes` | 413 stored |
 //! | authentication | refuses before the key is used, and supplies the caller | 401 stored |
-//! | request decompression | fingerprint and limit on plain bytes | retries compressed differently are 422 |
-//! | concurrency limit | does not count work whose client left | bounds the work itself: this layer belongs inside, by its own `Router::layer` (or set `max-running`) |
+//! | request decompression | fingerprint and limit apply to the plain bytes | a retry compressed differently gets 422 |
+//! | concurrency limit | does not count work whose client disconnected | limits the work itself: this layer belongs inside, in its own `Router::layer` call (or set `max-running`) |
 //!
-//! In a `ServiceBuilder` the guard reserves a place in the inner service before it reads the
-//! request, as every tower service does, and keeps it while the body arrives and while a duplicate
-//! waits for the holder. Duplicates of one key could fill a limit directly inside, and other keys
-//! and replays would queue behind them. Use `max-running` there, or a wait of zero. A `Router`
-//! reserves the place within the call, after the grant.
+//! In a `ServiceBuilder` the guard, like every tower service, reserves a slot in the inner service
+//! before it reads the request. It keeps the slot while the body arrives and while a duplicate
+//! waits for the holder. Duplicates of one key could fill a limit directly inside the guard, and
+//! other keys and replays would queue behind them. Use `max-running` there, or a wait timeout of
+//! zero. A `Router` reserves the slot within the call, after the grant.
 //!
-//! **Extractors.** Behind the *layer* they are part of the handler: their rejections are responses,
-//! and are stored. Authenticate outside. At an *annotated* handler all arguments except the body are
-//! extracted before the key is looked up, on every call, and no rejection is stored: an extractor
-//! that authenticates runs before a replay too.
+//! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
+//! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all
+//! arguments except the body are extracted on every call, before the key is looked up, and no
+//! rejection is stored: an extractor that authenticates also runs before a replay.
 //!
 //! # Callers
 //!
-//! Two tenants that choose the same key must not see each other's responses, so `build()` fails to
-//! compile until one of two methods was called: [`FilterBuilder::caller`] folds the tenant into
-//! every key; with [`FilterBuilder::callers_share_keys`] the application ensures that keys differ. A
-//! request whose caller the hook does not find is refused: 401 `caller-missing` with the filter's
+//! Two tenants that choose the same key must not see each other's responses, so `build()` does not
+//! compile until one of two methods is called: [`FilterBuilder::caller`] adds the tenant to every
+//! key; with [`FilterBuilder::callers_share_keys`] the application ensures that keys differ. If the
+//! hook finds no caller, the request is refused: 401 `caller-missing` with the filter's
 //! [challenge](FilterBuilder::challenge), or 403 without one.
 //!
 //! # Shutting down
 //!
 //! A server's graceful shutdown waits for connections, not for handlers whose client disconnected.
-//! Call [`IdempotencyFilter::shutdown`] after it.
+//! Call [`IdempotencyFilter::shutdown`] afterwards.
 //!
 //! # Without axum
 //!
-//! Any tower stack works. The request body has to be a type that can carry buffered bytes
-//! ([`FromReplay`]). A service on hyper's own body wraps it first, and names its scope, because there
-//! is no router to derive one from:
+//! Any tower stack works. The type of the request body must be able to carry buffered bytes
+//! ([`FromReplay`]). A service on hyper's own body wraps that body first, and names its scope,
+//! because there is no router to derive one from:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -243,7 +243,8 @@ pub use protocol::stored::{Corrupt, StoredResponse};
 pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 pub use transaction::{GuardedTx, OpenTx, TxError};
 
-/// Fails here, not in a user's program, if one of these types stops being `Send` or `Sync`.
+/// Fails to compile here, not in a user's program, if one of these types stops being `Send` or
+/// `Sync`.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<IdempotencyFilter>();

@@ -93,7 +93,7 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
 ///
 /// # Panics
 /// A panic of the handler resumes here after its lease was released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+#[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn run_to_end<C, R, E>(
     mut call: Pin<Box<C>>,
     filter: IdempotencyFilter,

@@ -37,13 +37,13 @@ pub trait Identify<Req> {
     /// A scope and a key, a context, or a `Result` of these.
     type Context: IntoContext;
 
-    /// Returns the unit of work. Called once per call, before the acquire; it must not block. A
+    /// Returns the unit of work. Runs once per request, before the acquire, and must not block. A
     /// panic propagates to the caller.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service, with the lease of this run. Use it for
-    /// downstream keys, the fencing token, or to see whether the run is a takeover. The default
-    /// does nothing. A panic counts as a panic of the service (RUN-4).
+    /// Called after the grant and before the inner service, with the lease of this run. Use it to
+    /// derive downstream keys, to read the fencing token, or to see whether the run is a takeover.
+    /// The default implementation does nothing. A panic counts as a panic of the service (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }
@@ -70,10 +70,10 @@ where
             of these"
 )]
 pub trait IntoContext {
-    /// The context so far; the layer adds its own durations and checks it whole.
+    /// Returns the context. The layer then adds its own durations and validates the result.
     ///
     /// # Errors
-    /// The extractor's own: the request has no usable key. Nothing runs.
+    /// The extractor's error if the request has no usable key. Nothing runs then.
     fn into_context(self) -> Result<ContextBuilder, Error>;
 }
 

@@ -19,7 +19,7 @@ pub struct EngineLayer<I, C = JsonCodec> {
     pub(crate) terms: Terms,
 }
 
-/// Settings that apply to every call of a layer.
+/// Settings that apply to every call through a layer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
     pub(crate) ttl: Option<Duration>,
@@ -31,7 +31,7 @@ pub(crate) struct Terms {
 }
 
 impl<I> EngineLayer<I> {
-    /// A layer on `engine`; `identify` finds the unit of work of a request, see
+    /// Creates a layer on `engine`; `identify` finds a request's unit of work: see
     /// [`Identify`](crate::Identify).
     pub fn new(engine: IdempotencyEngine, identify: I) -> Self {
         Self { engine, identify: Arc::new(identify), codec: JsonCodec, terms: Terms::default() }
@@ -47,7 +47,7 @@ impl<I, C> EngineLayer<I, C> {
         EngineLayer { engine, identify, codec, terms }
     }
 
-    /// How long a response is kept, from completion: 1 ms to 3,650 days. A value out of bounds
+    /// Sets how long a response is kept after completion: 1 ms to 3,650 days. A value out of bounds
     /// makes every call fail (CTX-2).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -55,16 +55,16 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// How long a silent holder keeps the key: 10 ms to 24 h. A value out of bounds makes every
-    /// call fail (CTX-2).
+    /// Sets how long a holder that stopped extending its lease keeps the key: 10 ms to 24 h. A
+    /// value out of bounds makes every call fail (CTX-2).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.terms.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder, up to 24 h. Zero checks once and never blocks;
-    /// use it if the sender repeats its requests anyway. A value out of bounds makes every call
+    /// Sets how long a duplicate waits for the holder: up to 24 h. With zero it checks once and
+    /// never waits; use that if the sender retries anyway. A value out of bounds makes every call
     /// fail (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
@@ -72,14 +72,14 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Chooses what a drop of the running future does (RUN-5).
+    /// Chooses what happens when the running future is dropped (RUN-5).
     #[must_use]
     pub fn on_drop(mut self, on_drop: OnDrop) -> Self {
         self.terms.on_drop = on_drop;
         self
     }
 
-    /// Chooses what a failed completion does, instead of the configured policy (CMP-4).
+    /// Chooses what happens when a completion fails, instead of the configured policy (CMP-4).
     #[must_use]
     pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
         self.terms.completion = Some(policy);

@@ -33,7 +33,7 @@ impl<S, I, C> EngineService<S, I, C> {
         Self { inner, layer }
     }
 
-    /// Extracts, adds the layer's durations and checks (CTX-2, ID-3).
+    /// Extracts the context, adds the layer's durations and validates it (CTX-2, ID-3).
     fn context<Req>(&self, request: &Req) -> Result<IdempotencyContext, Error>
     where
         I: Identify<Req>,
@@ -116,7 +116,7 @@ impl<S: fmt::Debug, I, C: fmt::Debug> fmt::Debug for EngineService<S, I, C> {
 /// The future of an [`EngineService`].
 ///
 /// # Cancel safety
-/// If the future is dropped before the inner service's future was first polled, the key is free. If
+/// If the future is dropped before the inner service's future is first polled, the key is free. If
 /// it is dropped later, the lease runs out and the next run is a takeover;
 /// [`on_drop`](EngineLayer::on_drop) and [`on_own_task`](EngineLayer::on_own_task) change this. If
 /// it is dropped while the response is being recorded, the recording finishes in the background

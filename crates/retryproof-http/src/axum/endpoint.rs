@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an annotated handler runs through: arguments, guard, body argument, function (ANN-3, ANN-6).
+//! The stages of an annotated handler: arguments, guard, body argument, function (ANN-3, ANN-6).
 
 use std::any::TypeId;
 use std::convert::Infallible;
@@ -19,11 +19,11 @@ use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
 
-/// The future of an annotated handler: boxed once, as in axum's own handlers.
+/// The future of an annotated handler, boxed once like those of axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
 
-/// A router state that has an [`IdempotencyFilter`]: every state from which one can be taken by
-/// `FromRef`, and the filter itself.
+/// A router state that has an [`IdempotencyFilter`]: the filter itself, or any state that provides
+/// one through `FromRef`.
 /// ```
 /// use axum::extract::FromRef;
 /// use retryproof_http::{IdempotencyFilter, axum::HasFilter};
@@ -70,22 +70,22 @@ pub enum ViaParts {}
 #[derive(Debug)]
 pub enum ViaRequest {}
 
-/// The last argument of an annotated handler. One that reads the body is extracted after the grant;
-/// one that does not is extracted before, like the others, so that `async fn pay(user: User)`
-/// replays nothing to other users (ANN-6).
+/// The last argument of an annotated handler. If it reads the body, it is extracted after the
+/// grant. Otherwise it is extracted before the grant, like the others, so that
+/// `async fn pay(user: User)` replays nothing to other users (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint is an axum extractor, and the body comes last",
     note = "an argument implements `FromRequestParts`, the last one `FromRequestParts` or `FromRequest`"
 )]
 pub trait LastArgument<S, M>: Sized + Send + 'static {
-    /// The part that was extracted before the acquire.
+    /// The part that is extracted before the acquire.
     type Early: Send + 'static;
 
-    /// What a body argument is rejected with.
+    /// The rejection of a body argument.
     type Rejection: IntoResponse;
 
-    /// Extracts what needs no body; an `Err` is the rejection.
+    /// Extracts the part that does not need the body; an `Err` is the rejection.
     #[doc(hidden)]
     fn early(
         parts: &mut Parts,
@@ -132,7 +132,7 @@ where
         Ok(())
     }
 
-    // Not `async`, which would hold the request twice.
+    // This is not an `async fn`, because its future would hold the request twice.
     fn late(
         (): (),
         request: Request,
@@ -142,14 +142,14 @@ where
     }
 }
 
-/// Runs an annotated handler under the guard. The attribute expands to a call of this.
+/// Runs an annotated handler under the guard. The attribute expands to a call of this function.
 ///
 /// # Cancel safety
-/// If the future is dropped before the grant, nothing ran. If it is dropped later, the handler goes
-/// on in its own task (HTTP-12).
+/// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler
+/// continues in its own task (HTTP-12).
 ///
 /// # Panics
-/// A panic of the handler resumes here, after its lease was released.
+/// If the handler panics, the panic resumes here after the lease is released.
 pub fn run_endpoint<S, M, Early, Last, Run, Fut, R>(
     policy: &'static Policy,
     request: Request,
@@ -167,12 +167,14 @@ where
     let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
         let last = match Last::late(last, request, &state).await {
             Ok(last) => last,
-            // A rejected body argument: the function never ran, so the key is free again (ANN-6).
+            // The body argument was rejected, so the function never ran and the key is free again
+            // (ANN-6).
             Err(rejection) => return Ok(AnswerFate::Release.mark(rejection.into_response())),
         };
         Ok::<_, Infallible>(run(early, last).await.into_response())
     };
-    // Decided before anything is boxed, so that the future of each outcome has its own size.
+    // The outcome is decided before anything is boxed, so that each outcome's future has its own
+    // size.
     let (filter, policy) = (state.filter(), GuardPolicy::Endpoint(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
@@ -198,12 +200,13 @@ where
             }
         }),
         AdmitOutcome::Admitted(admitted) => Box::pin(async move {
-            // Without extractors nothing can take the key or the lease. The compiler decides it.
+            // Without extractors, nothing can take the key or the lease. The compiler evaluates
+            // this check.
             let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
             } else {
                 let pre_grant = admitted.pre_grant();
-                // On the heap, because allocators are faster with the smaller future.
+                // Boxing this future makes the outer one smaller, which allocators handle faster.
                 let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
                     let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
                     (extracted, PRE_GRANT.with(PreGrant::take_handles))
@@ -221,7 +224,7 @@ where
     }
 }
 
-/// Extracts all arguments but the body; an `Err` is the rejection.
+/// Extracts all arguments except the body; an `Err` is the rejection.
 async fn extract<S, M, Early, Last>(
     parts: &mut Parts,
     state: &S,

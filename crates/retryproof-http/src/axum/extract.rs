@@ -14,14 +14,15 @@ use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
 use crate::transaction::{GuardedTx, TxError};
 
 tokio::task_local! {
-    /// The request whose arguments are being extracted. Its extensions have no mark before the
-    /// grant.
+    /// The request whose arguments are being extracted. Before the grant, its extensions have no
+    /// mark.
     pub(super) static PRE_GRANT: PreGrant;
 }
 
-/// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).
+/// The client's key, in a guarded handler: `key: IdempotencyKey`. `Debug` shows only its length
+/// (ID-4).
 ///
-/// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request
+/// Where keys are optional (`web.required = false`), take `Option<IdempotencyKey>`; a request
 /// without a key is not guarded.
 /// ```
 /// use retryproof_http::axum::IdempotencyKey;
@@ -43,8 +44,8 @@ impl IdempotencyKey {
         self.0.as_str()
     }
 
-    // An extension may be copied from an outer request, so the request that is being extracted comes
-    // first.
+    // An extension may have been copied from an outer request, so the key of the request being
+    // extracted takes precedence.
     fn of(parts: &Parts) -> Option<Self> {
         let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
         pre_grant
@@ -62,8 +63,8 @@ impl fmt::Debug for IdempotencyKey {
 /// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
 /// `lease.attempt()`, ….
 ///
-/// Where a key is optional take `Option<Lease>`; a request without a key is not guarded and has
-/// none.
+/// Where keys are optional, take `Option<Lease>`; a request without a key is not guarded and has no
+/// lease.
 ///
 /// ```
 /// use retryproof_core::Attempt;
@@ -78,13 +79,13 @@ impl fmt::Debug for IdempotencyKey {
 /// }
 /// ```
 /// # Panics
-/// If it is dereferenced before the lease was granted. Extractors of an annotated endpoint run before
-/// that, so a custom extractor must not use it; a handler always may.
+/// If it is dereferenced before the lease is granted. Extractors of an annotated endpoint run
+/// before the grant, so a custom extractor must not dereference it; a handler always may.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease; `None` before it was granted, so never in a handler.
+    /// The lease, or `None` before it is granted; never `None` in a handler.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()
@@ -101,7 +102,7 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect("a handler runs after its lease was granted; an extractor before")
+        self.get().expect("the lease should be granted; use it in the handler, not in an extractor")
     }
 }
 
@@ -111,8 +112,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The rejection of a key or a lease extractor when the request is not guarded: 500, because it is a
-/// bug of the application.
+/// The rejection of a key or lease extractor when the request is not guarded: 500, because that is
+/// a bug in the application.
 #[derive(Debug, Clone, Copy)]
 pub struct NotGuarded(());
 
@@ -161,8 +162,8 @@ macro_rules! extractor {
 extractor!(IdempotencyKey);
 extractor!(Lease);
 
-/// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from
-/// which one can be taken by `FromRef`.
+/// A router state that has a [`JoinedEngine`] for transactions of type `T`: any state that provides
+/// one through `FromRef`.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `JoinedEngine<{T}>`",
     label = "`GuardedTx<{T}>` needs it to open transactions",
@@ -184,13 +185,13 @@ where
     }
 }
 
-/// Why a handler cannot have a [`GuardedTx`]: 500, because it is a bug of the application.
+/// Why a handler cannot get a [`GuardedTx`]: 500, because that is a bug in the application.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GuardedTxRejection {
     /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
     NotGuarded(NotGuarded),
-    /// Another argument has a transaction of another type, and one response cannot end both.
+    /// Another argument has a transaction of a different type, and one response cannot end both.
     Another,
 }
 
@@ -199,7 +200,7 @@ impl fmt::Display for GuardedTxRejection {
         match self {
             Self::NotGuarded(rejection) => write!(f, "{rejection}"),
             Self::Another => f.write_str(
-                "a guarded request has one transaction; two arguments have different types",
+                "a guarded request has one transaction, but two arguments use different types",
             ),
         }
     }

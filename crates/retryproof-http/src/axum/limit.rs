@@ -17,15 +17,15 @@ const AXUM_DEFAULT: usize = 2 << 20;
 /// The smaller of the filter's limit and a limit that the application has set outside.
 pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     match limit_of(extensions) {
-        // Only here it matters whether the application has set the limit itself.
+        // Only in this case does it matter whether the application set the limit itself.
         Some(AXUM_DEFAULT) if own > AXUM_DEFAULT && !is_set(extensions) => own,
         Some(limit) => own.min(limit),
         None => own,
     }
 }
 
-/// Raises axum's default limit to the length that the guard has admitted. Behind a layer the
-/// extractor's 413 would be stored.
+/// Raises axum's default limit to the length that the guard has admitted. Otherwise a layer would
+/// store the extractor's 413.
 pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Request<B> {
     if length > AXUM_DEFAULT {
         DefaultBodyLimit::max(length).apply(&mut request);
@@ -43,7 +43,7 @@ fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     limited.body().size_hint().upper().and_then(|limit| usize::try_from(limit).ok())
 }
 
-/// Whether the application has set a limit: then setting another one adds no extension.
+/// Whether the application has set a limit. If it has, setting another one adds no extension.
 fn is_set(extensions: &Extensions) -> bool {
     let mut probe = Request::new(());
     *probe.extensions_mut() = extensions.clone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a body up to a limit: of a request (HTTP-4, HTTP-5), of a response (HTTP-6), and the first
+//! Reads up to a limit: a request body (HTTP-4, HTTP-5), a response body (HTTP-6), or the first
 //! message of a gRPC response.
 
 use std::error::Error as StdError;
@@ -20,8 +20,8 @@ use crate::header_map::strip_replay_mark;
 use crate::protocol::decide::OversizeBody;
 use crate::protocol::fingerprint::FingerprintHasher;
 
-/// Bytes read from frames. A single frame is kept as it came. Several are copied together, so that a
-/// body in many tiny frames does not keep a read buffer alive for each.
+/// Bytes read from frames. A single frame is kept as it is. Several frames are copied together, so
+/// that a body of many tiny frames does not keep a read buffer alive for each.
 #[derive(Default)]
 pub(crate) struct BodyBuffer {
     first: Bytes,
@@ -55,7 +55,7 @@ impl BodyBuffer {
     }
 }
 
-/// A request body, whole.
+/// A whole request body.
 pub(crate) struct RequestBody {
     pub(crate) data: Bytes,
     pub(crate) trailers: Option<Box<HeaderMap>>,
@@ -70,10 +70,10 @@ pub(crate) enum BodyError {
     Unreadable,
 }
 
-/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body in one frame, as most are, is
-/// not hashed here: it is hashed in one go with the rest of the request. Any other is hashed while it
-/// arrives.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body in one frame (most are) is
+/// hashed later, in one go with the rest of the request. A body in several frames is hashed while
+/// it arrives.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn read_request<B>(
     body: B,
     limit: usize,
@@ -109,9 +109,9 @@ struct RequestReader {
 }
 
 impl RequestReader {
-    /// The first poll, and every further one until a frame arrives: some servers poll a service
-    /// before they read the body. An `Err` has to be read on; it is on the heap, so that it takes no
-    /// room in the future of a body in one frame.
+    /// Polls the body until a frame arrives, which may take several calls: some servers poll a
+    /// service before they read the body. An `Err` is a reader that has to continue; it is boxed so
+    /// that it takes no space in the future of a body in one frame.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
@@ -143,7 +143,7 @@ impl RequestReader {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // A body that knows its end is not polled again for it.
+        // A body that reports its end is not polled again to find it.
         while !body.is_end_stream() {
             let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { break };
             match frame.map(Frame::into_data) {
@@ -181,20 +181,20 @@ impl RequestReader {
     }
 }
 
-/// How the reading of a response body ended.
+/// How reading a response body ended.
 pub(crate) enum ReadOutcome {
-    /// At its end, within the limit.
+    /// The body ended within the limit.
     Whole(Bytes, Option<Box<HeaderMap>>),
-    /// At the frame that exceeded the limit. The bytes include it.
+    /// A frame exceeded the limit. The bytes include that frame.
     OverLimit(Bytes),
-    /// At the time limit.
+    /// The time limit ran out.
     TimedOut(Bytes),
-    /// At an error.
+    /// The body failed.
     Broken,
 }
 
 /// Reads a response body up to `limit` bytes and for at most `timeout`, which counts from the first
-/// wait. A replay mark in its trailers is removed (HTTP-8).
+/// wait. Removes a replay mark from the trailers (HTTP-8).
 pub(crate) async fn read_response<R>(
     mut body: Pin<&mut R>,
     limit: usize,
@@ -234,14 +234,14 @@ where
     ReadOutcome::Whole(buffer.into_bytes(), trailers)
 }
 
-/// The time limit for all frames of a body. The timer is made at the first wait, because most bodies
-/// never wait.
+/// The time limit for all frames of a body. The timer is created at the first wait, because most
+/// bodies never wait.
 pub(crate) struct FrameTimer {
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The time limit is over.
+/// The error of an expired time limit.
 pub(crate) struct TimedOut;
 
 impl FrameTimer {
@@ -250,7 +250,7 @@ impl FrameTimer {
     }
 
     /// The next frame, `None` at the end of the body.
-    #[expect(clippy::type_complexity, reason = "the output of a body's own method, and one more")]
+    #[expect(clippy::type_complexity, reason = "the output of `poll_frame`, plus the timeout")]
     pub(crate) fn poll_frame<B: Body>(
         &mut self,
         body: Pin<&mut B>,
@@ -266,8 +266,8 @@ impl FrameTimer {
     }
 }
 
-/// Whether a limit of an outer layer was exceeded: its error arrives wrapped, so the whole chain is
-/// searched.
+/// Whether an outer layer's limit was exceeded. The layer's error arrives wrapped, so the whole
+/// chain is searched.
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-4 and HTTP-5: how a request body is gathered.
+//! HTTP-4 and HTTP-5: how a request body is collected.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -33,7 +33,7 @@ impl Body for Frames {
     }
 }
 
-/// Halts at some polls: it is told how many were before.
+/// A body that is pending at some polls; `halts` gets the number of earlier polls.
 struct Halting {
     frames: Frames,
     polls: u32,
@@ -60,7 +60,7 @@ impl Body for Halting {
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("a body of ready frames is collected at once"),
+        Poll::Pending => panic!("a body of ready frames should be collected in one poll"),
     }
 }
 
@@ -127,7 +127,7 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     let hasher = || Some(FingerprintHasher::new(FingerprintAlgorithm::Request, "POST", "/a"));
     let there = now(read_request(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
     assert_eq!(there.fingerprint, None, "it is hashed in one go");
-    // Before each frame, and before the end.
+    // The body is pending before each frame, and before the end.
     let body = Halting {
         frames: Frames::of([b"abc", b"de", b"f"]),
         polls: 0,
@@ -156,16 +156,16 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
 #[test]
 fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
     let whole = Bytes::from_static(b"abc");
-    // Not there at the first poll, as in a server that asks its service before it looks at the
-    // body.
+    // The frame is not there at the first poll, as in a server that polls its service before it
+    // reads the body.
     let frames = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
     let body = Halting { frames, polls: 0, halts: |before| before == 0 };
     let mut reading = pin!(read_request(body, 3, || -> Option<FingerprintHasher> {
-        panic!("nothing came piece by piece")
+        panic!("the body came in one frame, so it needs no hasher")
     }));
     let cx = &mut Context::from_waker(std::task::Waker::noop());
     assert!(reading.as_mut().poll(cx).is_pending());
-    let Poll::Ready(collected) = reading.poll(cx) else { panic!("it is there") };
+    let Poll::Ready(collected) = reading.poll(cx) else { panic!("the body should be there") };
     let collected = collected.unwrap();
     assert_eq!((collected.data.as_ptr(), collected.fingerprint), (whole.as_ptr(), None));
 }
