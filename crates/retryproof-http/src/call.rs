@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The nouns of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
-//! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. They hold what one stage
-//! hands to the next. What happens to a call is in the stages, except that a key is parsed here, and
-//! that the handles of an endpoint's arguments are filled here.
+//! The data types of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
+//! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. Each holds what one
+//! stage passes to the next. The logic is in the stages, except for two steps that are here: a key
+//! is parsed, and the handles of an endpoint's arguments are filled.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -26,8 +26,8 @@ mod pre_grant;
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
 
-/// The client's key, decoded: in most cases a part of the header line, which is shared and not
-/// copied. `Debug` shows its length alone (ID-4).
+/// The client's key, decoded. In most cases it is a slice of the header line, which is shared and
+/// not copied. `Debug` shows only its length (ID-4).
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -35,7 +35,7 @@ pub(crate) enum ClientKey {
 }
 
 impl ClientKey {
-    /// The key of a request; `None` when it has no line of the key header.
+    /// The key of a request; `None` if the request has no key header.
     pub(crate) fn from_headers(
         headers: &HeaderMap,
         name: &HeaderName,
@@ -47,14 +47,15 @@ impl ClientKey {
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
             Cow::Borrowed(key) => {
-                // The position of the key in its line: `parse` returns a part of its input.
+                // The position of the key in its line, because `parse` returns a slice of its
+                // input.
                 let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
                 Self::Line { line: line.clone(), start, end: start + key.len() }
             }
         }))
     }
 
-    /// As [`from_headers`](Self::from_headers), of lines in another framework's type.
+    /// Like [`from_headers`](Self::from_headers), for header lines in another framework's type.
     pub(crate) fn from_lines<'a>(
         lines: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Option<Self>, KeyError> {
@@ -81,7 +82,7 @@ impl fmt::Debug for ClientKey {
     }
 }
 
-/// A request with a well-formed key, at a guarded endpoint. Its head travels beside it.
+/// A request with a well-formed key, at a guarded endpoint. Its head is passed separately.
 pub struct AdmittedRequest {
     pub(crate) filter: IdempotencyFilter,
     pub(crate) terms: CallTerms,
@@ -89,7 +90,7 @@ pub struct AdmittedRequest {
 }
 
 impl AdmittedRequest {
-    /// What the extractors that run before the grant can get.
+    /// What extractors that run before the grant can get.
     #[must_use]
     pub fn pre_grant(&self) -> PreGrant {
         PreGrant::new(self.key.clone())
@@ -102,17 +103,17 @@ impl fmt::Debug for AdmittedRequest {
     }
 }
 
-/// What engine and handler get of a request that is ready to be acquired for.
+/// The parts of a request for engine and handler, ready for the acquire.
 pub(crate) struct PreparedRequest {
     pub(crate) context: IdempotencyContext,
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
-/// The grant of an admitted request, whose head travels beside it.
+/// The grant of an admitted request, whose head is passed separately.
 ///
-/// If it is dropped, nothing ran, and the key is free when the lease has run out. So nothing is
-/// awaited between the grant and the run.
+/// If the grant is dropped, nothing has run, and the key is free only when the lease has run out.
+/// So nothing is awaited between the grant and the run.
 #[must_use]
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
@@ -125,8 +126,8 @@ impl fmt::Debug for GrantedRequest {
     }
 }
 
-/// A request extension of the running call: this very route is guarded already (HTTP-15), under
-/// this key and this lease. A replay never makes one.
+/// A request extension of the running call. It says that this very route is already guarded, under
+/// this key and this lease (HTTP-15). A replay never creates one.
 #[derive(Clone)]
 pub struct CallMark(Arc<CallState>);
 
@@ -136,9 +137,9 @@ struct CallState {
     version: Version,
     key: ClientKey,
     lease: Lease,
-    /// Behind a layer, whose router may respond in the handler's place (HTTP-1).
+    /// Whether a layer guards the call; then a router may respond in place of the handler (HTTP-1).
     layered: bool,
-    /// Made by the handler that takes one (CMP-7).
+    /// Set if the handler takes a transaction (CMP-7).
     tx: OnceLock<Arc<dyn CallTransaction>>,
 }
 
@@ -174,9 +175,9 @@ impl CallMark {
         &self.0.filter.0
     }
 
-    /// Whether a request has no other key than the guarded one, if both filters read the same
-    /// header. A request that is made in process for the same route, with a key of its own, is a
-    /// call of its own.
+    /// Whether a request has the guarded key and no other, if both filters read the same header. A
+    /// request that is made in process for the same route, but with its own key, is a separate
+    /// call.
     pub(crate) fn has_same_key(
         &self,
         filter: &IdempotencyFilter,
@@ -209,7 +210,7 @@ impl CallMark {
         &self.0.lease
     }
 
-    /// The transaction of the call, made by `make` if there is none yet.
+    /// Returns the call's transaction, and creates it with `make` if there is none yet.
     pub(crate) fn tx_or(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -225,16 +226,16 @@ impl fmt::Debug for CallMark {
 }
 
 pin_project! {
-    /// A call whose handler runs: what its end needs. Boxed, so that the stages hand on a pointer.
-    /// The body of the handler's response is read in here, without an allocation for it; what was
-    /// not read goes to the connection from the same place.
+    /// A call whose handler runs, with all that is needed to end it. It is boxed, so that the
+    /// stages pass on a pointer. The handler's response body is read in here, without an allocation
+    /// of its own; the unread part is sent to the connection from here too.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,
-        // The request's bytes, shared: a record may have to be compared under its own fingerprint
-        // algorithm (FP-3).
+        // The request's bytes, shared. They are kept because a record may have to be compared under
+        // its own fingerprint algorithm (FP-3).
         request_body: Bytes,
-        // Taken by the function that ends the lease.
+        // The function that ends the lease takes it from here.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,
@@ -272,19 +273,19 @@ impl<R> RunningCall<R> {
         self.mark.0.layered
     }
 
-    /// Whether the handler took a transaction, opened or not.
+    /// Whether the handler took a transaction, even if it never opened it.
     pub(crate) fn has_tx(&self) -> bool {
         self.mark.0.tx.get().is_some()
     }
 
-    /// The handler's transaction, to be ended. The second call returns none.
+    /// Takes the handler's transaction, in order to end it. A second call returns none.
     pub(crate) fn take_tx(&self) -> TakenTransaction {
         self.mark.0.tx.get().map_or(TakenTransaction::None, |tx| tx.take())
     }
 
     /// Rolls back what the handler wrote in its transaction, and returns whether there was one
-    /// (CMP-7). A transaction that something else still holds is rolled back when that is dropped,
-    /// because nothing commits it.
+    /// (CMP-7). If something else still holds the transaction, it is rolled back when that holder
+    /// is dropped, because nothing commits it.
     pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
         let taken = self.take_tx();
         async move {
@@ -298,7 +299,7 @@ impl<R> RunningCall<R> {
         self.project().lease.take()
     }
 
-    /// Stores the response body here, to be read.
+    /// Stores the response body here, so that it can be read.
     pub(crate) fn set_response_body(self: Pin<&mut Self>, body: R) {
         self.project().response_body.set(Some(body));
     }
@@ -317,28 +318,28 @@ impl<R> RunningCall<R> {
     }
 }
 
-/// The transaction of a call, of whatever type.
+/// The transaction of a call, of any type.
 pub(crate) trait CallTransaction: Send + Sync {
-    /// The lease is granted: from now on the transaction may be opened.
+    /// Marks the lease as granted: from now on the transaction may be opened.
     fn grant(&self);
 
-    /// Takes the transaction, to end it.
+    /// Takes the transaction, in order to end it.
     fn take(&self) -> TakenTransaction;
 
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// What the guard finds when the handler has returned.
+/// What the guard finds after the handler has returned.
 pub(crate) enum TakenTransaction {
-    /// The handler opened none.
+    /// The handler opened no transaction.
     None,
-    /// To be ended.
+    /// The transaction is open and must be ended.
     Open(Box<dyn OpenTransaction>),
-    /// Something that outlives the handler still writes with it.
+    /// Something that outlives the handler still holds the transaction.
     Kept,
 }
 
-/// What is recorded of a response.
+/// The part of a response that is recorded.
 pub(crate) enum CompletionValue {
     Response(Payload),
     Tombstone(Tombstone),
@@ -346,7 +347,7 @@ pub(crate) enum CompletionValue {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// An open transaction, of whatever type. It is rolled back if it is dropped.
+/// An open transaction, of any type. It is rolled back if it is dropped.
 pub(crate) trait OpenTransaction: Send {
     fn commit(
         self: Box<Self>,

@@ -17,10 +17,10 @@ use crate::protocol::fingerprint::{FingerprintAlgorithm, RequestParts, fingerpri
 use crate::protocol::stored::{StoredRecord, StoredResponse, record_of, unreadable};
 use crate::response::{FrameworkResponse, ResponseContext};
 
-/// A request whose key belongs to another call, before or now.
+/// A request whose key belongs to another call, finished or running.
 pub(crate) struct DuplicateRequest<'a, T> {
     response: ResponseContext<'a>,
-    /// Path and query: computed when a record's fingerprint needs them.
+    /// Path and query, computed only if a record's fingerprint needs them.
     target: T,
     context: &'a IdempotencyContext,
     body: &'a Bytes,
@@ -54,19 +54,19 @@ impl<'a> DuplicateRequest<'a, ()> {
 }
 
 impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
-    /// The response to an acquisition that is not a grant.
+    /// The response for an acquisition that is not a grant.
     pub(crate) fn respond<A: FrameworkResponse>(&self, acquired: Result<Acquisition, Error>) -> A {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // `acquire` has taken every grant. Dropped, its lease runs out.
+            // `acquire` handles every grant, so this is a bug; the dropped lease runs out.
             Ok(Acquisition::Granted(_)) => self.response.fail_with(ErrorKind::Unexpected),
             Err(error) => self.response.fail(&error),
         })
     }
 
-    /// The response from a completed record. The fingerprints are compared before anything is
-    /// opened (FP-2).
+    /// The response from a completed record. Compares the fingerprints before it opens anything
+    /// (FP-2).
     pub(crate) fn respond_from_record<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
         let response = self.open(stored).and_then(|opened| match opened {
             Opened::Mismatch => Ok(A::from_refusal(self.response.refuse(Finding::Mismatch))),
@@ -92,8 +92,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         self.response.refuse(Finding::InFlight { retry_after })
     }
 
-    /// Opens the record with the request's fingerprint under the algorithm that the record names
-    /// (FP-3).
+    /// Opens the record with the request's fingerprint, computed with the algorithm that the record
+    /// names (FP-3).
     fn open(&self, stored: &StoredResult) -> Result<Opened, Error> {
         let own = self.context.fingerprint();
         match (own, stored.fingerprint()) {
@@ -108,7 +108,7 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     fn fingerprint_under(&self, algorithm: u8) -> Result<Fingerprint, Error> {
         let known = FingerprintAlgorithm::from_byte(algorithm).ok_or_else(|| {
             Error::corrupt(
-                "the record names a fingerprint algorithm that this filter does not have",
+                "the record names a fingerprint algorithm that this filter does not support",
             )
             .with("algorithm", algorithm)
         })?;
@@ -117,8 +117,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     }
 }
 
-/// What a tombstone holds of the response that was not kept. It is a tombstone even if its detail
-/// cannot be read.
+/// What a tombstone says about the response that was not kept. An unreadable detail does not change
+/// that the record is a tombstone.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a call of which nothing is recorded: its key is released, or held until the lease runs
-//! out (HTTP-7, RUN-4).
+//! Ends a call that records nothing: its key is released, or held until the lease runs out (HTTP-7,
+//! RUN-4).
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::response::{HandlerResponse, ResponseContext};
 /// Why nothing is recorded.
 pub(crate) enum Unrecorded<R, E> {
     Released(Response<R>),
-    /// The handler's writes were rolled back, and with them all of its work (CMP-7).
+    /// The handler's writes, and so all of its work, were rolled back (CMP-7).
     RolledBack(Response<R>),
     Held(Response<R>),
     Failed(E),
@@ -48,7 +48,7 @@ pub(crate) async fn end_unrecorded<R, E>(
         }
         Unrecorded::Held(response) => {
             call.roll_back().await;
-            // The lease runs out.
+            // Nothing releases the key; the lease runs out.
             if let Some(lease) = call.as_mut().take_lease() {
                 lease.hold();
             }
@@ -65,7 +65,7 @@ pub(crate) async fn end_unrecorded<R, E>(
     }
 }
 
-/// Frees the key. The engine logs a release that fails, and the lease runs out then (RUN-4).
+/// Frees the key. If the release fails, the engine logs it, and the lease runs out (RUN-4).
 async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     call.roll_back().await;
     if let Some(lease) = call.as_mut().take_lease() {
@@ -73,7 +73,7 @@ async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     }
 }
 
-/// The handler's response, as it is sent. The marks of gRPC for the guard are removed.
+/// The handler's response, as it is sent: without gRPC's marks for the guard.
 fn of_handler<R>(response: Response<R>) -> HandlerResponse<R> {
     #[cfg(feature = "grpc")]
     let response = {

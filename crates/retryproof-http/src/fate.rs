@@ -7,14 +7,14 @@
 use http::{Extensions, Response};
 use retryproof_core::Recorded;
 
-/// The fate of a response that the handler returned. A response extension; in axum also a part
-/// of any response tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
+/// The fate of a response that the handler returned. It is a response extension, and in axum it can
+/// also be part of a response tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
 /// # When to use
 /// | the handler knows that | fate |
 /// |---|---|
-/// | the work is done, or was refused for good | `Store`; needs no mark |
+/// | the work is done, or was refused permanently | `Store`; needs no mark |
 /// | nothing happened, and a retry may succeed | `Release` |
-/// | a request to another system was sent, and no answer came | `Hold` |
+/// | it sent a request to another system and got no answer | `Hold` |
 /// | the work is done, and its response must not be buffered | `Stream` |
 ///
 /// ```
@@ -33,21 +33,21 @@ use retryproof_core::Recorded;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AnswerFate {
-    /// Stored, and replayed to every duplicate for the ttl, whatever its status. The default for a
-    /// response without a mark.
+    /// The response is stored, and replayed to every duplicate for the ttl, whatever its status.
+    /// This is the default for a response without a mark.
     #[default]
     Store,
     /// **Certainly nothing happened.** The response is sent and not stored, and the key is free
     /// again: the next request runs.
     Release,
-    /// **It is not known what happened**, for example after a timeout of a payment provider. The
-    /// response is sent and not stored, and the key stays held until the lease runs out. The next run
-    /// can tell from its lease that it is a takeover.
+    /// **It is not known what happened**, for example after a payment provider timed out. The
+    /// response is sent and not stored, and the key stays held until the lease runs out. The next
+    /// run sees from its lease that it is a takeover.
     Hold,
     /// **Done, with a body to stream.** The key is recorded as done and not replayable before the
-    /// first byte is sent. Then the body streams to the client, and is dropped with the connection. A
-    /// duplicate is refused with 409 `result-not-replayable`. For endless or slow bodies, such as
-    /// NDJSON or an export. Do the work first, then respond.
+    /// first byte is sent. Then the body streams to the client, and is dropped with the connection.
+    /// A duplicate is refused with 409 `result-not-replayable`. Use it for endless or slow bodies,
+    /// such as NDJSON or an export. Do the work first, then respond.
     Stream,
 }
 
@@ -69,15 +69,15 @@ pub enum AnswerFate {
 /// }
 /// ```
 /// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is deliberately no
-/// default and no blanket implementation: freeing the key of a charge that may have happened is a
-/// decision.
+/// default and no blanket implementation: freeing the key of a charge that may have happened must
+/// be an explicit decision.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not state the fate of its response",
     label = "this type needs to implement `Fate`",
     note = "implement `Fate` for it: return `Store`, `Release` or `Hold` for each of its values"
 )]
 pub trait Fate {
-    /// The fate of the response that is made from `self`.
+    /// Returns the fate of the response that is made from `self`.
     fn fate(&self) -> AnswerFate;
 }
 
@@ -88,17 +88,17 @@ impl AnswerFate {
         response
     }
 
-    /// Removes the mark from a response. It belongs to the call whose handler set it, so an outer
-    /// call that hands the response on must not read it (HTTP-7). The same holds for what was
-    /// recorded of an inner call (CMP-4).
+    /// Removes the mark from a response. The mark belongs to the call whose handler set it, so an
+    /// outer call that passes the response on must not read it (HTTP-7). The same applies to an
+    /// inner call's `Recorded` (CMP-4).
     pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
         extensions.remove::<Recorded>();
         extensions.remove()
     }
 }
 
-/// A response extension of gRPC: the response is an error although its HTTP status is 200, so the
-/// writes of its transaction are rolled back (CMP-7).
+/// A response extension for gRPC: the response is an error although its HTTP status is 200, so its
+/// transaction's writes are rolled back (CMP-7).
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RollBackWrites;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyFilter`]: an engine with the settings and hooks of the web.
+//! [`IdempotencyFilter`]: an engine with the settings and hooks for HTTP.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -26,15 +26,15 @@ pub use caller::{
     Caller, CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
 
-/// The most scopes whose warning is remembered. A cap, because a default scope contains the method,
-/// which the client chooses.
+/// The maximum number of scopes whose warning is remembered. There is a limit because a default
+/// scope contains the method, which the client chooses.
 const MAX_WARNED_SCOPES: usize = 1024;
 
 /// Guards endpoints: the first request with a key runs, every retry gets its stored response. Cheap
-/// to clone; clones are one filter.
+/// to clone; clones share one filter.
 ///
-/// Two tenants that choose the same key must not see each other's responses, so `build()` fails to
-/// compile until `.caller(..)` or `.callers_share_keys()` was called (HTTP-16).
+/// Two tenants that choose the same key must not see each other's responses, so `build()` does not
+/// compile until `.caller(..)` or `.callers_share_keys()` is called (HTTP-16).
 ///
 /// ```
 /// use retryproof_core::IdempotencyEngine;
@@ -68,15 +68,15 @@ pub(crate) struct Inner {
     pub(crate) fate: Option<Arc<FateHook>>,
     pub(crate) release_on_rollback: bool,
     pub(crate) format: Option<Arc<FormatHook>>,
-    /// The lower of `max-response-bytes` and what the store takes (HTTP-13).
+    /// The lower of `max-response-bytes` and the store's own limit (HTTP-13).
     pub(crate) max_response: usize,
-    /// What the store takes in one value, envelope included.
+    /// The store's limit for one value, including the envelope.
     pub(crate) max_value: usize,
     ticket: AtomicU32,
     warned: Warned,
 }
 
-/// Which warnings were logged already.
+/// The warnings that were already logged.
 #[derive(Default)]
 struct Warned {
     /// The scopes with a field that is not stored.
@@ -98,8 +98,8 @@ impl IdempotencyFilter {
         FilterBuilder::new(engine)
     }
 
-    /// The same filter, on the same engine and with the same hooks, which renders its own responses
-    /// in another format: for a server of two protocols. See [`FilterBuilder::rejections`].
+    /// The same filter, with the same engine and hooks, except that it renders its own responses in
+    /// another format: for a server that serves two protocols. See [`FilterBuilder::rejections`].
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -142,16 +142,16 @@ impl IdempotencyFilter {
         }))
     }
 
-    /// The engine.
+    /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> &IdempotencyEngine {
         &self.0.engine
     }
 
-    /// Starts no more work, still replays what is done, waits up to `deadline` for running handlers,
-    /// and returns how many are left; their leases run out (RUN-5). Call it after the server has
-    /// stopped accepting: a server's graceful shutdown does not wait for handlers whose client went
-    /// away.
+    /// Starts no new work, still replays completed requests, waits up to `deadline` for running
+    /// handlers, and returns how many still run; their leases run out (RUN-5). Call it after the
+    /// server has stopped accepting connections: a server's graceful shutdown does not wait for
+    /// handlers whose client disconnected.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -170,7 +170,7 @@ impl IdempotencyFilter {
     /// # }).unwrap();
     /// ```
     /// # Cancel safety
-    /// Dropped, the filter stays closed.
+    /// If the future is dropped, the filter stays shut down.
     pub async fn shutdown(&self, deadline: Duration) -> usize {
         self.0.engine.shutdown(deadline).await
     }
@@ -200,7 +200,7 @@ impl Inner {
         }
     }
 
-    /// The next number of the counter that spreads `Retry-After` (HTTP-14).
+    /// The next value of the counter that spreads `Retry-After` (HTTP-14).
     pub(crate) fn ticket(&self) -> u32 {
         self.ticket.fetch_add(1, Ordering::Relaxed)
     }

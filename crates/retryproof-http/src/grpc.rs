@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! gRPC behind the guard: unary calls of tonic, or of any other gRPC service over `tower` (HTTP-17).
+//! Guards gRPC: unary calls of tonic, or of any other gRPC service on `tower` (HTTP-17).
 //!
-//! The key is the metadata entry `idempotency-key` (or whatever `web.key-header` names). The first
-//! call with a key runs; every retry gets its message, its metadata and its trailers again,
-//! `grpc-status` included, with `idempotent-replayed: true`.
-//! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) makes the layer. In tonic it goes
-//! around one service, by `add_service(guard.named_layer(PaymentsServer::new(payments)))`
-//! (`tonic::service::LayerExt`), or, by `Server::layer`, around all of them. Make keys optional there
-//! (`web.required = false`), because health checks and reflection have none. The program
-//! `examples/grpc` of the repository shows both sides. Any other service works too:
+//! The key is the metadata entry `idempotency-key` (or the one that `web.key-header` names). The
+//! first call with a key runs; every retry gets its message, metadata and trailers again, including
+//! `grpc-status`, with `idempotent-replayed: true`.
+//! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) creates the layer. In tonic, wrap
+//! one service with `add_service(guard.named_layer(PaymentsServer::new(payments)))`
+//! (`tonic::service::LayerExt`), or all services with `Server::layer`. In the second case make keys
+//! optional (`web.required = false`), because health checks and reflection have none. The program
+//! `examples/grpc` in the repository shows client and server. Any other service works too:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -38,62 +38,64 @@
 //! ```
 //!
 //! # What a call gets
-//! A refusal is a response with the HTTP status 200 and one of these statuses. It is never stored
+//! A refusal has the HTTP status 200 and one of these gRPC statuses. It is never stored
 //! ([`refusal`]):
 //!
 //! | the call | `grpc-status` | has a retry time |
 //! |---|---|---|
-//! | has no key, or none that is well-formed | 3 `INVALID_ARGUMENT` | |
+//! | has no well-formed key | 3 `INVALID_ARGUMENT` | |
 //! | repeats a key with another message or method | 3 `INVALID_ARGUMENT` | |
-//! | has no caller that the filter's hook finds | 16 `UNAUTHENTICATED` where the filter has a challenge, else 7 `PERMISSION_DENIED` | |
+//! | has no caller that the filter's hook can find | 16 `UNAUTHENTICATED` if the filter has a challenge, else 7 `PERMISSION_DENIED` | |
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
-//! | repeats one that runs, for longer than the wait | 10 `ABORTED` | yes |
-//! | repeats one whose response was not kept | 6 `ALREADY_EXISTS`: the work is done, and a retry gets no more | |
-//! | reaches a store that is away or full, or a service that is full or shutting down; or broke off | 14 `UNAVAILABLE` | yes |
-//! | ran, and its response broke off or could not be recorded; reaches a record that cannot be read, or a server without a scope | 13 `INTERNAL` | |
+//! | repeats a call that still runs after the wait timeout | 10 `ABORTED` | yes |
+//! | repeats a call whose response was not kept | 6 `ALREADY_EXISTS`: the work is done, and a retry gets the same refusal | |
+//! | finds the store unavailable or full, or the service at its limit or shutting down; or broke off | 14 `UNAVAILABLE` | yes |
+//! | ran, and its response broke off or could not be recorded; or finds an unreadable record, or an endpoint without a scope | 13 `INTERNAL` | |
 //!
-//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (domain `retryproof`, the reason is the
-//! problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a retry time, a
-//! `google.rpc.RetryInfo`. The metadata `retry-after` (seconds) and `grpc-retry-pushback-ms` have the
-//! same time; the retry policies of gRPC clients use it.
+//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (its domain is `retryproof`, its reason
+//! the problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a retry
+//! time, a `google.rpc.RetryInfo`. The metadata entries `retry-after` (in seconds) and
+//! `grpc-retry-pushback-ms` have the same time; the retry policies of gRPC clients use it.
 //!
 //! # What happens to a response
-//! A status other than `OK` that the handler returns is stored and replayed (HTTP-7). A handler sets
-//! another fate by [`AnswerFate`](crate::AnswerFate) in the extensions of its response. A `Status`
-//! has no extensions, so it uses the metadata [`FATE`]: `release` when certainly nothing happened,
-//! `hold` when that is not known, `stream` when the work is done and the messages have to flow. The
-//! entry does not leave the server. In tonic:
+//! If the handler returns a status other than `OK`, it is stored and replayed (HTTP-7). A handler
+//! sets another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A
+//! `Status` has no extensions, so it uses the metadata entry [`FATE`]: `release` if certainly
+//! nothing happened, `hold` if that is not known, `stream` if the work is done and the messages are
+//! to be streamed. The entry does not leave the server. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
-//! Writes of a [`GuardedTx`](crate::GuardedTx), `GuardedTx::of(request.extensions(), &joined)` in
-//! tonic, commit with the record of a response that is `OK`. Any other status rolls them back, and
-//! is recorded alone (CMP-7). A response that is recorded before its status is known commits: a
-//! stream, and a response over `web.max-response-bytes`.
+//! Writes in a [`GuardedTx`](crate::GuardedTx), which is
+//! `GuardedTx::of(request.extensions(), &joined)` in tonic, commit together with the record of an
+//! `OK` response. Any other status rolls them back, and only the response is recorded (CMP-7). A
+//! stream, or a response over `web.max-response-bytes`, is recorded before its status is known, so
+//! its writes commit.
 //!
 //! # Streams
 //! - A response of more than one message reaches its client whole, and is recorded as "done, not
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13).
-//!   Until then nothing of it is sent. The fate of a status after that has no effect; a status
-//!   instead of the first message is a response like any other.
-//! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as it
-//!   responds, and its messages flow in both directions at once. Name bidirectional methods, and
-//!   methods whose first message comes late. Their requests are not read before they run, so another
-//!   request under the same key is not detected. A response of a status alone is stored like any
-//!   other.
-//! - Any other stream from the client is read up to `web.max-body-bytes`, and is one call like any
-//!   other.
+//!   Until then nothing of it is sent. A fate in a later status has no effect; a status instead of
+//!   the first message is treated like any other response.
+//! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as
+//!   it responds, and its messages flow concurrently in both directions. Name bidirectional
+//!   methods, and methods whose first message comes late. Their requests are not read before they
+//!   run, so a different request with the same key is not detected. A response that is only a
+//!   status is stored like any other.
+//! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
+//!   a unary call.
 //!
 //! # What to know
-//! - **Scope.** A policy without a scope gets that of the method: `pay.v1.Payments/Charge`. The client
-//!   chooses the method, also one that does not exist; if scopes label metrics, name the scope.
-//! - **The fingerprint** is over the encoded message, so a retry has to send the same bytes. Protobuf
-//!   maps in a `HashMap` change their order; use `BTreeMap`, or encode the request once.
-//! - **grpc-web.** The guard belongs inside of `GrpcWebLayer`, where it sees statuses and trailers.
-//!   Outside of it responses are replayed too, but their status is hidden in the body, so writes
-//!   commit with an error, and a second message does not show a stream.
-//! - **Deadlines.** A duplicate waits for up to the policy's wait; a client with a shorter deadline
-//!   gets `DEADLINE_EXCEEDED` instead.
-//! - **A caller hook** that refuses does so with a gRPC status:
+//! - **Scope.** Without a scope in the policy, the method is the scope: `pay.v1.Payments/Charge`. A
+//!   client can also send a method that does not exist; if scopes are metric labels, name the
+//!   scope.
+//! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. The
+//!   order of a Protobuf map in a `HashMap` can change; use `BTreeMap`, or encode the request once.
+//! - **grpc-web.** The guard belongs inside `GrpcWebLayer`, where it sees statuses and trailers.
+//!   Outside it, responses are also replayed, but their status is hidden in the body. Then writes
+//!   commit even if the status is an error, and a stream is not recognised by its second message.
+//! - **Deadlines.** A duplicate waits up to the policy's wait timeout; a client with a shorter
+//!   deadline gets `DEADLINE_EXCEEDED` instead.
+//! - **A caller hook** refuses with a gRPC status:
 //!   `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 
 mod fate;
@@ -105,6 +107,6 @@ pub use first_message::GrpcBody;
 pub use refusal::refusal;
 pub use service::{GrpcFuture, GrpcLayer, GrpcService};
 
-/// The metadata entry with the fate of a status: `store`, `release`, `hold` or `stream` (HTTP-7). It
-/// is removed before the response is stored or sent.
+/// The metadata entry that sets a status's fate: `store`, `release`, `hold` or `stream` (HTTP-7).
+/// It is removed before the response is stored or sent.
 pub const FATE: &str = "retryproof-fate";

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The path of a guarded request. Every front end calls [`admit`] with the request's head, then
-//! [`acquire`], and runs the handler of a granted request; [`guarded`] does the last two for `tower`
-//! and axum.
+//! The stages of a guarded request. Every front end calls [`admit`] with the request's head, then
+//! [`acquire`], and runs the handler of a granted request; [`guarded`] does the last two for
+//! `tower` and axum.
 //!
-//! 1. [`admit`]: already guarded? key, declared length.
-//! 2. An annotated endpoint extracts its arguments, all but the body.
-//! 3. [`acquire`]: scope, caller, body and fingerprint (`prepare.rs`), then the engine. A request
-//!    that is not granted gets the response of `duplicate.rs`, and leaves nothing behind.
+//! 1. [`admit`] checks whether the request is already guarded, its key and its declared length.
+//! 2. An annotated endpoint extracts all arguments except the body.
+//! 3. [`acquire`] prepares scope, caller, body and fingerprint (`prepare.rs`), then calls the
+//!    engine. A request that is not granted gets its response from `duplicate.rs`, and leaves
+//!    nothing behind.
 //! 4. `run.rs` runs the handler, and `record.rs` records its response. Nothing before the grant
 //!    spawns a task.
 
@@ -30,23 +31,23 @@ use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call, with_request};
 
-/// What the head of a request decides.
+/// The outcome that a request's head decides.
 #[derive(Debug)]
 pub enum AdmitOutcome {
-    /// Hand the request on, untouched: the guard does not apply to it. A mark on its response
+    /// Pass the request on unchanged: the guard does not apply to it. A mark on its response
     /// belongs to no call.
     PassThrough,
-    /// Hand the request on to the part of a guarded call that is further inside. Its response keeps
-    /// its mark (HTTP-15).
+    /// Pass the request on: it belongs to a call that is already guarded. Its response keeps its
+    /// mark (HTTP-15).
     Inside,
-    /// Respond with this.
+    /// Send this response.
     Refused(Response<ReplayBody>),
-    /// Go on with [`acquire`].
+    /// Continue with [`acquire`].
     Admitted(AdmittedRequest),
 }
 
-/// Decides by the request's head: already guarded, key, declared length (HTTP-2 to HTTP-4,
-/// HTTP-15).
+/// Decides from the request's head: is it guarded already, is its key valid, is its declared length
+/// within the limit (HTTP-2 to HTTP-4, HTTP-15)?
 pub(crate) fn admit(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,
@@ -96,17 +97,17 @@ pub(crate) fn admit(
     }
 }
 
-/// Prepares the request and acquires its lease. An `Err` is the response of a request that is not
-/// granted. A grant has to be run without waiting for anything in between.
+/// Prepares the request and acquires its lease. An `Err` is the response to a request that is not
+/// granted. Run a grant without awaiting anything in between.
 ///
-/// The stages borrow the request, because a future that owns it would hold it twice. The future is
+/// The stages borrow the request, because a future that owned it would hold it twice. The future is
 /// `Send` if the request is.
 ///
 /// # Errors
-/// The response.
+/// The response to send instead of running the handler.
 ///
 /// # Cancel safety
-/// If the future is dropped, nothing ran and no lease is left (ACQ-11).
+/// If the future is dropped, nothing has run and no lease is left (ACQ-11).
 pub async fn acquire<H, B, A>(
     admitted: &AdmittedRequest,
     head: &mut H,
@@ -132,15 +133,15 @@ where
     }
 }
 
-/// Guards a request that was admitted: acquires, then runs the handler, which gets the same bytes
+/// Guards an admitted request: acquires the lease, then runs the handler, which gets the same bytes
 /// again (HTTP-5, HTTP-12).
 ///
 /// # Cancel safety
-/// If the future is dropped before the grant, nothing ran and no lease is left (ACQ-11). If it is
-/// dropped later, the handler goes on.
+/// If the future is dropped before the grant, nothing has run and no lease is left (ACQ-11). If it
+/// is dropped later, the handler continues.
 ///
 /// # Panics
-/// A panic of the handler resumes here after its lease was released (HTTP-7).
+/// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     admitted: AdmittedRequest,

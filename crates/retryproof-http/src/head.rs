@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RequestHead`]: what the guard reads of a request before its body. [`Route`]: whether a request
-//! further inside is still the guarded one (HTTP-15).
+//! [`RequestHead`]: what the guard reads from a request before its body. [`Route`]: whether a
+//! request seen further inside is still the guarded one (HTTP-15).
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use http::{Extensions, Method, Request, Uri, Version};
 
 use crate::filter::{CallerFuture, CallerHook};
 
-/// The head of a request, of whatever type.
+/// The head of a request, of any type.
 pub trait RequestHead {
     /// The method.
     fn method(&self) -> &Method;
 
-    /// The version of HTTP.
+    /// The HTTP version.
     fn version(&self) -> Version;
 
     /// Path and query, as the client sent them (FP-3).
     fn target(&self) -> &str;
 
-    /// The matched route, for the default scope; `None` when no router matched one (HTTP-16).
+    /// The matched route, for the default scope; `None` if no router matched one (HTTP-16).
     fn template(&self) -> Option<RouteTemplate<'_>>;
 
     /// Whether the router found no route (HTTP-1).
@@ -36,19 +36,20 @@ pub trait RequestHead {
     }
 }
 
-/// The head of a request that was admitted: what is needed to prepare it.
+/// The head of an admitted request, with what is needed to prepare the request.
 pub trait AdmittedHead: RequestHead {
-    /// What a [caller hook](crate::FilterBuilder::caller) returns for the request, whose head it
-    /// gets in the types of the `http` crate.
+    /// Calls a [caller hook](crate::FilterBuilder::caller) with the request's head, in the types of
+    /// the `http` crate, and returns its result.
     fn caller(&self, hook: &CallerHook) -> CallerFuture;
 
-    /// The limit on the request's body: `max`, or a smaller limit of the application (HTTP-4).
+    /// The limit on the request's body: `max`, or the application's limit if it is smaller
+    /// (HTTP-4).
     fn body_limit(&mut self, max: usize) -> usize {
         max
     }
 }
 
-/// What a router matched.
+/// The route that a router matched.
 #[derive(Debug)]
 pub enum RouteTemplate<'a> {
     /// A path in axum's syntax: `{name}`, `{*rest}`.
@@ -70,7 +71,7 @@ pub struct Route {
 #[derive(Debug, Clone)]
 enum RouteTarget {
     Uri(Option<PathAndQuery>),
-    /// In another framework.
+    /// The target as text, from another framework.
     Text(Box<str>),
 }
 
@@ -80,22 +81,22 @@ type Template = axum::extract::MatchedPath;
 type Template = std::convert::Infallible;
 
 impl Route {
-    /// The route of a framework with a request type of its own.
+    /// The route of a request in a framework with its own request type.
     pub(crate) fn new(method: Method, target: &str) -> Self {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
 
     /// Whether a request on `inner` is still this very call, seen further inside. A request that a
-    /// handler makes in process, even one with copied extensions, is on another route or has
-    /// another path.
+    /// handler makes in process, even with copied extensions, has another route or another path.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
-        // Both paths are as the client sent them, whatever nested routers stripped in between.
+        // Both paths are as the client sent them, including any prefix that nested routers
+        // stripped.
         if self.method != inner.method || self.path() != inner.path() {
             return false;
         }
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // Outside of a nested service there is no template yet.
+            // A request outside a nested service has no template yet.
             (None, _) => true,
             (Some(_), None) => false,
         }
@@ -105,7 +106,7 @@ impl Route {
         &self.method
     }
 
-    /// Path and query, as fingerprinted.
+    /// The path and query that are fingerprinted.
     pub(crate) fn target(&self) -> &str {
         match &self.target {
             RouteTarget::Uri(target) => target.as_ref().map_or("", PathAndQuery::as_str),
@@ -121,12 +122,12 @@ impl Route {
     }
 }
 
-/// A request extension of the gRPC form: the path is that of a method, not a template.
+/// A request extension of the gRPC layer: the path names a method, not a template.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;
 
-/// A head in the types of the `http` crate, whole or in parts.
+/// A request's head in the types of the `http` crate.
 #[derive(Clone, Copy)]
 struct HttpHead<'a> {
     method: &'a Method,
@@ -139,8 +140,8 @@ impl<'a> HttpHead<'a> {
         self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
     }
 
-    /// The target as the client sent it. axum keeps it when nested routers strip a prefix. An
-    /// original that does not end with the request's own path belongs to another request, whose
+    /// The target as the client sent it. axum keeps it when nested routers strip a prefix. If the
+    /// kept target does not end with the request's own path, it belongs to another request, whose
     /// extensions were copied.
     fn target_uri(self) -> &'a Uri {
         #[cfg(feature = "axum")]
@@ -167,8 +168,8 @@ impl<'a> HttpHead<'a> {
         }
     }
 
-    /// Whether a router of axum looked for a route and found none. Outside of a router this is not
-    /// known: false.
+    /// Whether an axum router looked for a route and found none. Outside a router this is not
+    /// known, so the result is false.
     fn is_unmatched(self) -> bool {
         #[cfg(feature = "axum")]
         return self.extensions.get::<Template>().is_none()
@@ -229,7 +230,7 @@ impl<B> RequestHead for Request<B> {
     }
 }
 
-/// Boxed, because the parts are 240 bytes that several stages hand on.
+/// `Parts` is boxed, because it is 240 bytes long and several stages pass it on.
 impl RequestHead for Box<Parts> {
     fn method(&self) -> &Method {
         &self.method
@@ -285,9 +286,9 @@ mod nested {
     use http::{Extensions, Request, StatusCode};
     use tower_service::Service as _;
 
-    /// Whether a request is at a service that is nested at a path. Its router has matched that
-    /// path, and only a router inside can see the match: so the request's extensions are sent
-    /// through such a router.
+    /// Whether a request is at a service that is nested at a path. The outer router has matched
+    /// that path, but only a router inside can see the match, so the request's extensions are sent
+    /// through an inner router.
     pub(super) fn is_at_service(extensions: &Extensions) -> bool {
         static INSIDE: LazyLock<Router> = LazyLock::new(|| {
             let is_whole = |path: MatchedPath| path.as_str() == "/";
@@ -296,8 +297,8 @@ mod nested {
         let mut request = Request::new(Body::empty());
         *request.extensions_mut() = extensions.clone();
         let response = pin!(INSIDE.clone().call(request));
-        // Fails closed if a later version of axum changes this: a request that may be matched does
-        // not pass unguarded.
+        // This fails closed if a later version of axum changes the behaviour: a request that may be
+        // matched does not pass unguarded.
         match response.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(response)) => response.status() != status(true),
             Poll::Pending => true,
@@ -319,7 +320,7 @@ fn template_of(_: &Extensions) -> Option<&Template> {
     None
 }
 
-/// Whether a route may hold more than one method: tonic mounts a service at
+/// Whether a route may cover more than one gRPC method: tonic mounts a service at
 /// `/pay.v1.Payments/{*rest}`.
 #[cfg(all(feature = "grpc", feature = "axum"))]
 fn has_open_end(template: Option<&Template>) -> bool {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fields removed from a map without reordering the others (HTTP-8).
+//! Removes fields from a map without reordering the others (HTTP-8).
 
 use http::{HeaderMap, HeaderName};
 
@@ -22,7 +22,7 @@ pub(crate) fn remove_in_order(headers: &mut HeaderMap, removed: &HeaderName) {
     let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
     let mut last = None;
     for (name, value) in old {
-        // A further line of the same field comes without its name.
+        // The iterator yields further lines of the same field without a name.
         let name = name.or_else(|| last.take()).filter(|name| name != removed);
         if let Some(name) = &name {
             headers.append(name.clone(), value);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::Method;
 
-/// The settings of one endpoint. A setting that it does not have is the configured default (CTX-3).
-/// In a `const`, a value out of bounds is a compile error.
+/// The settings of one endpoint. Settings that are not given have their configured defaults
+/// (CTX-3). In a `const`, a value out of bounds is a compile error.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -19,11 +19,11 @@ use http::Method;
 /// # When to use
 /// | to | use |
 /// |---|---|
-/// | keep records over a change of the route | [`Policy::new`] with a scope |
+/// | keep records valid when the route changes | [`Policy::new`] with a scope |
 /// | guard many routes with one layer | [`Policy::unnamed`]: each route has its own scope |
-/// | answer retries for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
-/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease): shorter than the default of 30 s, longer than a pause of the process |
-/// | answer duplicates at once with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
+/// | replay to retries for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
+/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease): shorter than the default of 30 s, but longer than any pause of the process |
+/// | answer duplicates immediately with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Policy {
@@ -35,8 +35,8 @@ pub struct Policy {
     unmatched: bool,
 }
 
-/// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method that it is
-/// mounted for.
+/// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method for which it is
+/// mounted.
 /// ```
 /// use retryproof_http::{Methods, Policy};
 ///
@@ -45,7 +45,7 @@ pub struct Policy {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Methods {
-    /// Every method but GET, HEAD, OPTIONS and TRACE, which change nothing.
+    /// Every method except GET, HEAD, OPTIONS and TRACE, which change nothing.
     #[default]
     Changing,
     /// Every method.
@@ -62,7 +62,7 @@ impl Policy {
     pub const fn new(scope: &'static str) -> Self {
         assert!(
             is_scope(scope.as_bytes()),
-            "a scope has 1 to 255 bytes, is not blank and has no control character"
+            "a scope must have 1 to 255 bytes, must not be blank and must have no control character"
         );
         Self { scope: Some(scope), ..Self::unnamed() }
     }
@@ -80,38 +80,39 @@ impl Policy {
         }
     }
 
-    /// How long the response is kept, from completion.
+    /// Sets how long the response is kept after completion.
     ///
     /// # Panics
     /// Unless it is between 1 ms and 3,650 days (CTX-2).
     pub const fn with_ttl(mut self, ttl: Duration) -> Self {
-        assert!(within(ttl, 1, 3_650 * 86_400), "a ttl lies between 1 ms and 3,650 days");
+        assert!(within(ttl, 1, 3_650 * 86_400), "a ttl must be between 1 ms and 3,650 days");
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long a holder that stopped extending its lease keeps the key.
+    /// Sets how long a holder that stopped extending its lease keeps the key.
     ///
     /// # Panics
     /// Unless it is between 10 ms and 24 h (CTX-2).
     pub const fn with_lease(mut self, lease: Duration) -> Self {
-        assert!(within(lease, 10, 86_400), "a lease lies between 10 ms and 24 h");
+        assert!(within(lease, 10, 86_400), "a lease must be between 10 ms and 24 h");
         self.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder. With zero it never waits.
+    /// Sets how long a duplicate waits for the holder. With zero it never waits.
     ///
     /// # Panics
     /// Unless it is at most 24 h (CTX-2).
     pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
-        assert!(within(wait, 0, 86_400), "a wait is at most 24 h");
+        assert!(within(wait, 0, 86_400), "a wait timeout must be at most 24 h");
         self.wait_timeout = Some(wait);
         self
     }
 
-    /// The methods that a layer with this policy guards; [`Methods::Changing`] by default (HTTP-1).
-    /// Requests with other methods pass unguarded, and an annotated handler inside still guards them.
+    /// Sets the methods that a layer with this policy guards; [`Methods::Changing`] by default
+    /// (HTTP-1). Requests with other methods pass the layer unguarded, but an annotated handler
+    /// inside still guards them.
     ///
     /// # Panics
     /// If [`Methods::Only`] names no method, or one with a lower-case letter: methods are compared
@@ -120,16 +121,16 @@ impl Policy {
         if let Methods::Only(names) = methods {
             assert!(
                 are_methods(names),
-                "`Methods::Only` needs at least one method, with its name in capitals"
+                "`Methods::Only` needs at least one method, and names in capitals"
             );
         }
         self.methods = methods;
         self
     }
 
-    /// Makes a layer also guard requests that the router matched no route for: for a fallback that
-    /// does work, such as a proxy. By default such a request passes unguarded (HTTP-1). The policy
-    /// needs a scope, because there is no route to derive one from.
+    /// Makes a layer also guard requests for which the router found no route. Use it for a fallback
+    /// that does work, such as a proxy. By default such a request passes unguarded (HTTP-1). The
+    /// policy needs a scope, because there is no route to derive one from.
     /// ```
     /// # #[cfg(feature = "axum")] {
     /// # use retryproof_core::IdempotencyEngine;
@@ -153,57 +154,57 @@ impl Policy {
         self
     }
 
-    /// The named scope; `None` = method and route.
+    /// The named scope; `None` means that method and route are the scope.
     #[must_use]
     pub const fn scope(&self) -> Option<&'static str> {
         self.scope
     }
 
-    /// The ttl; `None` = the configured default.
+    /// The ttl; `None` means the configured default.
     #[must_use]
     pub const fn ttl(&self) -> Option<Duration> {
         self.ttl
     }
 
-    /// The lease; `None` = the configured default.
+    /// The lease; `None` means the configured default.
     #[must_use]
     pub const fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
-    /// The wait; `None` = the configured default.
+    /// The wait timeout; `None` means the configured default.
     #[must_use]
     pub const fn wait_timeout(&self) -> Option<Duration> {
         self.wait_timeout
     }
 }
 
-/// As [`Policy::unnamed`].
+/// Like [`Policy::unnamed`].
 impl Default for Policy {
     fn default() -> Self {
         Self::unnamed()
     }
 }
 
-/// The policy of a guard. A layer has it by value: axum clones the layer's service for each request,
-/// and a shared one would cost two atomic operations more.
+/// The policy of a guard. A layer holds it by value: axum clones the layer's service for each
+/// request, and a shared policy would cost two more atomic operations.
 #[derive(Debug, Clone, Copy)]
 pub enum GuardPolicy {
     /// The policy of an annotated handler.
     Endpoint(&'static Policy),
-    /// That of a layer.
+    /// The policy of a layer.
     Layer(Policy),
 }
 
-/// What of a policy applies to an admitted request. Smaller than the policy, because the futures of
-/// a request hold it, and allocators are slow from 1,032 bytes on.
+/// The part of a policy that applies to an admitted request. It is smaller than the policy, because
+/// a request's futures hold it, and allocators are slow from 1,032 bytes on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTerms {
     pub(crate) scope: Option<&'static str>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) wait_timeout: Option<Duration>,
-    /// Behind a layer, whose router may respond in the handler's place (HTTP-1).
+    /// Whether a layer guards the call; then a router may respond in place of the handler (HTTP-1).
     pub(crate) is_layered: bool,
 }
 
@@ -228,7 +229,7 @@ impl GuardPolicy {
         }
     }
 
-    /// Whether a request passes unguarded if the router matched no route for it.
+    /// Whether a request passes unguarded if the router found no route for it.
     pub(crate) fn passes_unmatched(&self) -> bool {
         matches!(self, Self::Layer(policy) if !policy.unmatched)
     }
@@ -270,7 +271,7 @@ const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool 
             || (duration.as_secs() == most_secs && duration.subsec_nanos() == 0))
 }
 
-/// The part of ID-3 that a `const` can see; core checks it whole at the first request.
+/// Checks the part of ID-3 that a `const fn` can; core checks all of it at the first request.
 const fn is_scope(scope: &[u8]) -> bool {
     let mut blank = true;
     let mut at = 0;

@@ -19,15 +19,17 @@ use crate::protocol::fingerprint::{
 use crate::protocol::key::MAX_KEY;
 use crate::response::ResponseContext;
 
-/// JSON bodies up to this many bytes are made canonical on the thread that serves the request: half
-/// a millisecond of work in the worst case, at 32 ns a byte.
+/// JSON bodies up to this many bytes are canonicalised on the thread that serves the request. That
+/// takes half a millisecond in the worst case, at 32 ns a byte.
 const SLOW_JSON: usize = 16 << 10;
 
 /// Bodies up to this many bytes are not compared with the application's own limit before the grant.
-/// Its extractors know the limit too, and finding it would cost more than the rest.
+/// The application's extractors check the limit too, and finding it here would cost more than the
+/// rest of the preparation.
 const SMALL_BODY: u64 = 1 << 10;
 
-/// A refusal. Boxed, so that it takes no room in the future of a request that is not refused.
+/// A refusal. It is boxed, so that it takes no space in the future of a request that is not
+/// refused.
 type RefusalResponse = Box<http::Response<ReplayBody>>;
 
 /// Prepares a request. An `Err` is the response that refuses it.
@@ -102,7 +104,7 @@ fn refuse(
     Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
 }
 
-/// The filter's limit on a body, or a smaller one of the application (HTTP-4).
+/// The filter's limit on a body, or the application's limit if it is smaller (HTTP-4).
 fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &impl Body) -> usize {
     let max = admitted.filter.0.web.max_body_bytes;
     match body.size_hint().upper() {
@@ -111,7 +113,7 @@ fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &i
     }
 }
 
-/// The hasher of a body that arrives in several frames.
+/// The hasher for a body that arrives in several frames.
 fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<FingerprintHasher> {
     match &admitted.filter.0.fingerprint {
         FingerprintMethod::BuiltIn(
@@ -123,8 +125,8 @@ fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<Fin
     }
 }
 
-/// Whether the fingerprint of a body takes so long that it must not block a thread that serves other
-/// requests too.
+/// Whether fingerprinting a body takes so long that it must not block a thread that also serves
+/// other requests.
 fn is_slow(admitted: &AdmittedRequest, body: &RequestBody) -> bool {
     body.fingerprint.is_none()
         && body.data.len() > SLOW_JSON
@@ -134,7 +136,7 @@ fn is_slow(admitted: &AdmittedRequest, body: &RequestBody) -> bool {
         )
 }
 
-/// The fingerprint of canonical JSON, made on one of the runtime's threads for blocking work.
+/// Computes the fingerprint of canonical JSON on one of the runtime's threads for blocking work.
 fn canonical_fingerprint(head: &impl RequestHead, body: Bytes) -> JoinHandle<Fingerprint> {
     let (method, target) = (head.method().to_string(), head.target().to_owned());
     tokio::task::spawn_blocking(move || {
@@ -159,7 +161,7 @@ fn context_of<H: RequestHead>(
         }
     });
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-    // The body is kept while a duplicate waits (ACQ-13).
+    // The body stays in memory while a duplicate waits (ACQ-13).
     let mut context = context.fingerprint(fingerprint).held_bytes(body.data.len());
     if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);
@@ -175,7 +177,7 @@ fn context_of<H: RequestHead>(
         .map_err(|error| Box::new(ResponseContext::of_head(&filter.0, head).fail(&error)))
 }
 
-/// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.
+/// The default scope: `POST /orders/{}`, or for a gRPC method `pay.v1.Payments/Charge`.
 fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     match head.template() {
         Some(RouteTemplate::Path(template)) => {
@@ -189,12 +191,12 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     }
 }
 
-/// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 =
-/// 500 bytes.
+/// A caller longer than this is hashed, so that the key with its caller fits ID-3: 3 + 1 + 240 + 1
+/// + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// Method and route template without the parameters' names, so that a renamed parameter keeps its
-/// records: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
+/// Method and route template without the parameters' names, so that records stay valid if a
+/// parameter is renamed: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
 fn scope_of_route(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());
     scope.push_str(method);
@@ -203,7 +205,7 @@ fn scope_of_route(method: &str, template: &str) -> String {
     while let Some(at) = rest.find(['{', '}']) {
         let (literal, brace) = rest.split_at(at);
         scope.push_str(literal);
-        // A doubled brace is a literal one (the routers' escape), and is kept.
+        // A doubled brace is the routers' escape for a literal brace, and is kept.
         if brace.starts_with("{{") || brace.starts_with("}}") {
             scope.push_str(&brace[..2]);
             rest = &brace[2..];
@@ -219,16 +221,16 @@ fn scope_of_route(method: &str, template: &str) -> String {
     scope
 }
 
-/// Calls `then` with the key for the engine, of at most 500 bytes. It is built on the stack: the
-/// engine makes the one allocation.
+/// Calls `then` with the key for the engine, of at most 500 bytes. The key is built on the stack;
+/// only the engine allocates.
 ///
-/// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no
-/// choice of keys makes two of them equal. It always has a prefix, so that a filter which gets a
-/// `.caller(..)` later reads no record of another caller. The guide shows operators its format
-/// (`guide/operations.md`).
+/// The format is injective: callers that share keys, an absent caller, an empty caller and the
+/// caller `a` are four different callers, and no choice of keys makes two of them equal. The key
+/// always has a prefix, so that a filter that later gets a `.caller(..)` reads no other caller's
+/// record. The guide shows operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
-        // Large enough for a UUID.
+        // This is large enough for a UUID.
         CallerIdentity::Anyone | CallerIdentity::Absent if key.len() <= 60 => {
             then(EngineKeyBuffer { bytes: [0; 62], len: 0 }.write(caller, key))
         }
@@ -270,7 +272,7 @@ impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
 
     fn push(&mut self, text: &[u8]) {
         let room = &mut self.bytes[self.len..];
-        // Nothing is cut off: `MAX_ENGINE_KEY` is the sum of all parts.
+        // Nothing is cut off, because `MAX_ENGINE_KEY` is the sum of all parts.
         let text = &text[..text.len().min(room.len())];
         room[..text.len()].copy_from_slice(text);
         self.len += text.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `Idempotency-Key` protocol as pure functions: bytes and integers in, decisions out. Nothing
-//! in here knows a web framework or runs the engine, so every adapter shares it.
+//! in this module depends on a web framework or runs the engine, so every adapter shares it.
 
 pub(crate) mod decide;
 pub(crate) mod fingerprint;

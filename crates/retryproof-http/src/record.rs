@@ -2,8 +2,8 @@
 //! Records the handler's response: reads its body, encodes it, completes the call, and only then
 //! hands it over (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! Over 400 lines because one stage is one file: reading, encoding and completing hand the same
-//! response on.
+//! This file is over 400 lines long because each stage has one file, and reading, encoding and
+//! completing pass on the same response.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -37,17 +37,17 @@ use crate::response::{HandlerResponse, ResponseContext};
 /// How a response is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseDelivery {
-    /// Whole, if its body ends in time and within the limit. It has no mark.
+    /// The response has no mark, and is read whole if its body ends in time and within the limit.
     Unmarked,
-    /// As [`Unmarked`](Self::Unmarked), and stored even if its writes are rolled back.
+    /// Like [`Unmarked`](Self::Unmarked), and stored even if its writes are rolled back.
     Stored,
-    /// As it comes.
+    /// The body is sent as it arrives.
     Streamed,
 }
 
-/// Records the response of a handler that returned, and hands it over only then, ready to be sent.
+/// Records the response of a handler that returned, and only then returns it, ready to be sent.
 ///
-/// A block rather than an `async fn`, which would hold each argument twice.
+/// This is an `async` block, because an `async fn` would hold each argument twice.
 pub(crate) fn record<R, E>(
     mut call: Pin<Box<RunningCall<R>>>,
     response: Response<R>,
@@ -60,8 +60,8 @@ where
     async move {
         let rolls_back = rolls_back(&mut parts);
         if rolls_back && call.has_tx() {
-            // CMP-7: the writes are rolled back, and the response alone is recorded. This comes
-            // first, because an open transaction may block others.
+            // CMP-7: the writes are rolled back, and only the response is recorded. The rollback
+            // comes first, because an open transaction may block others.
             let rolled_back = Box::pin(call.roll_back()).await;
             if rolled_back
                 && delivery == ResponseDelivery::Unmarked
@@ -98,21 +98,22 @@ where
                     ResponseContext::of_call(call.mark()).refuse(Finding::ResponseFailed),
                 ),
             },
-            // CMP-9: the work is done and will not run again; its own caller gets a completion
+            // CMP-9: the work is done and will not run again; this caller gets a completion
             // failure.
             (CompletionResult::Recorded, Err(EncodingFailed))
             | (CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone)
             }
-            // On the heap, because it is rare.
+            // This path is rare, so its future is boxed.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
-            // `Unconfirmed`, and what a later engine may add: it may not be recorded.
+            // After `Unconfirmed`, or a variant that a later engine adds, the response may not be
+            // recorded.
             _ => completion_failed(unsent, Recorded::No),
         })
     }
 }
 
-/// Whether the response rolls back the writes of a transaction (CMP-7).
+/// Whether the response rolls back its transaction's writes (CMP-7).
 fn rolls_back(parts: &mut Parts) -> bool {
     #[cfg(feature = "grpc")]
     if parts.extensions.remove::<RollBackWrites>().is_some() {
@@ -121,8 +122,8 @@ fn rolls_back(parts: &mut Parts) -> bool {
     parts.status.as_u16() >= 400
 }
 
-/// Ends a call whose handler took a transaction: commits record and writes together (CMP-7). After
-/// an `Err` nothing is recorded, and the response must not be sent.
+/// Ends a call whose handler took a transaction, by committing record and writes together (CMP-7).
+/// After an `Err`, nothing is recorded and the response must not be sent.
 async fn commit_transaction(
     tx: TakenTransaction,
     context: &IdempotencyContext,
@@ -140,7 +141,7 @@ async fn commit_transaction(
         (TakenTransaction::Kept, _) => {
             tracing::error!(
                 identity = %context.identity(),
-                "a guarded transaction was still in use after its handler had answered; it is rolled back"
+                "a guarded transaction was still in use after its handler returned; it is rolled back"
             );
             let _ = lease.release_after(Phase::RolledBack).await;
             return Err(CommitFailure::RolledBack);
@@ -154,30 +155,30 @@ async fn commit_transaction(
     }
 }
 
-/// A response whose value is ready to be recorded, and the body that is ready to be sent.
+/// A response with its value ready to be recorded, and its body ready to be sent.
 struct CapturedResponse<R> {
     value: CompletionValue,
-    /// What a successful completion records.
+    /// The result that a successful completion records.
     recorded: Result<Recorded, EncodingFailed>,
     body: UnsentBody<R>,
 }
 
 /// The body of a response before it is sent.
 enum UnsentBody<R> {
-    /// Not read.
+    /// The body was not read.
     Unread(R),
-    /// Read to its end.
+    /// The body was read to its end.
     Whole(ReplayBody),
     /// This part was read; the rest is in the [`RunningCall`].
     Partial(Bytes),
-    /// Broke off.
+    /// The body broke off.
     Broken,
 }
 
-/// The response could not be encoded, because a hook panicked.
+/// The response could not be encoded because a hook panicked.
 struct EncodingFailed;
 
-/// A handler's response that is completed and not sent.
+/// A handler's response whose call is completed, but that is not sent yet.
 struct UnsentResponse<R> {
     parts: Parts,
     body: UnsentBody<R>,
@@ -185,7 +186,7 @@ struct UnsentResponse<R> {
 }
 
 impl<R> UnsentResponse<R> {
-    /// The response to send; an `Err` is the call whose body broke off.
+    /// Returns the response to send; an `Err` is the call whose body broke off.
     fn into_response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<RunningCall<R>>>> {
         let body = match self.body {
             UnsentBody::Unread(body) => GuardedBody::of_handler(body),
@@ -198,7 +199,7 @@ impl<R> UnsentResponse<R> {
 }
 
 impl<R: Body<Data = Bytes>> CapturedResponse<R> {
-    /// Reads the body, unless it has no end, is known to be over the limit, or is to be streamed.
+    /// Reads the body, unless it is endless, known to be over the limit, or to be streamed.
     async fn read(
         mut call: Pin<&mut RunningCall<R>>,
         parts: &mut Parts,
@@ -221,7 +222,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         };
         match read {
             Ok(ReadOutcome::Whole(data, trailers)) => Self::response(&call, parts, data, trailers),
-            // Its size hint promised an end within the limit.
+            // The body is longer than its size hint promised, so it is broken, not just too large.
             Ok(ReadOutcome::OverLimit(_))
                 if size.upper().is_some_and(|upper| upper <= limit as u64) =>
             {
@@ -234,7 +235,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         }
     }
 
-    /// The work is done, so it must not run again. A body that panics counts as one that breaks off.
+    /// Captures a body that broke off. The work is done, so it must not run again. A body that
+    /// panics counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),
@@ -258,7 +260,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 recorded: Ok(Recorded::Yes),
                 body,
             },
-            // Over the store's own limit once fields and envelope are added (HTTP-13).
+            // With fields and envelope added, the response is over the store's own limit (HTTP-13).
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(
@@ -281,7 +283,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 }
 
-/// Whether a response body has no end to wait for: an upgrade, a tunnel, an event stream.
+/// Whether a response body has no end to wait for: an upgrade, a tunnel or an event stream.
 fn is_open_ended(method: &Method, parts: &Parts) -> bool {
     let is_event_stream = |value: &HeaderValue| {
         let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();
@@ -296,8 +298,8 @@ fn exchange_of<R>(call: &RunningCall<R>) -> Exchange {
     if *call.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
 }
 
-/// Encodes the response into the envelope's own buffer. If a hook panics, the value counts as one
-/// that cannot be encoded (CMP-9).
+/// Encodes the response into the envelope's buffer. If a hook panics, the value counts as one that
+/// cannot be encoded (CMP-9).
 fn encode<R>(
     call: &RunningCall<R>,
     parts: &Parts,
@@ -306,8 +308,8 @@ fn encode<R>(
 ) -> Result<Payload, Error> {
     let build = || {
         with_stored_fields(call, parts, |headers| {
-            // The hook edits header fields alone, so it has not decided about these. The header
-            // fields of the connection name trailers too.
+            // The hook edits only header fields, so it has not decided about trailers. The
+            // `Connection` header fields can name trailers too.
             let trailers = trailers.map(|trailers| {
                 let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
                 let connection = ConnectionNames::parse(names);
@@ -332,8 +334,8 @@ fn encode<R>(
     })
 }
 
-/// A tombstone with status and header fields of the response. If a hook panics, it has the status
-/// alone, because the hook did not decide which fields may be kept.
+/// A tombstone with the response's status and header fields. If a hook panics, it has only the
+/// status, because the hook did not decide which fields may be kept.
 fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {
@@ -351,7 +353,7 @@ fn status_alone(status: StatusCode) -> Tombstone {
     Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
 }
 
-/// Calls `then` with the header fields to store, after the filter's hook has edited them (HTTP-9).
+/// Calls `then` with the header fields to store, as edited by the filter's hook (HTTP-9).
 fn with_stored_fields<R, T>(
     call: &RunningCall<R>,
     parts: &Parts,
@@ -366,7 +368,7 @@ fn with_stored_fields<R, T>(
     then(&stored_lines(call, &edited, &connection, SensitiveFields::Stored))
 }
 
-/// The lines that are stored, in the order of the response (HTTP-8, HTTP-9).
+/// The lines that are stored, in the response's order (HTTP-8, HTTP-9).
 fn stored_lines<'a, R>(
     call: &RunningCall<R>,
     fields: &'a HeaderMap,
@@ -388,11 +390,11 @@ fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes)
 }
 
-/// Stored lines as a map, for a hook to edit.
+/// Converts stored lines to a map that a hook can edit.
 fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines {
-        // They came out of a map, so they are valid.
+        // The lines came from a map, so they are valid.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
         {
@@ -402,9 +404,9 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
     map
 }
 
-/// Makes the framing fields fit a body that was put together from its frames. hyper trusts the
-/// fields that it finds, so a `Transfer-Encoding` of another server or a wrong `Content-Length`
-/// would break the connection (HTTP-6, HTTP-9). An empty body may have a length (HEAD, 304).
+/// Corrects the framing fields of a body that was assembled from its frames. hyper trusts these
+/// fields, so another server's `Transfer-Encoding` or a wrong `Content-Length` would break the
+/// connection (HTTP-6, HTTP-9). An empty body may have a length (HEAD, 304).
 fn reframe(headers: &mut HeaderMap, length: usize) {
     remove_in_order(headers, &TRANSFER_ENCODING);
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();
@@ -414,8 +416,8 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
     }
 }
 
-/// The completion was refused because another run took over. The caller gets the response of a
-/// duplicate, so that all callers of a key get one response (CMP-2).
+/// Responds if the completion was refused because another run took over. The caller gets the same
+/// response as a duplicate, so that all callers of a key get one response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
     let response = match answered {
@@ -429,8 +431,8 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
     HandlerResponse::in_place(response)
 }
 
-/// CMP-4: by policy the response is sent with its `Recorded`, or the call fails. A response that
-/// broke off cannot be sent.
+/// CMP-4: depending on the policy, the response is sent with its `Recorded`, or the call fails. A
+/// response that broke off cannot be sent.
 fn completion_failed<R>(unsent: UnsentResponse<R>, recorded: Recorded) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     let response = match policy {

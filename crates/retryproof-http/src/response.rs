@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses that the guard makes: problems, replays, and what a granted call returns (HTTP-8,
-//! HTTP-11), and how other web frameworks get them in their own type.
+//! Responses that the guard creates: problems, replays, and what a granted call returns (HTTP-8,
+//! HTTP-11), and how other web frameworks get them in their own types.
 
 use std::error::Error as _;
 use std::sync::LazyLock;
@@ -25,11 +25,11 @@ use crate::protocol::stored::{
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The common names by code: a replay clones them, and parses no name.
+/// The common names by code. A replay clones them, so it parses no common name.
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// The request that a response of the filter's own is for.
+/// The request for which the filter creates its own response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseContext<'a> {
     pub(crate) filter: &'a Inner,
@@ -46,18 +46,18 @@ impl<'a> ResponseContext<'a> {
         Self { filter: mark.filter(), method: mark.route().method(), version: mark.version() }
     }
 
-    /// The response for a finding that the decision table refuses.
+    /// Creates the response for a finding that the decision table refuses.
     #[cold]
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match decide(finding, &self.filter.settings()) {
             Decision::Refuse(problem) => self.render(&problem),
-            // Only a missing key passes, and `admit` has handled it.
+            // Only a missing key passes, and `admit` has already handled that.
             Decision::Pass => self.fail_with(ErrorKind::Unexpected),
         }
     }
 
-    /// The response for a failure of engine or store. Logs the error with a masked identity (ID-4,
-    /// HTTP-14).
+    /// Creates the response for a failure of engine or store, and logs the error with a masked
+    /// identity (ID-4, HTTP-14).
     #[cold]
     pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
         let source = error.source();
@@ -74,15 +74,16 @@ impl<'a> ResponseContext<'a> {
         self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
     }
 
-    /// Renders a problem. The response to a HEAD request has the fields without the body.
+    /// Renders a problem. The response to a HEAD request has only the header fields, without a
+    /// body.
     #[cold]
     pub(crate) fn render(&self, problem: &Problem) -> Response<ReplayBody> {
         let mut response = match &self.filter.format {
             Some(format) => format(problem),
             None => problem_response(problem),
         };
-        // An HTTP/1.x connection cannot be used again after an unread body (HTTP-4). In HTTP/2 the
-        // field is malformed.
+        // An HTTP/1.x connection cannot be reused after an unread body (HTTP-4). HTTP/2 does not
+        // allow this field.
         if problem.close && self.version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -116,12 +117,12 @@ pub(crate) fn problem_response(problem: &Problem) -> Response<Bytes> {
 /// The response of a granted call.
 #[derive(Debug)]
 pub struct HandlerResponse<R> {
-    /// The handler's, or one in its place.
+    /// The handler's response, or one that replaces it.
     pub response: Response<GuardedBody<R>>,
-    /// Whether it is the handler's.
+    /// Whether the response is the handler's.
     pub is_handlers: bool,
-    /// What of the handler's response was recorded (CMP-4); `None` if nothing had to be, or if the
-    /// response is not the handler's.
+    /// How much of the handler's response was recorded (CMP-4); `None` if nothing had to be
+    /// recorded, or if the response is not the handler's.
     pub recorded: Option<Recorded>,
 }
 
@@ -133,12 +134,12 @@ impl<R> HandlerResponse<R> {
         Self { response, is_handlers: true, recorded }
     }
 
-    /// A response in the place of the handler's.
+    /// A response that replaces the handler's.
     pub(crate) fn in_place(response: Response<ReplayBody>) -> Self {
         Self { response: response.map(GuardedBody::replay), is_handlers: false, recorded: None }
     }
 
-    /// The response, with what was recorded as an extension.
+    /// The response, with `recorded` as an extension.
     pub(crate) fn into_response(self) -> Response<GuardedBody<R>> {
         let Self { mut response, recorded, .. } = self;
         if let Some(recorded) = recorded {
@@ -148,15 +149,15 @@ impl<R> HandlerResponse<R> {
     }
 }
 
-/// A response without a run, in the type of a web framework.
+/// A response that needs no run of the handler, in a web framework's type.
 pub trait FrameworkResponse: Sized {
-    /// A response that the filter made itself.
+    /// Converts one of the filter's own responses.
     fn from_refusal(response: Response<ReplayBody>) -> Self;
 
-    /// The stored response with the marks of a replay (HTTP-8).
+    /// Converts the stored response, and adds the marks of a replay (HTTP-8).
     ///
     /// # Errors
-    /// [`Corrupt`] when the record cannot be read, or has a field that cannot be sent.
+    /// [`Corrupt`] if the record cannot be read, or has a field that cannot be sent.
     fn from_record(record: StoredRecord<'_>) -> Result<Self, Corrupt>;
 }
 
@@ -170,14 +171,14 @@ impl FrameworkResponse for Response<ReplayBody> {
     }
 }
 
-/// The stored response with the marks of a replay (HTTP-8), in one pass over its record.
+/// Creates the stored response with the marks of a replay (HTTP-8), in one pass over its record.
 fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Corrupt> {
     let record = stored.bytes;
     let (mut reader, status, tombstone) = StoredReader::open(record)?;
     if tombstone {
         return Err(Corrupt::bad_field());
     }
-    // With room for Cache-Control, the mark, and Trailer.
+    // The map has space for Cache-Control, the mark and Trailer.
     let count = reader.count()?;
     let mut headers = map_of(stored, &mut reader, count, 3)?;
     let trailers = match reader.count()? {
@@ -189,7 +190,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
-    // Replaces a stored value.
+    // This replaces a stored `Cache-Control`.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
     if let Some(trailers) = &trailers {

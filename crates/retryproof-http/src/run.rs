@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the handler of a granted request, and ends its call by the fate of the response: recorded,
-//! released or held (HTTP-7, HTTP-12).
+//! Runs the handler of a granted request, and ends its call according to the response's fate:
+//! recorded, released or held (HTTP-7, HTTP-12).
 
 use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
@@ -28,12 +28,12 @@ use crate::header_map::strip_replay_mark;
 use crate::record::{ResponseDelivery, record};
 use crate::response::{HandlerResponse, ResponseContext};
 
-/// The call of a granted request, not polled yet. `handler` gets the head, the mark of the call, and
-/// the bytes of body and trailers.
+/// Creates the call of a granted request, without polling it. `handler` gets the head, the call's
+/// mark, and the body's bytes and trailers.
 ///
-/// Boxed before it is spawned, because a task's own allocation is over-aligned, and a large one of
-/// that kind is slow to get. It is `Send` if the handler and its response are: some frameworks keep
-/// both on one thread.
+/// The call is boxed before it is spawned, because a task's own allocation is over-aligned, and
+/// large over-aligned allocations are slow. The call is `Send` if the handler and its response are;
+/// some frameworks keep both on one thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
     GrantedRequest { request, lease }: GrantedRequest,
     admitted: AdmittedRequest,
@@ -51,23 +51,24 @@ where
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
-        // In a block that ends before the response is recorded, so that both share their room. A
-        // service may panic when it is called, before its future is polled.
+        // This block ends before the response is recorded, so that the handler's future and the
+        // recording reuse the same space in this future. The inner `async` block catches a service
+        // that panics when it is called, before its future is polled.
         let returned = {
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(running).await
         };
         match fate_of(&call, returned) {
             Ok((response, delivery)) => record(call, response, delivery).await,
-            // On the heap, because it is rare.
+            // This path is rare, so its future is boxed.
             Err(unrecorded) => Box::pin(end_unrecorded(call, unrecorded)).await,
         }
     };
     Box::pin(running.in_current_span())
 }
 
-/// A handler of the request that is put together again: its head with the mark of the call, and the
-/// bytes of its body.
+/// Adapts a handler of a whole request: assembles the request from its head with the call's mark,
+/// and the bytes of its body.
 pub(crate) fn with_request<B: FromReplay, Fut>(
     handler: impl FnOnce(Request<B>) -> Fut,
 ) -> impl FnOnce(Box<request::Parts>, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut {
@@ -84,15 +85,16 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
 
 /// Runs a call to its end; `spawn` starts a task.
 ///
-/// Nothing is awaited between the grant and the first poll, so no drop loses the call. The call is
-/// polled once in place: a drop cannot happen within a poll, so a call that ends in its first poll
-/// needs no task. A call that waits goes on in a task, which this future only awaits (HTTP-12).
+/// Nothing is awaited between the grant and the first poll, so no drop can lose the call. The call
+/// is polled once in place: a drop cannot happen during a poll, so a call that ends in its first
+/// poll needs no task. A call that has to wait continues in a task, which this future only awaits
+/// (HTTP-12).
 ///
 /// # Cancel safety
-/// If the future is dropped after its first poll, the call goes on.
+/// If the future is dropped after its first poll, the call continues.
 ///
 /// # Panics
-/// A panic of the handler resumes here after its lease was released (HTTP-7).
+/// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn run_to_end<C, R, E>(
     mut call: Pin<Box<C>>,
@@ -110,7 +112,7 @@ where
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // The runtime is shutting down, and dropped the task.
+                // The runtime is shutting down and dropped the task.
                 Err(_) => Ok(HandlerResponse::in_place(shutting_down(&filter))),
             },
         }
@@ -123,8 +125,8 @@ fn shutting_down(filter: &IdempotencyFilter) -> Response<ReplayBody> {
     response.fail_with(ErrorKind::ShuttingDown)
 }
 
-/// How the call of a handler that has returned or panicked ends: with a response to record, or with
-/// nothing recorded.
+/// Decides how a call ends after its handler returned or panicked: with a response to record, or
+/// with nothing recorded.
 fn fate_of<R, E>(
     call: &RunningCall<R>,
     returned: Result<Result<Response<R>, E>, Panic>,
@@ -157,17 +159,17 @@ fn fate_of<R, E>(
     }
 }
 
-/// Whether an unmarked response is the 405 of a router below a layer (HTTP-1). Nothing ran; if it
-/// were stored, the request that the client meant to send would be refused.
+/// Whether an unmarked response is a 405 from the router behind a layer (HTTP-1). Nothing ran; if
+/// the 405 were stored, the request that the client meant to send would be refused.
 fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }
 
-/// The fate that the filter's hook returns for a response without a mark. If the hook panics, the
-/// response is stored, so that its work does not run again.
+/// Asks the filter's hook for the fate of a response without a mark. If the hook panics, the
+/// response is stored, so that the work does not run again.
 fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
     catch_panic(|| hook(parts)).unwrap_or_else(|_| {
-        tracing::error!("the filter's hook on fates panicked; the answer is stored");
+        tracing::error!("the filter's fate hook panicked; the response is stored");
         AnswerFate::Store
     })
 }

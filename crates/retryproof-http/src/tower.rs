@@ -21,7 +21,7 @@ use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
 
 impl IdempotencyFilter {
-    /// The layer that guards a route under `policy`:
+    /// Creates the layer that guards a route under `policy`:
     /// `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. [`Policy::methods`] and
     /// [`Policy::with_unmatched`] decide which requests it guards (HTTP-1).
     #[must_use]
@@ -30,14 +30,14 @@ impl IdempotencyFilter {
     }
 }
 
-/// Guards the services that it wraps under one policy; made by [`IdempotencyFilter::guard`].
+/// Guards the services that it wraps under one policy; created by [`IdempotencyFilter::guard`].
 ///
-/// Requests that change nothing, and requests that the router matched no route for, pass unguarded:
+/// Requests that change nothing, and requests for which the router found no route, pass unguarded:
 /// see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The position among other layers
 /// decides what is stored: see the [crate's page](crate#layer-order).
 /// # When to use
-/// In axum, `route_layer` guards matched routes, and `layer` also sees requests that no route matched.
-/// Both guard what stands above them:
+/// In axum, `route_layer` guards matched routes, and `layer` also sees requests that match no
+/// route. Both guard the routes added before them:
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -84,8 +84,8 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// A service whose requests are guarded. A request that passes unguarded costs neither an allocation
-/// nor a buffered byte.
+/// A service whose requests are guarded. A request that passes unguarded costs no allocation, and
+/// no byte of it is buffered.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -120,8 +120,8 @@ where
                 ResponseState::Refused { response: Some(response.map(GuardedBody::replay)) }
             }
             AdmitOutcome::Admitted(admitted) => {
-                // The service that was polled ready handles this request; its clone stays behind
-                // for the next one (tower's contract).
+                // The service that was polled ready handles this request, and its clone handles the
+                // next one (tower's contract).
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();
@@ -151,8 +151,8 @@ type BoxedResponse<R, E> =
 pin_project! {
     /// The future of [`IdempotencyService`].
     ///
-    /// If it is dropped before the lease was granted, nothing ran. If it is dropped later, the
-    /// handler goes on in its own task and its response is there for the retry (HTTP-12).
+    /// If it is dropped before the lease is granted, nothing has run. If it is dropped later, the
+    /// handler continues in its own task, and a retry gets its response (HTTP-12).
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         state: ResponseState<F, R, E>,
@@ -160,7 +160,7 @@ pin_project! {
 }
 
 pin_project! {
-    // Only a guarded call is boxed.
+    // Only the future of a guarded call is boxed.
     #[project = ResponseStateProjection]
     enum ResponseState<F, R, E> {
         Passed { #[pin] future: F },
@@ -187,7 +187,8 @@ where
             ResponseStateProjection::Inside { future } => Poll::Ready(
                 ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)),
             ),
-            // Polled again after it was ready, it stays pending, as a fused future would.
+            // If the future is polled again after it was ready, it stays pending, like a fused
+            // future.
             ResponseStateProjection::Refused { response } => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GuardedTx`]: the handler's transaction. It is opened after the grant; the guard commits it or
-//! rolls it back by the status of the response (CMP-7).
+//! [`GuardedTx`]: the handler's transaction. It is opened after the grant, and the guard commits it
+//! or rolls it back depending on the response's status (CMP-7).
 
 use std::any::Any;
 use std::fmt;
@@ -22,26 +22,26 @@ use crate::fate::{AnswerFate, Fate};
 use crate::protocol::decide::{NoTx, no_tx};
 use crate::response::problem_response;
 
-/// The transaction of a guarded handler. What is written in it commits with the record of the
+/// The transaction of a guarded handler. Its writes commit together with the record of the
 /// handler's response, or not at all.
 ///
-/// It is a handle: extracting it opens nothing (ANN-6). The first call of [`begin`](Self::begin)
-/// opens the transaction, after the lease was granted. It ends when the handler returns:
+/// It is a handle, so extracting it opens nothing (ANN-6). The first call of [`begin`](Self::begin)
+/// opens the transaction, after the lease is granted. The transaction ends when the handler
+/// returns:
 ///
 /// | the handler | its writes | its record |
 /// |---|---|---|
 /// | returns a status below 400 | committed together with the record | the response |
 /// | … with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
-/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | the response alone; with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback) deleted |
+/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; deleted with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback) |
 /// | returns a response marked `Release` or `Hold` | rolled back | as without a transaction |
-/// | panics, or fails | rolled back | deleted; the next request runs |
+/// | panics, or its service fails | rolled back | deleted; the next request runs |
 /// | never began it | – | as without a transaction |
 ///
-/// If the commit fails, or the lease was lost meanwhile, the response is not sent. The client gets
+/// If the commit fails, or the lease is lost before it, the response is not sent. The client gets
 /// 500 `completion-failed`, and a retry gets the outcome.
 ///
-/// In axum it is an extractor, for any state from which a [`JoinedEngine<T>`] can be taken by
-/// `FromRef`:
+/// In axum it is an extractor, for any state that provides a [`JoinedEngine<T>`] through `FromRef`:
 ///
 /// ```ignore
 /// async fn pay(tx: GuardedTx<SqliteTx>, Json(order): Json<Order>) -> Result<Json<Receipt>, PayError> {
@@ -65,27 +65,28 @@ enum TransactionState<T> {
     Ended,
 }
 
-/// The open transaction, to write with.
+/// The open transaction, for the handler's writes.
 pub struct OpenTx<T>(OwnedMappedMutexGuard<TransactionState<T>, T>);
 
-/// Why there is no transaction. As a response it is one of the filter's problems, in the format of
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the handler adds to
-/// it are not sent.
+/// Why there is no transaction. As a response, it becomes one of the filter's problems, in the
+/// format of [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the
+/// handler adds to the response are not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
-    /// The database opened none in time, or refused. As a response: 503, not stored, and the key is
-    /// free.
+    /// The database did not open a transaction in time, or refused to. The response is a 503 that
+    /// is not stored, and the key is free.
     Unavailable(Error),
-    /// Begun before the lease was granted, in a custom extractor. A bug of the application.
+    /// A custom extractor began the transaction before the lease was granted. This is a bug in the
+    /// application.
     NotGranted,
-    /// Begun after the handler had returned. A bug of the application.
+    /// The transaction was begun after the handler returned. This is a bug in the application.
     Ended,
 }
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// The transaction of a running request behind the layer; `None` when the request is not
-    /// guarded, or has a transaction of another type.
+    /// The transaction of a running request behind the layer; `None` if the request is not guarded,
+    /// or has a transaction of another type.
     #[must_use]
     pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
         Self::of_call(request.get()?, joined)
@@ -100,17 +101,17 @@ impl<T: Send + 'static> GuardedTx<T> {
         Self::from_erased(tx)
     }
 
-    /// The handle behind the erased one; `None` for a transaction of another type.
+    /// The handle of the concrete type; `None` for a transaction of another type.
     fn from_erased(tx: Arc<dyn CallTransaction>) -> Option<Self> {
         tx.into_any().downcast().ok().map(Self)
     }
 
-    /// The transaction, opened by the first call. Other calls wait while the result is
-    /// alive.
+    /// Returns the transaction, which the first call opens. Other calls wait while the returned
+    /// value is alive.
     ///
     /// # Errors
-    /// [`TxError`], which is a response too: use `tx.begin().await?` in a handler whose error type
-    /// can be made from it.
+    /// [`TxError`], which is also a response: use `tx.begin().await?` in a handler whose error type
+    /// implements `From<TxError>`.
     ///
     /// # Cancel safety
     /// If the future is dropped, no transaction stays open.
@@ -132,7 +133,7 @@ impl<T: Send + 'static> GuardedTx<T> {
 }
 
 impl PreGrant {
-    /// The transaction, to be begun after the grant (CMP-7); `None` when another argument has a
+    /// The transaction, which can begin after the grant (CMP-7); `None` if another argument has a
     /// transaction of another type.
     #[must_use]
     pub fn guarded_tx<T: Send + 'static>(
@@ -144,7 +145,7 @@ impl PreGrant {
 }
 
 impl CallMark {
-    /// The transaction of the call (CMP-7); `None` when it has one of another type.
+    /// The call's transaction (CMP-7); `None` if the call has one of another type.
     #[must_use]
     pub fn tx<T: Send + 'static>(&self, joined: &JoinedEngine<T>) -> Option<GuardedTx<T>> {
         GuardedTx::of_call(self, joined)
@@ -260,7 +261,7 @@ impl<T: Send + 'static> OpenTransaction for (JoinedEngine<T>, T) {
 }
 
 impl TxError {
-    /// Logs the error, and reduces it to what the guard needs.
+    /// Logs the error, and returns what the guard needs of it.
     fn log(&self) -> NoTx {
         match self {
             Self::Unavailable(error) => {
@@ -274,7 +275,7 @@ impl TxError {
         }
     }
 
-    /// A response for the guard, which replaces it by the filter's own.
+    /// Creates a response for the guard, which replaces it with the filter's own.
     pub(crate) fn to_response(&self) -> Response<Bytes> {
         let what = self.log();
         let mut response = problem_response(&no_tx(what, 0));

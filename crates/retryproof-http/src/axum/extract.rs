@@ -102,7 +102,7 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect("the lease should be granted; use it in the handler, not in an extractor")
+        self.get().expect("a lease should be dereferenced only after its grant: in a handler")
     }
 }
 

@@ -70,9 +70,9 @@ pub(crate) enum BodyError {
     Unreadable,
 }
 
-/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body in one frame (most are) is
-/// hashed later, in one go with the rest of the request. A body in several frames is hashed while
-/// it arrives.
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body that arrives whole, as most
+/// do, is hashed later, in one go with the rest of the request. Any other body is hashed while it
+/// arrives.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` has a larger future")]
 pub(crate) fn read_request<B>(
     body: B,

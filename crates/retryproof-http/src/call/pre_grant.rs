@@ -9,13 +9,13 @@ use retryproof_core::Lease;
 
 use super::{CallMark, CallTransaction, ClientKey};
 
-/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key
-/// now, and handles for lease and transaction that work after the grant.
+/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key at
+/// once, and handles for lease and transaction that work after the grant.
 pub struct PreGrant {
     key: ClientKey,
-    /// Made by the first extractor of the lease.
+    /// Created by the first lease extractor.
     lease: Cell<Option<LeaseCell>>,
-    /// Made by the first extractor of a transaction.
+    /// Created by the first transaction extractor.
     tx: Cell<Option<Arc<dyn CallTransaction>>>,
 }
 
@@ -43,7 +43,7 @@ impl PreGrant {
         lease
     }
 
-    /// The transaction of the call, made by `make` if there is none yet.
+    /// Returns the call's transaction, and creates it with `make` if there is none yet.
     pub(crate) fn tx(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -53,8 +53,8 @@ impl PreGrant {
         tx
     }
 
-    /// The handles that extractors took, to be filled at the grant. Boxed, because most calls have
-    /// none.
+    /// The handles that extractors took, to be filled at the grant. They are boxed, because most
+    /// calls have none.
     pub(crate) fn take_handles(&self) -> Option<Box<GrantHandles>> {
         match (self.lease.take(), self.tx.take()) {
             (None, None) => None,
@@ -94,7 +94,7 @@ pub(crate) struct GrantHandles {
 }
 
 impl GrantHandles {
-    /// Fills the lease, lets the transaction be opened, and returns it.
+    /// Fills the lease, allows the transaction to be opened, and returns the transaction.
     pub(super) fn fill(self, lease: &Lease) -> Option<Arc<dyn CallTransaction>> {
         if let Some(cell) = self.lease {
             let _ = cell.0.set(lease.clone());

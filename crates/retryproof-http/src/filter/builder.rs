@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`FilterBuilder`]: the settings and hooks of a filter, checked by `build`.
 //!
-//! Over 400 lines because most settings have an example here.
+//! This file is over 400 lines long because most settings have an example.
 
 use std::fmt;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub struct FilterBuilder<C> {
     callers: C,
 }
 
-/// Every setting but that of callers.
+/// Every setting except the caller setting.
 struct FilterSettings {
     engine: IdempotencyEngine,
     web: WebConfig,
@@ -62,13 +62,13 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Folds the caller that the hook returns into every key (HTTP-16). An empty text is a caller
-    /// too. A request whose hook finds no caller is refused with the problem `caller-missing`: see
-    /// [`challenge`](FilterBuilder::challenge).
+    /// Adds the caller that the hook returns to every key (HTTP-16). An empty text is also a
+    /// caller. If the hook finds no caller, the request is refused with the problem
+    /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
-    /// The hook sees the request's head, including what outer layers (and, at an annotated endpoint,
-    /// its own extractors) put into the extensions. It may refuse the request with a response. It
-    /// runs inline, on every guarded request with a key.
+    /// The hook sees the request's head, including what outer layers (and, at an annotated
+    /// endpoint, the endpoint's extractors) put into the extensions. It may refuse the request with
+    /// a response. It runs inline, for every guarded request with a key.
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -99,10 +99,11 @@ impl FilterBuilder<NoCaller> {
         })))
     }
 
-    /// As [`caller`](Self::caller), with an asynchronous hook: one that reads a session store, or
-    /// fetches the key to check a token by. The hook copies what it needs of the head before its
-    /// first wait. It runs before the body is read and before anything is acquired, and costs each
-    /// request an allocation. When the client disconnects, its future is dropped.
+    /// Like [`caller`](Self::caller), with an asynchronous hook, such as one that reads a session
+    /// store or fetches the key that verifies a token. The hook copies what it needs from the head
+    /// before its first `.await`. It runs before the body is read and before anything is acquired,
+    /// and costs each request an allocation. If the client disconnects, the hook's future is
+    /// dropped.
     ///
     /// ```
     /// use retryproof_core::IdempotencyEngine;
@@ -135,11 +136,12 @@ impl FilterBuilder<NoCaller> {
         })))
     }
 
-    /// Uses keys as they are, for all callers. The application ensures that callers do not meet:
-    /// keys are unguessable, or there is one caller.
+    /// Uses keys unchanged, for all callers. The application must ensure that callers do not use
+    /// the same key: keys are unguessable, or there is only one caller.
     /// # When to use
-    /// For an internal service with one client, or where clients draw random keys (a UUID) and an attacker
-    /// who learns a key could do no harm with its response. Everywhere else use [`caller`](Self::caller).
+    /// For an internal service with one client, or where clients generate random keys (UUIDs) and
+    /// an attacker who learns a key can do no harm with its response. Otherwise use
+    /// [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
     }
@@ -150,13 +152,13 @@ impl FilterBuilder<NoCaller> {
 }
 
 impl FilterBuilder<CallerSet> {
-    /// Treats all requests whose hook finds no caller as one caller: they share keys, and see each
-    /// other's responses. That caller differs from every named one, and from the callers of a filter
-    /// with [`callers_share_keys`](FilterBuilder::callers_share_keys). By default such a request is
-    /// refused.
+    /// Treats all requests for which the hook finds no caller as one caller: they share keys, and
+    /// see each other's responses. This caller is distinct from every named one, and from the
+    /// callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys). By
+    /// default such a request is refused.
     /// # When to use
-    /// For endpoints that guests use as well, such as a checkout without an account, if guests draw random
-    /// keys.
+    /// For endpoints that guests also use, such as a checkout without an account, if guests
+    /// generate random keys.
     ///
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
@@ -175,8 +177,9 @@ impl FilterBuilder<CallerSet> {
         self
     }
 
-    /// Sets the `WWW-Authenticate` value, such as `Bearer realm="payments"`, of a refusal because the
-    /// hook found no caller. The refusal is 401 with a challenge, and 403 without one (HTTP-16).
+    /// Sets the `WWW-Authenticate` value, such as `Bearer realm="payments"`, for requests that are
+    /// refused because the hook found no caller. The refusal is 401 with a challenge, and 403
+    /// without one (HTTP-16).
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.callers.challenge(challenge.into());
         self
@@ -208,15 +211,15 @@ impl<C> FilterBuilder<C> {
     }
 
     /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate,
-    /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the first caller's
-    /// cookie or challenge again.
+    /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the cookie or
+    /// challenge of the first response again.
     pub fn store_header(mut self, name: &'static str) -> Self {
         self.settings.fields.store(name);
         self
     }
 
-    /// Does not store a field, and logs no warning about it (HTTP-9). The first response still
-    /// carries it.
+    /// Excludes a field from storage, without a warning (HTTP-9). The first response still carries
+    /// it.
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -235,8 +238,8 @@ impl<C> FilterBuilder<C> {
     }
 
     /// Edits the header fields that are about to be stored (HTTP-9). The first response keeps its
-    /// fields. `HeaderMap::remove` may reorder the other fields. If the hook panics, the response
-    /// counts as a value that cannot be encoded (CMP-9).
+    /// original fields. `HeaderMap::remove` may reorder the other fields. If the hook panics, the
+    /// response counts as a value that cannot be encoded (CMP-9).
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -260,8 +263,8 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Decides the fate of responses without a mark, by status and fields (HTTP-7). They are stored
-    /// if there is no hook, or if the hook panics.
+    /// Decides the fate of responses without a mark, from status and header fields (HTTP-7).
+    /// Without a hook, or if the hook panics, they are stored.
     ///
     /// ```
     /// use http::StatusCode;
@@ -282,9 +285,9 @@ impl<C> FilterBuilder<C> {
     /// # Ok::<(), retryproof_core::Error>(())
     /// ```
     /// [`AnswerFate::Release`] frees the key: the next request runs the work again. Return it only
-    /// for responses that prove that nothing happened. In actix-web the hook sees status and fields,
-    /// and no extensions. Over gRPC the status is the field `grpc-status` of a response without a
-    /// message.
+    /// for responses that prove that nothing happened. In actix-web the hook sees status and header
+    /// fields, but no extensions. Over gRPC, a response without a message has its status in the
+    /// field `grpc-status`.
     pub fn fate(
         mut self,
         hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static,
@@ -293,21 +296,21 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Frees the key when the guard has rolled the handler's transaction back because its response
-    /// has a status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
+    /// Frees the key if the guard rolled back the handler's transaction because the response has a
+    /// status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
     ///
-    /// By default it is stored and replayed, because the handler may have done something besides its
-    /// writes. Use this where handlers do all of their work in the transaction. It has no effect on
-    /// a handler that did not begin its [`GuardedTx`](crate::GuardedTx).
+    /// By default that response is stored and replayed, because the handler may have done more than
+    /// its writes. Use this setting if handlers do all of their work in the transaction. It has no
+    /// effect on a handler that did not begin its [`GuardedTx`](crate::GuardedTx).
     pub fn release_on_rollback(mut self) -> Self {
         self.settings.release_on_rollback = true;
         self
     }
 
-    /// Renders the responses that the filter makes itself, instead of RFC 9457 problems (HTTP-11).
-    /// The hook sets status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close`
-    /// where an HTTP/1.x connection has to be closed. The hook runs inline, for each of the filter's
-    /// own responses and for no other. They are never stored.
+    /// Renders the filter's own responses, instead of as RFC 9457 problems (HTTP-11). The hook sets
+    /// status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close` if an
+    /// HTTP/1.x connection has to be closed. The hook runs inline, and only for the filter's own
+    /// responses, which are never stored.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -340,7 +343,7 @@ impl<C> FilterBuilder<C> {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the key and the value, or the challenge.
+    /// [`ErrorKind::Config`] that names the setting and its value, or the challenge.
     pub fn build(self) -> Result<IdempotencyFilter, Error>
     where
         C: CallerConfigured,
@@ -373,7 +376,7 @@ impl<C> FilterBuilder<C> {
             Some(custom) => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "a custom fingerprint needs an algorithm byte from 128 to 255",
+                    "the algorithm byte of a custom fingerprint must be between 128 and 255",
                 )
                 .with("algorithm", custom.algorithm()));
             }

@@ -15,11 +15,11 @@ use retryproof_core::{Error, ErrorKind};
 /// A caller hook of either form.
 pub(crate) type CallerHook = dyn Fn(&Parts) -> CallerFuture + Send + Sync;
 
-/// What a caller hook returned: a caller, or a future of one.
+/// What a caller hook returned: a caller, or a future that resolves to one.
 pub enum CallerFuture {
-    /// Of a synchronous hook.
+    /// The result of a synchronous hook.
     Now(Caller),
-    /// Of an asynchronous hook.
+    /// The future of an asynchronous hook.
     Later(Pin<Box<dyn Future<Output = Caller> + Send>>),
 }
 
@@ -35,17 +35,17 @@ impl fmt::Debug for CallerFuture {
 /// How a filter tells callers apart.
 #[derive(Clone)]
 pub(crate) enum Callers {
-    /// Not at all.
+    /// The filter does not tell callers apart.
     ShareKeys,
     Hook(Arc<CallerHook>, Absent),
 }
 
-/// What becomes of a request whose hook finds no caller.
+/// What happens to a request for which the hook finds no caller.
 #[derive(Clone)]
 pub(crate) enum Absent {
-    /// It is refused: 401 with this challenge, or 403 without one.
+    /// The request is refused: 401 with this challenge, or 403 without one.
     Refused(Option<HeaderValue>),
-    /// All such requests are one caller.
+    /// All such requests count as one caller.
     Shares,
 }
 
@@ -57,7 +57,7 @@ impl Callers {
         }
     }
 
-    /// The challenge of a refusal.
+    /// The challenge that a refusal carries.
     pub(crate) fn challenge(&self) -> Option<&str> {
         match self {
             Self::Hook(_, Absent::Refused(Some(challenge))) => challenge.to_str().ok(),
@@ -71,7 +71,7 @@ impl Callers {
 pub(crate) enum CallerIdentity {
     /// Callers share keys.
     Anyone,
-    /// The hook found no caller, and absent callers share.
+    /// The hook found no caller, and absent callers share keys.
     Absent,
     Named(String),
 }
@@ -115,8 +115,8 @@ impl fmt::Debug for CallerSet {
     }
 }
 
-/// The state of a [`FilterBuilder`](crate::FilterBuilder) that can be built: its callers are told
-/// apart, or share keys. Sealed.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) that can be built: its hook tells callers
+/// apart, or callers share keys. This trait is sealed.
 #[diagnostic::on_unimplemented(
     message = "a filter cannot be built before its callers are configured",
     label = "call `.caller(hook)` or `.callers_share_keys()` first",
@@ -160,7 +160,7 @@ impl CallerConfigured for CallerSet {
             (true, Some(_)) => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "absent callers share keys, so no challenge is ever sent; configure one of the two",
+                    "absent callers share keys, so the challenge would never be sent; remove one of the two settings",
                 ));
             }
         };
@@ -170,8 +170,8 @@ impl CallerConfigured for CallerSet {
 
 /// What a caller hook returns (HTTP-16).
 /// # When to use
-/// A hook that finds a caller or none returns an `Option<String>`, and one that may refuse a `Result`:
-/// see [`IntoCaller`]. Return a `Caller` where the three outcomes are decided in one place:
+/// A hook that may find no caller returns an `Option<String>`, and one that may refuse returns a
+/// `Result`: see [`IntoCaller`]. Return a `Caller` if one place decides between the three outcomes:
 ///
 /// ```
 /// use http::{Response, request::Parts};
@@ -193,8 +193,8 @@ pub enum Caller {
     /// The hook found no caller. The request is refused, unless
     /// [absent callers share](crate::FilterBuilder::absent_callers_share).
     Absent,
-    /// The principal or tenant, any text. It is hashed if it is over 240 bytes long or has control
-    /// characters.
+    /// The principal or tenant, as any text. It is hashed if it is over 240 bytes long or has
+    /// control characters.
     Named(String),
     /// The hook refuses the request with this response: nothing runs and nothing is stored.
     Refused(Box<Response<Bytes>>),
@@ -208,7 +208,7 @@ impl Caller {
 }
 
 /// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
-/// these whose error is the response to refuse with.
+/// one of these whose error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the result of a caller hook",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \
@@ -217,7 +217,7 @@ impl Caller {
          `.caller_async(hook)`"
 )]
 pub trait IntoCaller {
-    /// The caller.
+    /// Converts to the caller.
     fn into_caller(self) -> Caller;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fate of an answer that a gRPC status carries (HTTP-7).
+//! The fate that a gRPC status sets for its response (HTTP-7).
 
 use http::{HeaderMap, HeaderName};
 
@@ -9,8 +9,8 @@ use crate::header_map::remove_in_order;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
-/// Removes the fate of a status from its metadata, which are header fields or trailers. An unknown
-/// value is a bug of the application and counts as `hold`, the safe fate: the key is not freed.
+/// Removes a status's fate from its metadata, which is header fields or trailers. An unknown value
+/// is a bug in the application and counts as `hold`, the safe fate: the key is not freed.
 pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     let fate = match headers.get(&FATE_NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,
@@ -19,7 +19,7 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
         b"stream" => AnswerFate::Stream,
         _ => {
             tracing::error!(
-                "the fate of a gRPC answer is none of `store`, `release`, `hold` and `stream`; \
+                "the fate of a gRPC response is none of `store`, `release`, `hold` and `stream`; \
                  it is held (HTTP-7)"
             );
             AnswerFate::Hold

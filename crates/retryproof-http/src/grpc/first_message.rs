@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a response is one message or a stream, which only its bytes show. A message is a flag,
-//! four bytes of length and that many bytes. After the first message comes another one, or the
-//! trailers.
+//! Finds out whether a response is one message or a stream, which only its bytes show. A message is
+//! a flag, four bytes of length and that many bytes. The first message is followed by another one,
+//! or by the trailers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -24,23 +24,23 @@ use crate::header_map::remove_in_order;
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: RemainingBody<B>,
-    /// Not read yet, and known to be a stream: its size hint is over any limit, so that the guard
-    /// does not read it (HTTP-13).
+    /// The body is known to be a stream, and is not read yet. Its size hint exceeds any limit, so
+    /// that the guard does not read it (HTTP-13).
     endless: bool,
 }
 
 enum RemainingBody<B: Body> {
     Nothing,
-    /// Boxed, because it may be read in part already, and its type may not be `Unpin`.
+    /// The body is boxed, because it may be partly read already, and its type may not be `Unpin`.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
-    /// Resumes when the body is read: then it counts as a body that breaks off, and not as a handler
-    /// that panicked.
+    /// The panic resumes when the body is read. It then counts as a body that breaks off, not as a
+    /// handler that panicked.
     Panicked(Option<Panic>),
 }
 
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
-    /// A body that is not read first.
+    /// A body whose first message is not read here.
     pub(super) fn passed(body: B) -> Self {
         Self {
             first: ReplayBody::default(),
@@ -49,7 +49,7 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// A stream that is not read first.
+    /// A stream whose first message is not read here.
     pub(super) fn stream(body: B) -> Self {
         Self { endless: true, ..Self::passed(body) }
     }
@@ -102,12 +102,12 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// The trailers, if they were reached.
+    /// The trailers, if the body was read up to them.
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.first.trailers()
     }
 
-    /// The fate in those trailers, which is removed.
+    /// Removes the fate from those trailers and returns it.
     pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
         take_fate(self.first.trailers_mut()?)
     }
@@ -116,14 +116,14 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
 /// How much of the first message was read.
 #[derive(Debug, Default)]
 struct MessageProgress {
-    /// Bytes of its head seen, up to five.
+    /// The bytes of the message's head read so far, up to five.
     head: usize,
-    /// Bytes of it still to come, once the head is whole.
+    /// The bytes of the message still to come, known once the head is complete.
     left: usize,
 }
 
 impl MessageProgress {
-    /// Counts more bytes of the body, and returns whether some are beyond the first message.
+    /// Counts further bytes of the body, and returns whether any are beyond the first message.
     fn goes_on(&mut self, mut data: &[u8]) -> bool {
         while self.head < 5 {
             let Some((byte, rest)) = data.split_first() else { return false };
@@ -139,7 +139,7 @@ impl MessageProgress {
     }
 }
 
-/// The inner body is pinned on the heap, and nothing else needs to be pinned.
+/// The inner body is pinned on the heap, and no other field needs pinning.
 impl<B: Body> Unpin for GrpcBody<B> {}
 
 impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
@@ -158,7 +158,8 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             RemainingBody::Nothing => Poll::Ready(None),
             RemainingBody::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
-                // It comes too late to have an effect (HTTP-13), and must not reach the client.
+                // This fate comes too late to have an effect (HTTP-13), and must not reach the
+                // client.
                 if let Some(trailers) =
                     frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {
@@ -214,7 +215,7 @@ impl<B: Body> fmt::Debug for GrpcBody<B> {
 mod tests {
     use super::*;
 
-    /// What `goes_on` said last, for the bytes cut into pieces of `size`.
+    /// The last result of `goes_on`, for the bytes cut into pieces of `size`.
     fn cut(bytes: &[u8], size: usize) -> bool {
         let mut message = MessageProgress::default();
         bytes.chunks(size).any(|piece| message.goes_on(piece))

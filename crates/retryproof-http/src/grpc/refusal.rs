@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter's own answers as gRPC statuses. The three messages of `google.rpc` are small enough
-//! to be written by hand.
+//! The filter's own responses as gRPC statuses. The three `google.rpc` messages are small enough to
+//! encode by hand.
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ use crate::protocol::problem::{Code, Problem};
 const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";
 
-/// Renders a problem as a gRPC status, in an answer without a body. [`GrpcLayer`](super::GrpcLayer)
-/// uses it. Without the layer, pass it to
+/// Renders a problem as a gRPC status, in a response without a body.
+/// [`GrpcLayer`](super::GrpcLayer) uses it. Without the layer, pass it to
 /// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections). The [module's page](super)
 /// lists the codes.
 #[must_use]
@@ -24,7 +24,7 @@ pub fn refusal(problem: &Problem) -> Response<Bytes> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(HeaderName::from_static("grpc-status"), status(problem).into());
     let mut add = |name: &'static str, text: String| {
-        // ASCII throughout, by construction.
+        // The text is all ASCII by construction.
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -55,7 +55,7 @@ fn status(problem: &Problem) -> u16 {
     }
 }
 
-/// A `google.rpc.Status` with an `ErrorInfo` and perhaps a `RetryInfo`.
+/// A `google.rpc.Status` with an `ErrorInfo` and, if there is a retry time, a `RetryInfo`.
 fn details(problem: &Problem) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     put_varint(1, status(problem).into(), &mut out);
@@ -108,7 +108,7 @@ fn varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// `grpc-message`: everything but printable ASCII, and the percent sign, is escaped.
+/// Escapes the text for `grpc-message`: everything except printable ASCII, and the percent sign.
 fn percent(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -123,7 +123,7 @@ fn percent(text: &str) -> String {
     out
 }
 
-/// Binary metadata is base64 without padding.
+/// Encodes binary metadata: base64 without padding.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GrpcLayer`]: the guard for gRPC. A service outside of the guard makes the request body
-//! replayable; a service inside of it reads the response.
+//! [`GrpcLayer`]: the guard for gRPC. A service outside the guard makes the request body
+//! replayable, and a service inside it reads the response.
 
 use std::fmt;
 use std::future::Future;
@@ -28,16 +28,17 @@ use crate::policy::Policy;
 use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
-    /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and
-    /// hooks; its own responses are gRPC statuses. See the [module `grpc`](crate::grpc). If the
-    /// policy names no scope, each method is one: `pay.v1.Payments/Charge`.
+    /// Creates the layer that guards a gRPC service under `policy`, with this filter's engine,
+    /// settings and hooks; its own responses are gRPC statuses. See the [module
+    /// `grpc`](crate::grpc). If the policy names no scope, each method is its own scope:
+    /// `pay.v1.Payments/Charge`.
     #[must_use]
     pub fn grpc(&self, policy: Policy) -> GrpcLayer {
         GrpcLayer { guard: self.with_rejections(refusal).guard(policy), streaming: Arc::default() }
     }
 }
 
-/// Guards gRPC services; made by [`IdempotencyFilter::grpc`].
+/// Guards gRPC services; created by [`IdempotencyFilter::grpc`].
 #[derive(Clone)]
 pub struct GrpcLayer {
     guard: IdempotencyLayer,
@@ -45,8 +46,8 @@ pub struct GrpcLayer {
 }
 
 impl GrpcLayer {
-    /// Names a streaming method, `/pay.v1.Payments/Watch`: as soon as it responds it is recorded as
-    /// "done, not replayable", and its messages flow in both directions (HTTP-13).
+    /// Names a streaming method, such as `/pay.v1.Payments/Watch`. As soon as it responds, it is
+    /// recorded as "done, not replayable", and its messages flow in both directions (HTTP-13).
     #[must_use]
     pub fn streaming(mut self, path: &'static str) -> Self {
         Arc::make_mut(&mut self.streaming).push(path);
@@ -76,7 +77,7 @@ impl fmt::Debug for GrpcLayer {
     }
 }
 
-/// A gRPC service behind the guard. The inner one gets its request in a [`GuardedBody`].
+/// A gRPC service behind the guard. The inner service gets its request body as a [`GuardedBody`].
 #[derive(Clone)]
 pub struct GrpcService<S> {
     guarded: IdempotencyService<InnerService<S>>,
@@ -89,7 +90,7 @@ impl<S> fmt::Debug for GrpcService<S> {
     }
 }
 
-/// The future of a [`GrpcService`]. If it is dropped after the grant, the call goes on (HTTP-12).
+/// The future of a [`GrpcService`]. If it is dropped after the grant, the call continues (HTTP-12).
 pub type GrpcFuture<R, E> = ResponseFuture<InnerFuture<R, E>, GrpcBody<R>, E>;
 
 impl<S, B, R> Service<Request<B>> for GrpcService<S>
@@ -113,7 +114,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(GrpcMethod);
-        // The guard reads a request before it runs. A stream bypasses it.
+        // The guard reads a request body before the service runs. The body of a stream bypasses the
+        // guard.
         let body = if self.streaming.contains(&parts.uri.path()) {
             parts.extensions.insert(StreamBody(Arc::new(Mutex::new(Some(body)))));
             GuardedBody::replay(ReplayBody::default())
@@ -133,13 +135,13 @@ impl<B> Clone for StreamBody<B> {
     }
 }
 
-/// The inner service, as the guard sees it.
+/// The inner service, in the form that the guard calls.
 #[derive(Clone)]
 struct InnerService<S> {
     inner: S,
-    /// Responses over this many bytes are not replayed.
+    /// Responses over this many bytes cannot be replayed.
     limit: usize,
-    /// Responses that take longer are not replayed either.
+    /// Responses that take longer than this cannot be replayed either.
     timeout: Duration,
 }
 
@@ -187,12 +189,12 @@ where
             let is_refused = is_error(&parts.headers);
             let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
-                // A status in the head is the whole response, also of a stream (HTTP-7).
+                // A status in the head is the whole response, even for a stream (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
-            // A stream whose first item is an error has its fate there.
+            // If the first item of a stream is an error, the fate is in its trailers.
             if let Some(fate) = body.take_fate() {
                 parts.extensions.insert(fate);
                 if fate != AnswerFate::Store {
@@ -211,8 +213,8 @@ where
 #[derive(Debug, Clone, Copy)]
 enum GrpcEncoding {
     Plain,
-    /// For browsers: the trailers are a second frame of the body, which must not count as a second
-    /// message.
+    /// grpc-web, for browsers: the trailers are a second frame of the body, which must not count as
+    /// a second message.
     Web,
 }
 
@@ -232,7 +234,7 @@ impl GrpcEncoding {
     }
 }
 
-/// Whether these fields have a status other than `OK`.
+/// Whether these fields contain a status other than `OK`.
 fn is_error(fields: &HeaderMap) -> bool {
     fields.get("grpc-status").is_some_and(|status| status != "0")
 }

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table, as one pure function: which problem refuses a request. A granted request and
-//! a replay never enter it.
+//! The decision table, as one pure function: which problem refuses a request. Granted requests and
+//! replays do not reach it.
 //!
 //! | found | decision | rule |
 //! |---|---|---|
-//! | no key | pass, or 400 `key-missing` where keys are required | HTTP-3 |
+//! | no key | pass, or 400 `key-missing` if keys are required | HTTP-3 |
 //! | a key header that is not one key | 400 `key-invalid` | HTTP-2 |
 //! | a body over the limit | 413 `body-too-large` | HTTP-4 |
 //! | a body that cannot be read | 400 `body-unreadable` | HTTP-5 |
 //! | no scope | 500 `scope-invalid` | HTTP-16 |
 //! | no caller | 401 `caller-missing` with the filter's challenge, or 403 without one | HTTP-16 |
-//! | absent, lease granted | run: the engine's decision, not this table's | HTTP-12 |
+//! | absent, lease granted | run; the engine decides this, not the table | HTTP-12 |
 //! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
-//! | COMPLETE, this request, a response | replay: `duplicate.rs`, not this table | HTTP-8 |
+//! | COMPLETE, this request, a response | replay; `duplicate.rs` decides this, not the table | HTTP-8 |
 //! | COMPLETE, this request, a tombstone | 409 `result-not-replayable` | HTTP-13 |
 //! | COMPLETE, unreadable | 500 `record-unreadable` | CMP-8 |
 //! | in progress past the wait | 409 (configurable) `in-flight` | HTTP-10 |
-//! | store away, too slow, full | 503 `store-unavailable` | HTTP-14 |
+//! | store unavailable, too slow or full | 503 `store-unavailable` | HTTP-14 |
 //! | shutting down; too many running | 503 `shutting-down`; `too-busy` | HTTP-14 |
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
-//! | no transaction for the handler | 503 `store-unavailable`; begun at the wrong time, 500 `store-error` | CMP-7 |
+//! | no transaction for the handler | 503 `store-unavailable`; 500 `store-error` if it was begun at the wrong time | CMP-7 |
 //! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
@@ -29,7 +29,7 @@ use retryproof_core::{ErrorKind, Recorded};
 use super::key::KeyError;
 use super::problem::{Code, Problem, retry_after_spread};
 
-/// What a request, its record or its completion was found to be.
+/// What the filter found out about a request, its record or its completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// No key header.
@@ -40,41 +40,41 @@ pub(crate) enum Finding {
     BodyTooLarge { read: OversizeBody, limit: usize },
     /// The body's stream failed.
     BodyUnreadable,
-    /// No valid scope can be made.
+    /// There is no valid scope for the route.
     NoScope,
-    /// The caller hook found none, and absent callers do not share.
+    /// The caller hook found no caller, and absent callers do not share keys.
     NoCaller,
     /// The record belongs to another request.
     Mismatch,
     /// The record holds a tombstone.
     Tombstone { original_status: Option<u16>, location: Option<String> },
-    /// Another holder is at work.
+    /// Another request with this key is running.
     InFlight {
         /// Whole seconds, 1 to 30 (HTTP-10).
         retry_after: u32,
     },
-    /// The engine or the store failed before anything ran; an unreadable record is one of these.
+    /// The engine or the store failed before anything ran, for example on an unreadable record.
     Failed {
         kind: ErrorKind,
-        /// A counter, which spreads `Retry-After`.
+        /// A counter value that spreads `Retry-After`.
         ticket: u32,
     },
     /// The handler's response body broke off.
     ResponseFailed,
-    /// The completion failed, and the policy is to fail the call.
+    /// The completion failed, and under the policy the call fails.
     CompletionFailed(Recorded),
-    /// The handler has no transaction (CMP-7).
+    /// The handler could not get its transaction (CMP-7).
     NoTx {
         what: NoTx,
-        /// A counter, which spreads `Retry-After`.
+        /// A counter value that spreads `Retry-After`.
         ticket: u32,
     },
-    /// The transaction that the record had joined was not committed, or its outcome is not known
+    /// The transaction that the record joined was not committed, or its outcome is not known
     /// (CMP-7). The response is never sent.
     NotCommitted(CommitFailure),
 }
 
-/// What became of a joined transaction.
+/// What happened to a joined transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CommitFailure {
     /// Rolled back: the commit failed.
@@ -85,31 +85,32 @@ pub(crate) enum CommitFailure {
     InDoubt,
 }
 
-/// A response extension: the response is that of a [`TxError`](crate::TxError), and the filter
-/// replaces it by its own problem, as it does for every refusal (HTTP-11, HTTP-14).
+/// A response extension: the response is made from a [`TxError`](crate::TxError), and the filter
+/// replaces it with its own problem, as for every refusal (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database opened no transaction.
     Unavailable,
-    /// The program began it at the wrong time.
+    /// The program began the transaction at the wrong time.
     Misused,
 }
 
 /// How far a body over the limit was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Not at all: its declared length is over the limit. An HTTP/1.x connection cannot be used again.
+    /// It was not read: its declared length is over the limit. An HTTP/1.x connection cannot be
+    /// reused.
     Declared,
-    /// Up to the limit.
+    /// It was read up to the limit.
     Partly,
 }
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Hand the request on, untouched.
+    /// Pass the request on unchanged.
     Pass,
-    /// Respond with this; nothing runs.
+    /// Respond with this problem; nothing runs.
     Refuse(Box<Problem>),
 }
 
@@ -122,7 +123,7 @@ pub(crate) struct DecisionSettings<'a> {
     pub(crate) challenge: Option<&'a str>,
 }
 
-/// The table above.
+/// Applies the table in the module's documentation.
 pub(crate) fn decide(finding: Finding, settings: &DecisionSettings<'_>) -> Decision {
     match finding {
         Finding::NoKey if !settings.required => Decision::Pass,
@@ -135,7 +136,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
     match finding {
         Finding::NoKey => Problem::new(
             Code::KeyMissing,
-            format!("send the header {header}: a key of your own choice, the same for every retry"),
+            format!("send the header {header} with a key of your choice, the same for every retry"),
         ),
         Finding::BadKey(why) => {
             Problem::new(Code::KeyInvalid, format!("the header {header} {}", why.reason()))
@@ -209,7 +210,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
                      again to get that answer"
                 }
                 CommitFailure::InDoubt => {
-                    "whether the request was carried out is not known yet; it was carried out \
+                    "it is not known yet whether the request was carried out; it was carried out \
                      whole or not at all; send it again"
                 }
             },
@@ -224,7 +225,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             challenge: settings.challenge.map(str::to_owned),
             ..Problem::new(
                 Code::CallerMissing,
-                "the request does not say who its caller is; nothing ran",
+                "the request does not identify its caller; nothing ran",
             )
         },
     }
@@ -240,34 +241,34 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
             later(Code::StoreUnavailable, "the idempotency store did not answer; nothing ran")
         }
         ErrorKind::Full => {
-            later(Code::StoreUnavailable, "the idempotency store takes no new keys; nothing ran")
+            later(Code::StoreUnavailable, "the idempotency store accepts no new keys; nothing ran")
         }
         ErrorKind::ShuttingDown => {
-            later(Code::ShuttingDown, "the service starts no new work; nothing ran")
+            later(Code::ShuttingDown, "the service is not starting new work; nothing ran")
         }
         ErrorKind::TooBusy => {
             later(Code::TooBusy, "the service is at its limit of running requests; nothing ran")
         }
         ErrorKind::Corrupt | ErrorKind::Codec => Problem::new(
             Code::RecordUnreadable,
-            "what is stored for this key cannot be read; nothing ran",
+            "the stored response for this key cannot be read; nothing ran",
         ),
-        _ => Problem::new(Code::StoreError, "the idempotency store refused; nothing ran"),
+        _ => Problem::new(Code::StoreError, "the idempotency store failed; nothing ran"),
     }
 }
 
-/// The problem of a handler that has no transaction.
+/// The problem for a handler that could not get its transaction.
 pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
     match what {
         NoTx::Unavailable => Problem {
             retry_after: Some(retry_after_spread(ticket)),
             ..Problem::new(
                 Code::StoreUnavailable,
-                "the database gave no transaction; nothing was written",
+                "the database could not open a transaction; nothing was written",
             )
         },
         NoTx::Misused => {
-            Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
+            Problem::new(Code::StoreError, "the endpoint used its transaction at the wrong time")
         }
     }
 }
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(refused(Finding::NoKey).code, Code::KeyMissing);
         let optional = DecisionSettings { required: false, ..SETTINGS };
         assert_eq!(decide(Finding::NoKey, &optional), Decision::Pass);
-        // A key that is present is checked even where keys are optional.
+        // If keys are optional, a key that is present is still checked.
         assert!(matches!(decide(Finding::BadKey(KeyError::Empty), &optional), Decision::Refuse(_)));
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
 //!
-//! SHA-256 and not a faster hash: a client that can forge a collision gets the stored response of
-//! another request. The algorithm byte is part of the record, so a deployment that changes
-//! `idempotency.web.fingerprint` still compares older records by the algorithm they were made with,
-//! and refuses no retry.
+//! The hash is SHA-256, not a faster one, because a client that can forge a collision gets another
+//! request's stored response. The algorithm byte is part of the record, so a deployment that
+//! changes `idempotency.web.fingerprint` still compares older records with the algorithm they were
+//! made with, and refuses no retry.
 
 use std::fmt;
 
@@ -22,43 +22,43 @@ pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
 pub(crate) enum FingerprintAlgorithm {
     /// Method, path and query, body.
     Request = 1,
-    /// The body alone.
+    /// Only the body.
     Body = 2,
-    /// As [`Request`](Self::Request), the body in canonical form (RFC 8785) where it is I-JSON.
+    /// Like [`Request`](Self::Request), with the body in canonical form (RFC 8785) if it is I-JSON.
     Json = 3,
 }
 
 impl FingerprintAlgorithm {
-    /// The algorithm that a record names; `None` for one that is not built in.
+    /// The algorithm that a record names; `None` if it is not a built-in one.
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [Self::Request, Self::Body, Self::Json].into_iter().find(|known| *known as u8 == byte)
     }
 }
 
-/// The parts of a request that a fingerprint may be made of.
+/// The parts of a request that a fingerprint may cover.
 ///
-/// Credentials, trace ids and content negotiation are deliberately left out: a retry may have
-/// others.
+/// Credentials, trace ids and content negotiation are deliberately left out: they may differ in a
+/// retry.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestParts<'a> {
-    /// The method, as sent.
+    /// The method, as the client sent it.
     pub method: &'a str,
-    /// Path and query, as sent by the client (before any router stripped a prefix).
+    /// Path and query, as the client sent them (before any router stripped a prefix).
     pub target: &'a str,
     /// The whole body.
     pub body: &'a [u8],
 }
 
 impl<'a> RequestParts<'a> {
-    /// The parts of one request.
+    /// Creates the parts of one request.
     #[must_use]
     pub const fn new(method: &'a str, target: &'a str, body: &'a [u8]) -> Self {
         Self { method, target, body }
     }
 }
 
-// By hand: a path or a body may have data that must not be logged (ID-4).
+// This is written by hand because a path or a body may contain data that must not be logged (ID-4).
 impl fmt::Debug for RequestParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestParts({} with {} bytes)", self.method, self.body.len())
@@ -67,8 +67,9 @@ impl fmt::Debug for RequestParts<'_> {
 
 /// A custom fingerprint (FP-3), for the filter's builder.
 ///
-/// It has to differ between two requests that must not share a response, and a client must not be
-/// able to forge a collision: use a cryptographic hash over parts that are prefixed by their length.
+/// The digest has to differ between two requests that must not share a response, and a client must
+/// not be able to forge a collision: use a cryptographic hash over parts that are prefixed with
+/// their length.
 ///
 /// ```
 /// use retryproof_http::{FingerprintRequest, RequestParts};
@@ -91,15 +92,16 @@ impl fmt::Debug for RequestParts<'_> {
             setting `web.fingerprint`"
 )]
 pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
-    /// Names the algorithm in each record: 128 to 255, a constant, never reused for another one.
+    /// The byte that names the algorithm in each record: a constant from 128 to 255, never reused
+    /// for another algorithm.
     fn algorithm(&self) -> u8;
 
-    /// The digest. Must be the same in every process and version that shares the store.
+    /// Computes the digest. It must be the same in every process and version that shares the store.
     fn digest(&self, request: &RequestParts<'_>) -> [u8; 32];
 }
 
-/// Hashes a request while its body arrives, so that a large body is not hashed in one go. Not for
-/// [`FingerprintAlgorithm::Json`], which needs the body whole.
+/// Hashes a request while its body arrives, so that a large body is not hashed in one go. It does
+/// not support [`FingerprintAlgorithm::Json`], which needs the whole body.
 pub(crate) struct FingerprintHasher {
     algorithm: FingerprintAlgorithm,
     sha: Sha256,
@@ -125,8 +127,8 @@ impl FingerprintHasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The length of the last part comes after it, because it is not known before. There is still
-        // only one way to read the input.
+        // The body's length comes after the body, because it is not known earlier. The input is
+        // still unambiguous.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }
@@ -140,8 +142,8 @@ pub(crate) fn fingerprint(
     let canonical;
     let body = match algorithm {
         FingerprintAlgorithm::Request | FingerprintAlgorithm::Body => request.body,
-        // A raw body never equals a canonical one: a canonical body is I-JSON, and I-JSON is never
-        // hashed raw.
+        // A body that is hashed raw never equals a canonical body, because a canonical body is
+        // I-JSON, and I-JSON is never hashed raw.
         FingerprintAlgorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)
@@ -157,8 +159,8 @@ pub(crate) fn fingerprint(
     hasher.finish()
 }
 
-/// The input of the hash for a short request, in one piece. Part by part, each would be copied into
-/// the hasher's block first.
+/// The hash input of a short request, in one piece. If the parts were hashed one by one, each would
+/// first be copied into the hasher's block.
 struct ShortRequest {
     bytes: [u8; SHORT_REQUEST],
     len: usize,
@@ -167,7 +169,7 @@ struct ShortRequest {
 const SHORT_REQUEST: usize = 512;
 
 impl ShortRequest {
-    /// The same bytes that a [`FingerprintHasher`] takes; `None` when they do not fit.
+    /// Writes the same bytes that a [`FingerprintHasher`] hashes; `None` if they do not fit.
     fn write(
         &mut self,
         algorithm: FingerprintAlgorithm,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
 //!
-//! Two spellings of one key are accepted: bare (`abc`) and as an RFC 9651 String (`"abc"`). Many
-//! clients send UUIDs without quotes, and a strict structured-field parser refuses those that begin
-//! with a digit.
+//! A key can be written in two ways: bare (`abc`), or as an RFC 9651 String (`"abc"`). Many clients
+//! send UUIDs without quotes, and a strict structured-field parser refuses UUIDs that begin with a
+//! digit.
 
 use std::borrow::Cow;
 
@@ -12,16 +12,16 @@ pub(crate) const MAX_RAW: usize = 1024;
 /// The longest key after decoding, in bytes (HTTP-2).
 pub(crate) const MAX_KEY: usize = 255;
 
-/// Why a key header was refused. Never carries the key.
+/// Why a key header was refused. It never contains the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyError {
     /// More than one header line.
     Repeated,
     /// Empty, or only white space.
     Empty,
-    /// Over [`MAX_RAW`] bytes raw, or over [`MAX_KEY`] bytes decoded.
+    /// More than [`MAX_RAW`] bytes raw, or more than [`MAX_KEY`] bytes decoded.
     TooLong,
-    /// Bytes that the bare form does not allow, or a quoted form that is not an RFC 9651 String.
+    /// The bare form has bytes that it may not have, or the quoted form is not an RFC 9651 String.
     Malformed,
 }
 
@@ -29,7 +29,7 @@ impl KeyError {
     /// The reason for the client; completes "the header NAME ...".
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::Repeated => "must stand on exactly one line",
+            Self::Repeated => "must occur on exactly one line",
             Self::Empty => "must not be empty or blank",
             Self::TooLong => "must be at most 255 bytes long",
             Self::Malformed => {
@@ -39,9 +39,9 @@ impl KeyError {
     }
 }
 
-/// Reads the key from all lines of the key header; `None` when there is no line. The key is decoded:
-/// 1 to 255 bytes of printable ASCII, not blank. They are bytes, because the engine's key is made of
-/// them and checked once.
+/// Reads the key from all lines of the key header; `None` if there is no line. The decoded key has
+/// 1 to 255 bytes of printable ASCII, and is not blank. It is returned as bytes, because it becomes
+/// part of the engine's key, which is checked once.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<Cow<'a, [u8]>>, KeyError> {
@@ -66,14 +66,14 @@ fn parse_line(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     if key.len() > MAX_KEY {
         return Err(KeyError::TooLong);
     }
-    // The quoted form allows spaces; ID-3 refuses a key of spaces alone.
+    // The quoted form allows spaces; ID-3 refuses a key that is only spaces.
     if key.iter().all(|b| *b == b' ') {
         return Err(KeyError::Empty);
     }
     Ok(key)
 }
 
-/// Drops optional white space (RFC 9110 section 5.6.3) on both sides.
+/// Removes optional white space (RFC 9110 section 5.6.3) on both sides.
 fn trim(mut raw: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = raw {
         raw = rest;
@@ -82,21 +82,21 @@ fn trim(mut raw: &[u8]) -> &[u8] {
 }
 
 fn bare(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
-    // Without an early exit, so that the compiler vectorizes the loop.
+    // The loop has no early exit, so that the compiler vectorizes it.
     if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
     Ok(Cow::Borrowed(raw))
 }
 
-/// An RFC 9651 String after its opening quote, with the parameters that may follow it.
+/// Parses an RFC 9651 String after its opening quote, with the parameters that may follow it.
 fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     let (key, after) = string(rest).ok_or(KeyError::Malformed)?;
     parameters(after).ok_or(KeyError::Malformed)?;
     Ok(key)
 }
 
-/// Decodes up to the closing quote, and returns the rest after it. Copies only when there is an
+/// Decodes up to the closing quote, and returns the rest after it. Copies only if there is an
 /// escape.
 fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded: Option<Vec<u8>> = None;
@@ -133,8 +133,8 @@ fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     }
 }
 
-/// Checks RFC 9651 parameters (section 4.2.3.2) up to the end of the line; their meaning is
-/// ignored.
+/// Checks the syntax of RFC 9651 parameters (section 4.2.3.2) up to the end of the line, and
+/// ignores their meaning.
 fn parameters(mut rest: &[u8]) -> Option<()> {
     while let [b';', after @ ..] = rest {
         rest = skip_while(after, |b| b == b' ');
@@ -152,7 +152,7 @@ fn parameters(mut rest: &[u8]) -> Option<()> {
     rest.is_empty().then_some(())
 }
 
-/// Steps over one RFC 9651 bare item (section 4.2.3.1).
+/// Skips one RFC 9651 bare item (section 4.2.3.1).
 fn bare_item(input: &[u8]) -> Option<&[u8]> {
     match input {
         [b'"', rest @ ..] => string(rest).map(|(_, rest)| rest),
@@ -178,8 +178,7 @@ enum Fraction {
     Refused,
 }
 
-/// Steps over an Integer (15 digits) or, where allowed, a Decimal (12 digits, a dot, 1 to 3
-/// digits).
+/// Skips an Integer (15 digits) or, if allowed, a Decimal (12 digits, a dot, 1 to 3 digits).
 fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
     let digits = input.strip_prefix(b"-").unwrap_or(input);
     let rest = skip_while(digits, |b| b.is_ascii_digit());
@@ -193,8 +192,8 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Steps over a Display String after its `%"`: printable ASCII and lower-case percent escapes that
-/// are UTF-8.
+/// Skips a Display String after its `%"`: printable ASCII, and lower-case percent escapes that
+/// decode to UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// A problem type is this base and its code.
+/// A problem's type is this base followed by its code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
-/// What the filter refused, or could not do. The text form is stable: clients may rely on it.
+/// Why the filter refused or failed. The text form is stable: clients may rely on it.
 /// ```
 /// use retryproof_http::Code;
 ///
@@ -31,7 +31,7 @@ pub enum Code {
     InFlight,
     /// The work is done, and its response was not kept (HTTP-13).
     ResultNotReplayable,
-    /// The store is away, too slow or full (HTTP-14).
+    /// The store is unavailable, too slow or full (HTTP-14).
     StoreUnavailable,
     /// The engine grants no more leases (HTTP-14).
     ShuttingDown,
@@ -39,20 +39,20 @@ pub enum Code {
     TooBusy,
     /// The handler's response body broke off; the work counts as done (HTTP-13).
     ResponseFailed,
-    /// The result could not be recorded, and the policy is to fail the call (CMP-4).
+    /// The result could not be recorded, and under the policy the call fails (CMP-4).
     CompletionFailed,
     /// The stored record cannot be read (CMP-8).
     RecordUnreadable,
-    /// The store failed for a reason that a retry does not resolve (HTTP-14).
+    /// The store failed for a reason that a retry cannot resolve (HTTP-14).
     StoreError,
-    /// No valid scope can be made for this route (HTTP-16).
+    /// There is no valid scope for this route (HTTP-16).
     ScopeInvalid,
     /// The caller hook found no caller (HTTP-16).
     CallerMissing,
 }
 
 impl Code {
-    /// The stable code, the last part of the problem's `type`.
+    /// The stable code, which is the last part of the problem's `type`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,8 +75,8 @@ impl Code {
         }
     }
 
-    /// The status that goes with the code; that of `in-flight` is configurable, and
-    /// `caller-missing` is 401 where the filter has a challenge.
+    /// The default status of the code. The status of `in-flight` is configurable, and
+    /// `caller-missing` is 401 if the filter has a challenge.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -137,7 +137,7 @@ impl fmt::Display for Code {
 }
 
 /// One of the filter's own responses, as data. It never contains a key, a body or a store's error
-/// text. [`to_json`](Self::to_json) renders it, and clients see for example:
+/// text. [`to_json`](Self::to_json) renders it; a client then sees, for example:
 ///
 /// ```json
 /// {
@@ -159,9 +159,9 @@ pub struct Problem {
     pub status: u16,
     /// One sentence for the client's developer.
     pub detail: Cow<'static, str>,
-    /// Whether the same request, sent again, may succeed.
+    /// Whether the same request may succeed if it is sent again.
     pub retryable: bool,
-    /// Seconds for `Retry-After`.
+    /// The seconds for `Retry-After`.
     pub retry_after: Option<u32>,
     /// The status of a first response that was not kept (HTTP-13).
     pub original_status: Option<u16>,
@@ -175,7 +175,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with the status of its code, and retryable if its code is.
+    /// Creates a problem with the status of its code, retryable if its code is.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -190,7 +190,7 @@ impl Problem {
         }
     }
 
-    /// The `application/problem+json` body.
+    /// Renders the `application/problem+json` body.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut json = String::with_capacity(320);
@@ -216,7 +216,7 @@ impl Problem {
     }
 }
 
-/// Appends a JSON string.
+/// Appends the text as a JSON string.
 fn quote(text: &str, json: &mut String) {
     json.push('"');
     for c in text.chars() {
@@ -233,9 +233,9 @@ fn quote(text: &str, json: &mut String) {
 }
 
 /// `Retry-After` of a 503: 1 to 5 seconds, so that clients that were refused together do not retry
-/// together (HTTP-14). `ticket` is a counter.
+/// together (HTTP-14). `ticket` is a counter value.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
-    // Neighbouring tickets land far apart (Fibonacci hashing).
+    // Fibonacci hashing spreads consecutive tickets far apart.
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5
 }
 

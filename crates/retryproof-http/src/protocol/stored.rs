@@ -9,10 +9,11 @@
 //! name: code of a common name (0 to 63), or 64 + length and the lower-case name
 //! ```
 //! Counts, lengths and name codes are varints (LEB128, shortest form). The record is copied into
-//! one buffer: a record that kept `Bytes` of the connection would keep the whole read buffer alive.
+//! one buffer, because a record that kept the connection's `Bytes` would keep the whole read buffer
+//! alive.
 //!
-//! Field names are lower case throughout. HTTP-8 promises the order of the first response, so
-//! fields are walked in that order and never removed from a map, which may reorder the rest.
+//! Field names are lower case throughout. HTTP-8 promises the field order of the first response, so
+//! fields are read in that order and never removed from a map, which may reorder the rest.
 
 use std::borrow::Cow;
 
@@ -27,44 +28,45 @@ pub(crate) use reader::{StoredName, StoredReader, record_of, unreadable};
 /// The field that marks a replay (HTTP-8). A handler cannot set it.
 pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
-/// Not stored by default: a stored field would hand one client's session or challenge to another
-/// (HTTP-9).
+/// Fields that are not stored by default, because replaying them could give one client's session or
+/// challenge to another (HTTP-9).
 const SENSITIVE: [&str; 4] =
     ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
 
-/// What happens to one field of a response.
+/// What happens to a field of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldVerdict {
-    /// Stored and replayed.
+    /// The field is stored and replayed.
     Store,
-    /// Belongs to the connection or the moment, or is configured so: sent with the first response,
-    /// not stored.
+    /// The field is sent with the first response and not stored: it belongs to the connection or
+    /// the moment, or is configured so.
     Drop,
-    /// One of [`SENSITIVE`]: as `Drop`, and worth a warning.
+    /// The field is one of [`SENSITIVE`]: like `Drop`, with a warning.
     Sensitive,
-    /// Never sent and never stored: the handler tried to mark its response as a replay.
+    /// The field is never sent and never stored: the handler tried to mark its response as a
+    /// replay.
     Forged,
 }
 
-/// The kind of exchange, on which the fate of `Content-Length` depends.
+/// The kind of exchange, which decides whether `Content-Length` is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// HEAD: the length is stored, because there is no body.
+    /// A HEAD request: the length is stored, because there is no body.
     Head,
-    /// Any other: the length is computed again.
+    /// Any other request: the length is computed again.
     Other,
 }
 
-/// What becomes of the sensitive fields of a response (HTTP-9).
+/// What happens to the sensitive fields of a response (HTTP-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SensitiveFields {
-    /// They are not stored, with a warning.
+    /// They are not stored, and a warning is logged.
     Unstored,
-    /// They are stored: a hook has seen them.
+    /// They are stored, because a hook has seen them.
     Stored,
 }
 
-/// The configured fields of HTTP-9: sensitive ones that are stored, and others that are not.
+/// The configured fields of HTTP-9: sensitive ones to store, and others not to store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FieldRules {
     stored: Vec<Cow<'static, str>>,
@@ -72,7 +74,7 @@ pub(crate) struct FieldRules {
 }
 
 impl FieldRules {
-    /// Stores a field of [`SENSITIVE`] from now on. Hop-by-hop fields stay unstored.
+    /// Stores a field of [`SENSITIVE`] from now on. Hop-by-hop fields are still not stored.
     pub(crate) fn store(&mut self, name: impl Into<Cow<'static, str>>) {
         let name = lower(name.into());
         self.skipped.retain(|skipped| *skipped != name);
@@ -86,7 +88,7 @@ impl FieldRules {
         self.skipped.push(name);
     }
 
-    /// Whether a field is stored. Calls `warn` for a sensitive field that is not.
+    /// Whether a field is stored. Calls `warn` for a sensitive field that is not stored.
     pub(crate) fn stores(
         &self,
         name: &str,
@@ -105,7 +107,7 @@ impl FieldRules {
         }
     }
 
-    /// Judges one field by its lower-case name.
+    /// Decides about one field by its lower-case name.
     fn judge(&self, name: &str, connection: &ConnectionNames, exchange: Exchange) -> FieldVerdict {
         if name == IDEMPOTENT_REPLAYED {
             FieldVerdict::Forged
@@ -132,15 +134,15 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Fields of the connection, not of the response (RFC 9110 section 7.6.1, and what
-/// older peers send).
+/// Whether a field belongs to the connection, not to the response (RFC 9110 section 7.6.1, and
+/// fields that older peers send).
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
 }
 
-/// The fields that the `Connection` lines of a response name, in lower case. Nothing is allocated
-/// for a response without such lines.
+/// The fields that the `Connection` lines of a response name, in lower case. A response without
+/// such lines needs no allocation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 
@@ -161,7 +163,7 @@ impl ConnectionNames {
     }
 }
 
-/// The value of the `Trailer` field of a replay: each name once, in order. Without it HTTP/1.1
+/// The value of a replay's `Trailer` field: each name once, in order. Without this field HTTP/1.1
 /// sends no trailers.
 pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
@@ -173,21 +175,21 @@ pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String 
     unique.join(", ")
 }
 
-/// The schema version in the engine's envelope. It never changes: the record has its own version.
+/// The schema version in the engine's envelope. It never changes, because the record has its own
+/// version.
 pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
-/// Name codes below this are common names; the rest is a length.
+/// Name codes below this are common names; higher ones encode the length of a literal name.
 const FIRST_LITERAL: usize = 64;
-/// Header bytes that a tombstone keeps at most, names and values (HTTP-13).
+/// The most header bytes, names and values, that a tombstone keeps (HTTP-13).
 const TOMBSTONE_HEADERS: usize = 8 * 1024;
 
 /// One header or trailer line: lower-case name and raw value.
 pub(crate) type StoredLine<'a> = (&'a str, &'a [u8]);
 
-/// A response to be stored. The iterators are walked twice: for the size, then for the
-/// bytes.
+/// A response to be stored. The iterators are read twice: for the size, then for the bytes.
 pub(crate) struct ResponseDraft<H, T, B> {
     pub(crate) status: u16,
     pub(crate) headers: H,
@@ -202,7 +204,7 @@ where
     T: Iterator<Item = StoredLine<'a>> + Clone,
     B: Iterator<Item = &'a [u8]> + Clone,
 {
-    /// The length of its record, exactly.
+    /// The exact length of its record.
     pub(crate) fn len(&self) -> usize {
         let body = self.body_len();
         4 + lines_len(self.headers.clone())
@@ -216,7 +218,7 @@ where
     }
 }
 
-/// Appends the record of a whole response, [`ResponseDraft::len`] bytes.
+/// Appends the record of a whole response: [`ResponseDraft::len`] bytes.
 pub(crate) fn encode_response<'a, H, T, B>(draft: &ResponseDraft<H, T, B>, out: &mut Vec<u8>)
 where
     H: Iterator<Item = StoredLine<'a>> + Clone,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Canonical JSON (RFC 8785) of a body that is I-JSON (RFC 7493), for the fingerprint `json`
+//! Canonical JSON (RFC 8785) for bodies that are I-JSON (RFC 7493), used by the fingerprint `json`
 //! (FP-3).
 //!
-//! It is stricter than both where two different bodies could otherwise be equal: a number that a
-//! double cannot represent exactly (`9007199254740993`) makes the body "not I-JSON", so that it is
-//! compared byte for byte.
+//! It is stricter than both RFCs where two different bodies could otherwise be equal: a number that
+//! a double cannot represent exactly (`9007199254740993`) makes the body "not I-JSON", so that it
+//! is compared byte for byte.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -13,10 +13,10 @@ mod number;
 
 use number::write_number;
 
-/// Deeper nesting is not canonicalised; the parser recurses once per level.
+/// Bodies with deeper nesting are not canonicalised, because the parser recurses once per level.
 const MAX_DEPTH: u32 = 128;
 
-/// The canonical bytes, or `None` when the body is not I-JSON in the sense above.
+/// The canonical bytes, or `None` if the body is not I-JSON as defined above.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let text = str::from_utf8(body).ok()?;
     let mut writer = Writer {
@@ -35,22 +35,22 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
 
 /// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects
 /// whose members are out of order are moved afterwards. All strings and objects share the same
-/// buffers, so that a small one allocates nothing.
+/// buffers, so that a small string or object allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
     out: Vec<u8>,
-    /// The names of the members of all open objects, without escapes, and the string that is being
-    /// read.
+    /// The unescaped member names of all open objects, and the string that is being read.
     decoded: String,
     /// The members of all open objects.
     members: Vec<Member>,
-    /// Room for the members of an object that is being sorted.
+    /// A buffer for the members of an object that is being sorted.
     unsorted: Vec<u8>,
 }
 
-/// A member already written: the positions of its name in `decoded` and of its text in the output.
+/// A member that is already written: the positions of its name in `decoded` and of its text in the
+/// output.
 struct Member {
     name: Range<usize>,
     written: Range<usize>,
@@ -168,7 +168,7 @@ impl Writer<'_> {
         Some(())
     }
 
-    /// Reads a string, quotes included, to the end of `decoded`, and writes it.
+    /// Reads a string, including its quotes, appends it to `decoded`, and writes it.
     fn string(&mut self) -> Option<()> {
         if self.next()? != b'"' {
             return None;
@@ -189,7 +189,7 @@ impl Writer<'_> {
             }
         }
         let string = &self.decoded[start..];
-        // I-JSON admits no noncharacters (RFC 7493 section 2.1), all of which begin with one of
+        // I-JSON allows no noncharacters (RFC 7493 section 2.1); all of them begin with one of
         // these bytes.
         let noncharacter =
             |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
@@ -212,7 +212,7 @@ impl Writer<'_> {
                 let first = self.four_digits()?;
                 match char::from_u32(first) {
                     Some(c) => c,
-                    // A surrogate: only the high half of a pair is allowed here.
+                    // This is a surrogate, and only the high half of a pair is allowed here.
                     None => {
                         if first >= 0xdc00 || self.next()? != b'\\' || self.next()? != b'u' {
                             return None;
@@ -245,7 +245,7 @@ impl Writer<'_> {
             b'1'..=b'9' => self.digits(),
             _ => return None,
         }
-        // A double represents that many digits exactly, and they are written as they were read.
+        // A double represents up to 15 digits exactly, so they are written as they were read.
         let is_short = self.at - start <= 15 && self.text.as_bytes()[start] != b'-';
         if is_short && !matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
             self.out.extend_from_slice(&self.text.as_bytes()[start..self.at]);
@@ -278,8 +278,8 @@ impl Writer<'_> {
     }
 
     /// Sorts the members of the innermost open object by the UTF-16 code units of their names (RFC
-    /// 8785 section 3.2.3). They are the entries from `members` on, and their text is the output
-    /// from `first` on. `None` if a name occurs twice (RFC 7493 section 2.3).
+    /// 8785 section 3.2.3). The members are the entries from `members` on, and their text is the
+    /// output from `first` on. Returns `None` if a name occurs twice (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;
         let members = self.members.get_mut(members..)?;
@@ -308,9 +308,9 @@ impl Writer<'_> {
     }
 }
 
-/// The order of two UTF-8 texts by their UTF-16 code units. It differs from the order of their
-/// bytes only between a character beyond U+FFFF, which UTF-16 writes with surrogates, and one
-/// between U+E000 and U+FFFF.
+/// The order of two UTF-8 texts by their UTF-16 code units. This order differs from the byte order
+/// only between a character beyond U+FFFF, which UTF-16 writes with surrogates, and a character
+/// from U+E000 to U+FFFF.
 fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
     match (*a, *b) {
@@ -320,7 +320,7 @@ fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// Whether a string has to escape this byte.
+/// Whether this byte has to be escaped in a string.
 fn is_special(byte: u8) -> bool {
     matches!(byte, b'"' | b'\\' | 0..=0x1f)
 }

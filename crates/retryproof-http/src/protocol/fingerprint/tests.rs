@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FP-3: what a fingerprint is made of.
+//! FP-3: what a fingerprint covers.
 
 use super::*;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn fp_3_json_meets_across_spellings_and_is_raw_otherwise() {
         of(FingerprintAlgorithm::Json, "POST", "/a", "not json"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "not  json")
     );
-    // Beyond 2^53 two ids must not meet in one double.
+    // Two ids beyond 2^53 must not become the same double.
     assert_ne!(
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740993"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740992")
@@ -66,7 +66,7 @@ fn fp_3_algorithm_bytes_are_frozen() {
     }
     assert_eq!(FingerprintAlgorithm::from_byte(0), None);
     assert_eq!(FingerprintAlgorithm::from_byte(FIRST_CUSTOM_ALGORITHM), None);
-    // A change here orphans every stored fingerprint: it needs a new algorithm byte instead.
+    // A change here would invalidate every stored fingerprint: add a new algorithm byte instead.
     assert_eq!(
         of(FingerprintAlgorithm::Request, "POST", "/payments", "{\"amount\":1}")[1..5],
         Sha256::digest(

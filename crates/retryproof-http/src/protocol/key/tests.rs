@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-2: what is a key, what is not, and that the two spellings meet.
+//! HTTP-2: what is a key, what is not, and that both ways to write a key give the same key.
 
 use super::*;
 use proptest::prelude::*;
 
 fn text(key: Cow<'_, [u8]>) -> String {
-    String::from_utf8(key.into_owned()).expect("a key is ASCII")
+    String::from_utf8(key.into_owned()).expect("a key should be ASCII")
 }
 
 fn key(line: &str) -> Result<String, KeyError> {
-    parse([line.as_bytes()]).map(|key| text(key.expect("one line")))
+    parse([line.as_bytes()]).map(|key| text(key.expect("there should be one line")))
 }
 
 #[test]
@@ -133,8 +133,8 @@ proptest! {
         }
     }
 
-    /// The strict parser of another hand agrees on every quoted line (it refuses most bare ones,
-    /// which is why ours is written by hand).
+    /// An independent strict parser agrees on every quoted line. It refuses most bare ones, which
+    /// is why this crate has its own parser.
     #[test]
     fn http_2_agrees_with_a_strict_parser_on_the_quoted_form(tail in "[ -~\\\\\";a=?1:@%]{0,40}") {
         let line = format!("\"{tail}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one-byte codes of common field names. Frozen: the table is part of the record's version 1,
-//! so entries are neither moved nor removed, and new ones go to the end (an older reader then fails
+//! The one-byte codes of common field names. The table is part of version 1 of the record, so
+//! entries are never moved or removed, and new ones go to the end (an older reader then fails
 //! closed, CMP-8).
 
 macro_rules! common_names {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoredResponse`]: a record read in place, and checked while it is read (CMP-8).
+//! [`StoredResponse`]: a record that is read in place, and checked while it is read (CMP-8).
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use retryproof_core::{CodecId, Error, Payload};
 use super::names::{COMMON_NAMES, code_of};
 use super::{FIRST_LITERAL, RESPONSE, SCHEMA, TOMBSTONE, VERSION};
 
-/// A record that this version cannot read (CMP-8). Its text names the defect, and nothing that is
-/// stored (ID-4).
+/// A record that this version cannot read (CMP-8). Its text names the defect, and shows no stored
+/// data (ID-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(&'static str);
 
@@ -20,7 +20,7 @@ impl Corrupt {
     }
 
     pub(crate) fn too_many_fields() -> Self {
-        Self("has more fields than an answer can carry")
+        Self("has more fields than a response can carry")
     }
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// A field name in a record: one of the common names, or literal.
+/// A field name in a record: a common name or a literal one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoredName<'a> {
     Common(u8),
@@ -48,7 +48,7 @@ impl<'a> StoredName<'a> {
     }
 }
 
-/// A stored response, read in place. `Debug` shows status and lengths alone (ID-4).
+/// A stored response, read in place. `Debug` shows only status and lengths (ID-4).
 #[derive(Clone)]
 pub struct StoredResponse {
     record: Bytes,
@@ -59,7 +59,7 @@ pub struct StoredResponse {
     body: usize,
 }
 
-/// The position of the lines of one kind in the record.
+/// The position of one kind of lines in the record.
 #[derive(Clone, Copy, Default)]
 struct LineSection {
     start: usize,
@@ -67,11 +67,11 @@ struct LineSection {
 }
 
 impl StoredResponse {
-    /// Reads a record. Everything in it is checked here, so no other method fails.
+    /// Reads a record. Everything in the record is checked here, so no other method fails.
     ///
     /// # Errors
-    /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record
-    /// exactly, and for bytes that this crate never writes (CMP-8).
+    /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to exactly the
+    /// record's length, and for bytes that this crate never writes (CMP-8).
     pub fn decode(record: Bytes) -> Result<Self, Corrupt> {
         let (mut reader, status, tombstone) = StoredReader::open(&record)?;
         let headers = reader.section(record.len())?;
@@ -83,7 +83,7 @@ impl StoredResponse {
         Ok(Self { status, tombstone, headers, trailers, body, record })
     }
 
-    /// Reads what the engine's envelope holds.
+    /// Reads the record in the engine's envelope.
     pub(crate) fn from_payload(payload: Payload) -> Result<Self, Error> {
         Self::decode(record_of(payload)?).map_err(unreadable)
     }
@@ -94,7 +94,8 @@ impl StoredResponse {
         self.status
     }
 
-    /// Whether this is a tombstone: the work is done, the response cannot be replayed (HTTP-13).
+    /// Whether this is a tombstone: the work is done, but the response cannot be replayed
+    /// (HTTP-13).
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         self.tombstone
@@ -132,7 +133,7 @@ impl StoredResponse {
     }
 }
 
-/// The record that the engine's envelope holds.
+/// The record in the engine's envelope.
 pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
     if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
         return Err(Error::corrupt("the stored value is not an HTTP response")
@@ -142,7 +143,7 @@ pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
     Ok(payload.into_body().into_bytes())
 }
 
-/// The failure of a record that cannot be read.
+/// The error for a record that cannot be read.
 pub(crate) fn unreadable(corrupt: Corrupt) -> Error {
     Error::corrupt("the stored HTTP response cannot be read").because(corrupt)
 }
@@ -188,7 +189,7 @@ pub(crate) struct StoredReader<'a> {
 }
 
 impl<'a> StoredReader<'a> {
-    /// The status, and whether it is a tombstone; the lines come next.
+    /// Reads the status, and whether the record is a tombstone. The lines come next.
     pub(crate) fn open(record: &'a [u8]) -> Result<(Self, u16, bool), Corrupt> {
         let mut reader = Self { rest: record };
         let [version, kind, high, low] = *reader.take_array::<4>()?;
@@ -207,8 +208,8 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// The number of lines that follow. A line has at least two bytes, so a false count cannot make
-    /// a reader reserve much.
+    /// The number of lines that follow. A line has at least two bytes, so a wrong count cannot make
+    /// a reader reserve much memory.
     #[inline]
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
@@ -220,7 +221,7 @@ impl<'a> StoredReader<'a> {
         if self.rest.len() == body_len {
             Ok(())
         } else {
-            Err(Corrupt("has another length than it declares"))
+            Err(Corrupt("does not have the length that it declares"))
         }
     }
 
@@ -263,13 +264,13 @@ impl<'a> StoredReader<'a> {
         Err(Corrupt("has a malformed number"))
     }
 
-    /// Checks a section of lines and steps over it.
+    /// Checks a section of lines and skips it.
     fn section(&mut self, record: usize) -> Result<LineSection, Corrupt> {
         let count = self.count()?;
         let start = record - self.rest.len();
         for _ in 0..count {
             let (_, value) = self.named_line()?;
-            // Without an early exit, so that the compiler vectorizes the loop.
+            // The loop has no early exit, so that the compiler vectorizes it.
             if !value
                 .iter()
                 .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
@@ -280,8 +281,8 @@ impl<'a> StoredReader<'a> {
         Ok(LineSection { start, count })
     }
 
-    /// A line with a name that this crate writes. The caller checks the value when it makes a
-    /// field.
+    /// Reads a line, and checks that this crate would write its name. The caller checks the value
+    /// when it creates the field.
     #[inline]
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
@@ -311,7 +312,7 @@ impl<'a> StoredReader<'a> {
     }
 }
 
-/// RFC 9110 `tchar`, lower case as HTTP/2 and the `http` crate keep it.
+/// Whether a byte is an RFC 9110 `tchar`, in lower case as in HTTP/2 and the `http` crate.
 fn is_name_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.')
         || matches!(byte, b'^'..=b'`' | b'|' | b'~')
@@ -321,14 +322,15 @@ fn is_name_byte(byte: u8) -> bool {
 #[derive(Clone, Copy)]
 pub struct StoredRecord<'a> {
     pub(crate) bytes: &'a Bytes,
-    /// Whether the request's method is HEAD: only then a length is sent without its bytes.
+    /// Whether the request's method is HEAD: only then is a length sent without its bytes.
     pub(crate) to_head: bool,
 }
 
 impl StoredRecord<'_> {
-    /// Reads it in one pass: calls `start` with the status and the number of fields, then `field`
-    /// with the name of each, as its index in [`COMMON_NAMES`] or as text, and its value. Returns
-    /// the body last. Trailers are skipped. Values and body share the record's allocation.
+    /// Reads the record in one pass: calls `start` with the status and the number of fields, then
+    /// `field` for each field, with its name (as an index in [`COMMON_NAMES`] or as text) and its
+    /// value. Returns the body. Trailers are skipped. Values and body share the record's
+    /// allocation.
     ///
     /// # Errors
     /// [`Corrupt`], also when `field` returns `None`.

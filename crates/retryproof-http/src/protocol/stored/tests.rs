@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-8 and CMP-8: what is stored comes back byte for byte, and anything else is refused.
+//! HTTP-8 and CMP-8: a stored response comes back byte for byte, and anything else is refused.
 
 use super::*;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ fn response(status: u16, headers: &OwnedLines, trailers: &OwnedLines, body: &[&[
 fn tombstone(status: u16, headers: &OwnedLines) -> StoredResponse {
     let mut out = Vec::new();
     encode_tombstone(status, lines(headers), &mut out);
-    StoredResponse::decode(out.into()).expect("what was encoded is read")
+    StoredResponse::decode(out.into()).expect("an encoded record should be readable")
 }
 
 fn owned<'a>(lines: impl Iterator<Item = (&'a str, &'a [u8])>) -> OwnedLines {

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test whether a double
-//! represents one exactly.
+//! Writes numbers as ECMAScript does (RFC 8785 section 3.2.2.3), and checks whether a double
+//! represents a number exactly.
 //!
-//! Each step takes constant time, or constant time for each digit, because a client chooses the
-//! input. More than 17 significant digits are never the shortest form of a double, so they are
+//! Each step takes constant time, or constant time per digit, because a client chooses the input.
+//! The shortest form of a double never has more than 17 significant digits, so longer numbers are
 //! refused before anything is computed.
 
-/// No double needs more digits.
+/// No double needs more digits than this.
 const MOST_DIGITS: usize = 17;
 
 /// A decimal number without its sign: the significant digits, and the power of ten after
 /// `0.digits`.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
-    /// Zeros after the last digit.
+    /// The digits, followed by zeros.
     digits: [u8; MOST_DIGITS],
     count: usize,
     point: i64,
 }
 
 impl Decimal {
-    /// Reads JSON's number grammar; `None` if it has more digits than any double needs, or an
-    /// exponent that no double has.
+    /// Parses a JSON number; `None` if it has more digits than any double needs, or an exponent
+    /// that no double has.
     fn read(number: &str) -> Option<Self> {
         let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
             Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
             None => (number, 0),
         };
         let mut decimal = Self { digits: [0; MOST_DIGITS], count: 0, point: 0 };
-        // Zeros that count only if another digit follows.
+        // `zeros` counts zeros that matter only if another digit follows.
         let (mut zeros, mut whole) = (0_usize, None);
         for (at, byte) in mantissa.trim_start_matches('-').bytes().enumerate() {
             match byte {
@@ -52,16 +52,17 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// Whether it is certainly the shortest decimal of its double: two decimals of up to 15 digits
-    /// have different doubles, except where the exponent is too large or too small for full
+    /// Whether this is certainly the shortest decimal of its double: two decimals of up to 15
+    /// digits have different doubles, unless the exponent is too large or too small for full
     /// precision.
     fn is_certain(&self) -> bool {
         self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
 
-    /// The nearest double; `None` when there is none.
+    /// The nearest double; `None` if there is none.
     fn to_double(&self) -> Option<f64> {
-        // All doubles are within this range. It keeps the text short, however long the exponent is.
+        // All doubles are within this range. The check keeps the text short, however large the
+        // exponent is.
         if !(-400..400).contains(&self.point) {
             return None;
         }
@@ -108,9 +109,9 @@ pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The shortest digits that read back as this double; of two that are equally near, the even one
-/// (RFC 8785 appendix B, `1424953923781206.2`), as Ryu chooses too. The standard library rounds a
-/// tie up.
+/// The shortest digits that parse to this double. Of two equally near decimals, it is the even one
+/// (RFC 8785 appendix B, `1424953923781206.2`), which Ryu also chooses. The standard library rounds
+/// a tie up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
     Decimal::read(ryu::Buffer::new().format_finite(double))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FP-3: the canonical form of RFC 8785, and what is left to be compared raw.
+//! FP-3: the canonical form of RFC 8785, and which bodies are compared raw.
 
 use super::number::{shortest, write_decimal};
 use super::*;
@@ -7,18 +7,18 @@ use proptest::prelude::*;
 
 fn jcs(body: &str) -> Option<String> {
     canonical(body.as_bytes())
-        .map(|bytes| String::from_utf8(bytes).expect("canonical JSON is UTF-8"))
+        .map(|bytes| String::from_utf8(bytes).expect("canonical JSON should be UTF-8"))
 }
 
 fn number(double: f64) -> String {
     let mut out = if double < 0.0 { vec![b'-'] } else { Vec::new() };
-    write_decimal(&shortest(double).expect("finite"), &mut out);
+    write_decimal(&shortest(double).expect("the double should be finite"), &mut out);
     String::from_utf8(out).unwrap()
 }
 
 #[test]
 fn fp_3_numbers_are_written_as_ecmascript_writes_them() {
-    // Appendix B of RFC 8785, by bit pattern.
+    // The doubles of RFC 8785 appendix B, by bit pattern.
     for (bits, expected) in [
         (0x0000_0000_0000_0000, "0"),
         (0x8000_0000_0000_0000, "0"),
@@ -59,8 +59,8 @@ fn fp_3_canonical_form_sorts_names_by_utf_16_and_unescapes() {
                 .to_owned()
         )
     );
-    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 though its code point is
-    // larger.
+    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 although its code point
+    // is larger.
     assert_eq!(
         jcs(
             "{\"\u{fb33}\":1,\"\\ud83d\\ude00\":2,\"\u{f6}\":3,\"\\r\":4,\"1\":5,\"\u{20ac}\":6,\"\u{80}\":7}"
@@ -102,7 +102,7 @@ fn fp_3_what_is_not_i_json_is_left_raw() {
         "'a'",
         "\u{feff}1",
         "NaN",
-        // Legal JSON, not I-JSON.
+        // These bodies are legal JSON, but not I-JSON.
         r#"{"a":1,"a":1}"#,
         r#"{"a":1,"\u0061":1}"#,
         r#""\ud800""#,
@@ -114,7 +114,7 @@ fn fp_3_what_is_not_i_json_is_left_raw() {
         "1e-400",
         "9007199254740993",
         "333333333.33333329",
-        // Reads as a double that is written with another, even digit.
+        // This parses to a double that is written with another, even digit.
         "1424953923781206.3",
         "1e99999999999999999999",
     ] {
@@ -129,12 +129,12 @@ fn fp_3_deep_nesting_is_left_raw_and_does_not_overflow() {
     assert!(jcs(&nest(128)).is_some());
     assert_eq!(jcs(&nest(129)), None);
     assert_eq!(jcs(&"[".repeat(1 << 20)), None);
-    // Siblings do not add up.
+    // The depths of siblings do not add up.
     assert!(jcs(&format!("[{},{}]", nest(127), nest(127))).is_some());
 }
 
-/// The shortest digits by the standard library, its ties corrected by the exact value: what was
-/// written before, slowly.
+/// The shortest digits from the standard library, with ties corrected by the exact value: a slow
+/// reference implementation.
 fn exact(double: f64) -> String {
     let text = format!("{double:e}");
     let (mantissa, _) = text.split_once('e').unwrap();
@@ -151,15 +151,15 @@ fn exact(double: f64) -> String {
         if even.parse() == Ok(double)
             && digits.strip_prefix(shorter).is_some_and(|rest| rest.trim_start_matches('.') == "5")
         {
-            return jcs(&even).expect("the shortest digits");
+            return jcs(&even).expect("the shortest digits should be canonicalised");
         }
     }
     let mut out = Vec::new();
-    write_number(&text, &mut out).expect("the shortest digits");
+    write_number(&text, &mut out).expect("the shortest digits should be accepted");
     String::from_utf8(out).unwrap()
 }
 
-/// Documents with their text in a spelling of its own: white space, escapes, order.
+/// Documents whose text is written in varying ways: white space, escapes, order.
 fn document() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -198,8 +198,8 @@ impl<S: Strategy<Value = std::collections::BTreeMap<String, String>> + 'static> 
 proptest! {
     #[test]
     fn fp_3_canonical_form_is_a_fixed_point(body in document()) {
-        let once = jcs(&body).expect("a generated document is I-JSON");
-        prop_assert_eq!(jcs(&once).expect("canonical form is I-JSON"), once.clone());
+        let once = jcs(&body).expect("a generated document should be I-JSON");
+        prop_assert_eq!(jcs(&once).expect("canonical form should be I-JSON"), once.clone());
         prop_assert!(!once.contains(['\n', '\t']));
     }
 
@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn fp_3_numbers_are_those_of_exact_arithmetic(bits in any::<u64>(), digits in 1_u64..10_u64.pow(17), power in -340_i32..310) {
-        // Any double, and those around short decimals, where ties are.
+        // The test covers any double, and doubles near short decimals, where ties occur.
         for double in [f64::from_bits(bits), format!("{digits}e{power}").parse().unwrap()] {
             if double.is_finite() {
                 prop_assert_eq!(number(double.abs()), exact(double.abs()), "{:e}", double);
@@ -233,7 +233,7 @@ proptest! {
     }
 }
 
-/// Inputs that were slow, or could be: each fills a body of `size` bytes.
+/// Inputs that were slow or could be slow; each fills a body of `size` bytes.
 fn nasty(size: usize) -> Vec<(&'static str, String)> {
     let list = |unit: &str| format!("[{}0]", unit.repeat(size / unit.len()));
     let nested = |depth: usize, inner: &str| {
@@ -267,13 +267,14 @@ fn nasty(size: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The bound is some ten times what was measured, 32 ns for each byte: there were inputs of 7,000.
+/// The bound is about ten times the measured 32 ns per byte; some inputs once took 7,000 ns per
+/// byte.
 #[test]
 fn fp_3_canonicalisation_is_linear_in_the_body() {
     let bound = if cfg!(debug_assertions) { 10_000 } else { 300 };
     let size = if cfg!(debug_assertions) { 64 << 10 } else { 1 << 20 };
     for (what, body) in nasty(size) {
-        // The best of three: other tests run beside it.
+        // The best of three runs counts, because other tests run concurrently.
         let each = (0..3).map(|_| {
             let began = tokio::time::Instant::now();
             canonical(body.as_bytes());
@@ -281,6 +282,6 @@ fn fp_3_canonicalisation_is_linear_in_the_body() {
         });
         let each = each.min().unwrap_or_default();
         println!("{each:>5} ns/byte: {what}, {} bytes", body.len());
-        assert!(each < bound, "{what}: {each} ns for each byte");
+        assert!(each < bound, "{what}: {each} ns per byte");
     }
 }
