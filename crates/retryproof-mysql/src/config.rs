@@ -208,9 +208,9 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`, for tests of the path without it.
-    /// Default: if the server supports it (MariaDB 10.5). Without it, an acquire of a key in use
-    /// costs a second round trip.
+    /// Sets whether an acquire reads the row with `RETURNING`, for tests of the path without it. By
+    /// default, it does if the server supports that (MariaDB 10.5). Without it, an acquire of a key
+    /// in use costs a second round trip.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {

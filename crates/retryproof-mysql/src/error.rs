@@ -208,7 +208,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the store's tables are missing or have another version; call \
              `retryproof::migrate(url)` (`MysqlConfig::migrate()` if only this crate is used)",
         ),
-        // Another server may have been promoted: the next call opens a new connection.
+        // Another server may have been promoted, so the next call opens a new connection.
         1290 | 1836 | 1792 | 3100 => (
             ReadOnly,
             Unavailable,

@@ -130,7 +130,8 @@ impl Executor {
                 Recovery::RetryOnNewConnection | Recovery::ReconnectForNextCall => {
                     return Err(failure);
                 }
-                // Another server may be the primary by now: the next call opens a new connection.
+                // Another server may be the primary by now, so the next call opens a new
+                // connection.
                 Recovery::ReadOnly => {
                     lent.invalidate_idle();
                     return Err(failure);

@@ -175,8 +175,8 @@ impl Statement {
     const fn text(self) -> &'static str {
         match self {
             // ACQ-2, ACQ-7: inserts a new row, or leaves an existing one unchanged, and returns the
-            // row. A lease that has ended, or is the caller's own, needs GRANT. 1 scope, 2 key, 3
-            // owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
+            // row. A lease that has ended, or is the caller's own, needs GRANT. Binds: 1 scope, 2
+            // key, 3 owner, 4 lease, 5 ttl, 6 fp. Returns: the head, fp, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",
@@ -184,8 +184,8 @@ impl Statement {
                 ",fp,result"
             ),
             // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: inserts a new row, or renews an existing one,
-            // takes it over or leaves it unchanged, and returns the row. 1 scope, 2 key, 3 owner, 4
-            // lease, 5 ttl, 6 fp -> the head, fp, result.
+            // takes it over or leaves it unchanged, and returns the row. Binds: 1 scope, 2 key, 3
+            // owner, 4 lease, 5 ttl, 6 fp. Returns: the head, fp, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -198,8 +198,8 @@ impl Statement {
                 ",fp,result"
             ),
             // GRANT for servers without RETURNING: the insert id of the result is twice the token,
-            // plus one for a takeover, or zero when nothing was granted. Same bind order -> no
-            // rows.
+            // plus one for a takeover, or zero when nothing was granted. Same bind order. Returns
+            // no rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
                 "LAST_INSERT_ID(2*token+taken) DIV 2",
@@ -207,12 +207,12 @@ impl Statement {
                 "token+LAST_INSERT_ID(0)"
             ),
             // ACQ-8: locks and writes nothing. It returns no row if the record is not complete, or
-            // not as the store writes it. 1 scope, 2 key -> fp, result.
+            // not as the store writes it. Binds: 1 scope, 2 key. Returns: fp, result.
             Self::Replay => {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
             }
-            // ACQ-8: REPLAY for any record. 1 scope, 2 key -> the head, fp, result.
+            // ACQ-8: REPLAY for any record. Binds: 1 scope, 2 key. Returns: the head, fp, result.
             Self::Find => {
                 concat!(
                     "SELECT ",
@@ -220,18 +220,19 @@ impl Statement {
                     ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?"
                 )
             }
-            // ACQ-4: FIND without the value, for waiters. 1 scope, 2 key -> the head.
+            // ACQ-4: FIND without the value, for waiters. Binds: 1 scope, 2 key. Returns: the head.
             Self::Peek => {
                 concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
-            // RUN-1, CMP-2: decided by the owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.
+            // RUN-1, CMP-2: decided by the owner, never by time. Binds: 1 lease, 2 scope, 3 key, 4
+            // owner.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
             // CMP-1, CMP-2. `purge_after` moves only if this ttl ends before the acquire's (STO-4).
             // The state always changes, so drivers that count changed rows instead of matched ones
-            // count the row too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
+            // count the row too. Binds: 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
             Self::Complete => {
                 "UPDATE `retryproof_records` SET state=1,\
                  purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
@@ -239,8 +240,8 @@ impl Statement {
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
             // RUN-4, ACQ-10: the released record counts as absent and only keeps the token. A purge
-            // deletes it once no statement that drew an older token can still be running. 1 scope,
-            // 2 key, 3 owner.
+            // deletes it once no statement that drew an older token can still be running. Binds: 1
+            // scope, 2 key, 3 owner.
             Self::Release => {
                 "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
@@ -248,8 +249,9 @@ impl Statement {
             }
             // STO-4; a row whose state the store never wrote stays (CMP-8). The SELECT takes no
             // lock, because the DELETE checks again. The lower bound skips the index entries of
-            // deleted rows, which the server would scan as long as a transaction might still see
-            // the rows. 1 microseconds since 1970, 2 limit -> scope, key, microseconds since 1970.
+            // deleted rows, which the server would otherwise scan as long as a transaction might
+            // still see the rows. Binds: 1 microseconds since 1970, 2 limit. Returns: scope, key,
+            // microseconds since 1970.
             Self::PurgeKeys => {
                 "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
                  00:00:00',purge_after) FROM `retryproof_records` WHERE \
@@ -257,14 +259,15 @@ impl Statement {
                  purge_after<=UTC_TIMESTAMP(6) AND expires_at<=UTC_TIMESTAMP(6) AND state IN \
                  (0,1) ORDER BY purge_after LIMIT ?"
             }
-            // For an operator. 1 scope, 2 key -> state, token, remaining, bytes, has fp.
+            // For operators. Binds: 1 scope, 2 key. Returns: state, token, remaining, bytes, has
+            // fp.
             Self::Summary => {
                 "SELECT state,token,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at),\
                  IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
                  AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
             }
-            // For an operator; scans the table. The constant is an estimate of the size of the
-            // fixed columns and the index entries. -> three counts.
+            // For operators; scans the table. The constant is an estimate of the size of the fixed
+            // columns and the index entries. Returns three counts.
             Self::Stats => {
                 "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
                  SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"

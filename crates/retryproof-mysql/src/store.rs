@@ -42,7 +42,7 @@ pub struct MysqlStore {
     /// Where the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
     max_value: usize,
-    /// How many bytes fit into one of the server's packets besides a statement.
+    /// How many bytes of values fit into one of the server's packets, besides the statement.
     pub(crate) packet_limit: usize,
 }
 

@@ -258,7 +258,7 @@ mod tests {
             ("08006", Unavailable),
             ("54000", TooLarge),
             ("XX001", Corrupt),
-            // An integrity error is not "a duplicate".
+            // An integrity error does not mean that the request is a duplicate.
             ("23505", Unexpected),
             ("", Unexpected),
         ] {

@@ -45,8 +45,8 @@ macro_rules! no_owner {
     };
 }
 
-/// The statements. In [`text`](Self::text), a comment before each gives the rules that it serves,
-/// its bind order, and the columns of its row.
+/// The statements. In [`text`](Self::text), a comment before each gives its rules, its bind order
+/// and the columns of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Acquire,
@@ -91,10 +91,10 @@ impl Statement {
             // caller's own. A live record is neither locked nor written, and the part that could
             // write is not even started, because starting it costs as much as the look. The
             // remaining time is computed first, so for a record with no time left, the function has
-            // been called. The value of an expired record is not sent, because it may be large. 1
-            // scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout in ms ->
-            // state, owner, token, remaining, fp, result, granted (NULL: not tried; 0: another
-            // caller was faster; else the token, negative for a takeover).
+            // been called. The value of an expired record is not sent, because it may be large.
+            // Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout
+            // in ms. Returns: state, owner, token, remaining, fp, result, granted (NULL: not tried;
+            // 0: another caller was faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -104,21 +104,22 @@ impl Statement {
                  FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND \
                  t.key=$2"
             ),
-            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, remaining, fp, result.
+            // ACQ-8: reads one record. Binds: 1 scope, 2 key. Returns: state, owner, token,
+            // remaining, fp, result.
             Self::Read => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
                 ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: READ without the value, for waiters. 1 scope, 2 key -> state, owner, token,
-            // remaining.
+            // ACQ-4: READ without the value, for waiters. Binds: 1 scope, 2 key. Returns: state,
+            // owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
             // RUN-1, CMP-2: fenced by owner, never by time. A locked row does not delay the other
-            // heartbeats (RUN-2). 1 scope, 2 key, 3 owner, 4 lease.
+            // heartbeats (RUN-2). Binds: 1 scope, 2 key, 3 owner, 4 lease.
             Self::Extend => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' WHERE scope=$1 \
@@ -127,8 +128,8 @@ impl Statement {
                 " IS NOT NULL"
             ),
             // CMP-1, CMP-2. The purge bucket changes only if this ttl is shorter than the
-            // acquire's; otherwise it and its index entry stay unchanged. 1 scope, 2 key, 3 owner,
-            // 4 ttl, 5 granularity, 6 fp, 7 result.
+            // acquire's; otherwise it and its index entry stay unchanged. Binds: 1 scope, 2 key, 3
+            // owner, 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
@@ -138,9 +139,9 @@ impl Statement {
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
             // COMPLETE for many records, each fenced by its own owner. If one row stays locked, the
-            // whole statement fails, and each completion is then sent alone. 1 scopes, 2 keys, 3
-            // owners, 4 ttls, 5 granularities, 6 fps, 7 results -> the positions of those that took
-            // effect.
+            // whole statement fails, and each completion is then sent alone. Binds: 1 scopes, 2
+            // keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the positions of
+            // those that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
@@ -153,7 +154,7 @@ impl Statement {
                  unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
             // RUN-4, ACQ-10: the row stays for an hour as a released record, which every call
-            // treats as absent. 1 scope, 2 key, 3 owner.
+            // treats as absent. Binds: 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
@@ -165,8 +166,9 @@ impl Statement {
             ),
             // STO-4; a row whose state the store never wrote stays (CMP-8). The upper bound is a
             // subquery so that the index can be used. The lower bound skips the index entries of
-            // deleted rows, which the server would scan as long as a transaction might still see
-            // the rows. 1 limit, 2 first bucket -> number of deleted rows, their last bucket.
+            // deleted rows, which the server would otherwise scan as long as a transaction might
+            // still see the rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted
+            // rows, their last bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
@@ -176,14 +178,15 @@ impl Statement {
                  ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
                  SELECT count(*),coalesce(max(purge_bucket),0) FROM gone"
             ),
-            // For an operator. 1 scope, 2 key -> state, owner, token, remaining, bytes, has fp.
+            // For operators. Binds: 1 scope, 2 key. Returns: state, owner, token, remaining, bytes,
+            // has fp.
             Self::Summary => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
                 ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL) \
                  FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // For an operator; scans the table. -> records, in progress, bytes on disk.
+            // For operators; scans the table. Returns: records, in progress, bytes on disk.
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
                  state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \

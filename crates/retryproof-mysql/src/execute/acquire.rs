@@ -29,8 +29,8 @@ impl Executor {
         Ok(result.rows.first().map(|row| stored_result(row, 0)).transpose()?)
     }
 
-    /// Grants the lease, or reports why not. `has_row` is a hint that a row exists that only GRANT
-    /// can take over, so that ENTER would waste a round trip.
+    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists and only GRANT
+    /// can take it over, so that ENTER would waste a round trip.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,

@@ -92,7 +92,7 @@ fn write_literal(param: &Param<'_>, text: &mut String) {
         // Writing into a `String` cannot fail.
         Param::Int(number) => drop(write!(text, "({number})")),
         Param::Bool(truth) => drop(write!(text, "({truth})")),
-        // The store's statements bind no other type. A text without the value would not parse.
+        // The store's statements bind no other type. Without the value, the text would not parse.
         _ => {}
     }
 }
