@@ -131,7 +131,7 @@ impl Budget {
         now >= self.full_until.load(Ordering::Relaxed)
     }
 
-    /// Records that a search found nothing, and that no record expires before `due`.
+    /// Remembers that a search found nothing, and that no record expires before `due`.
     pub(crate) fn found_none(&self, now: u64, due: u64) {
         self.full_until.store(due.min(now.saturating_add(SEARCH_PAUSE)).max(1), Ordering::Relaxed);
     }

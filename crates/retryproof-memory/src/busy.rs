@@ -92,8 +92,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes of an IN_PROGRESS record besides its slot. The key counts, although the caller
-    /// shares it.
+    /// The bytes of an IN_PROGRESS record besides its slot. The key's size counts, although the
+    /// caller shares the key.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
-/// replay returns a window into it: it increments the reference count and copies nothing.
+/// replay returns a window into the allocation, which only increments the reference count.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -29,8 +29,8 @@ impl Done {
         let (key, fingerprint) =
             (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
-        // One allocation, zeroed and then filled in place. Collecting the parts would copy byte by
-        // byte.
+        // Make one allocation, zero it, and fill it in place. Collecting the parts would copy byte
+        // by byte.
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
         if let Some(buffer) = Arc::get_mut(&mut whole) {
             let (header, rest) = buffer.split_at_mut(HEADER);
@@ -38,7 +38,7 @@ impl Done {
             header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "at most 512 bytes (ID-3), and at most 64"
+                reason = "a key has at most 512 bytes (ID-3), a fingerprint at most 64"
             )]
             let (key_len, fingerprint_len) = (key.len() as u16, fingerprint.len() as u8);
             header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());

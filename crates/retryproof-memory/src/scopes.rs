@@ -22,7 +22,8 @@ struct Place {
     len: usize,
     /// `None` in a free entry.
     scope: Option<Scope>,
-    /// The number of records that use it, or in a free entry the index of the next free entry.
+    /// The number of records that use the scope, or in a free entry the index of the next free
+    /// entry.
     records: u32,
 }
 

@@ -65,7 +65,7 @@ impl Leftover {
 pub(crate) type Reclaimed = Vec<Leftover>;
 
 /// The half of the hash that finds a record within its shard.
-#[expect(clippy::cast_possible_truncation, reason = "the other half has picked the shard")]
+#[expect(clippy::cast_possible_truncation, reason = "the other half selects the shard")]
 pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }
@@ -186,7 +186,8 @@ impl Shard {
         Err(None)
     }
 
-    /// Separate from the loop, which would otherwise reserve registers for this comparison.
+    /// A function separate from the loop, which would otherwise reserve registers for this
+    /// comparison.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Table`]: slots found by hash, in chains over buckets that grow one at a time (linear hashing).
 //!
-//! A table that doubles its size stalls the insert that triggers it, and is half empty afterwards.
-//! Here each insert adds one bucket and splits one chain of about one record. There is no stall at
-//! any size, and a record takes the same number of bytes at a thousand records and at ten million.
-//! The price is one more dependent load in each lookup than with open addressing. Freed slots are
-//! reused, and the table never shrinks.
+//! A table that doubles its size stalls the insert that triggers the growth, and is half empty
+//! afterwards. Here each insert adds one bucket and splits one chain of about one record. There is
+//! no stall at any size, and a record takes the same number of bytes at a thousand records and at
+//! ten million. The price is one more dependent load in each lookup than with open addressing.
+//! Freed slots are reused, and the table never shrinks.
 
 use crate::chunked::Chunked;
 use crate::index::{NONE, UNFILED};
@@ -26,8 +26,8 @@ pub(crate) struct Slot {
     pub(crate) scope: u32,
     /// The next slot of the bucket, or of the free list.
     pub(crate) chain: u32,
-    /// The next slot in a list of the wheel, or [`UNFILED`]. It belongs to the slot, not to the
-    /// record in it.
+    /// The next slot in a list of the wheel, or [`UNFILED`]. The link belongs to the slot, not to
+    /// the record in the slot.
     pub(crate) timer: u32,
 }
 

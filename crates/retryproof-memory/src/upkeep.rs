@@ -18,11 +18,11 @@ const BATCH: usize = 256;
 
 impl MemoryStore {
     /// Collects unused credit and reclaims expired records, shard by shard, until the pool has some
-    /// capacity. Returns whether it has enough for a record of `bytes`.
+    /// capacity. Returns whether the pool has enough for a record of `bytes`.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // The search ends early only with capacity for several more records, so that not every
-        // grant in a full store has to search.
+        // The search ends early only once there is capacity for several more records, so that not
+        // every grant in a full store has to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {
@@ -67,7 +67,8 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // Grants during the pass record when theirs are due; the pass adds what it sees at its end.
+        // During the pass, grants note when theirs are due; at its end, the pass adds what it has
+        // seen.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();

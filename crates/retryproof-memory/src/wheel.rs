@@ -98,7 +98,7 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Makes every slot ready whose record may have expired by `now`, including the current tick.
+    /// Makes ready every slot whose record may have expired by `now`, including the current tick.
     pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;

@@ -2,8 +2,8 @@
 //! [`Failure`]: why a call got no answer, and how it can recover. This is the only module that
 //! translates a failure into an error.
 //!
-//! The server's text reaches an error only through [`classify`], because "unknown command" repeats
-//! the arguments, including a raw key (ID-4).
+//! The server's text reaches an error only through [`classify`], because the text of "unknown
+//! command" repeats the arguments, including a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
 use std::error::Error as _;
@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Server(ServerError),
     /// The connection failed, or did not answer in time.
     Connection(RedisError),
-    /// An error of the store, already translated.
+    /// A store error, already translated.
     Translated(Error),
 }
 
@@ -95,14 +95,14 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
              keys are still replayed",
         ),
         "READONLY" => (Unavailable, REPLICA),
-        "LOADING" => (Unavailable, "the server is loading its data; it answers when it is done"),
+        "LOADING" => (Unavailable, "the server is loading its data; it will answer when done"),
         "MASTERDOWN" => (
             Unavailable,
             "the server is a replica that has lost its primary; a fail-over may be under way",
         ),
         "BUSY" => (Unavailable, "the server is busy with a long script; `SCRIPT KILL` ends it"),
         "NOAUTH" | "WRONGPASS" => {
-            (Config, "the server refuses the user or the password; correct them")
+            (Config, "the server rejected the user or the password; correct them")
         }
         "NOPERM" => (
             Unexpected,
@@ -111,7 +111,7 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "DENIED" => (
             Unexpected,
-            "the server is in protected mode and accepts no connection from this host; see its log",
+            "the server is in protected mode and accepts no connections from this host; see its log",
         ),
         "WRONGTYPE" => (
             Corrupt,
@@ -171,19 +171,19 @@ fn of_connection(error: RedisError) -> Error {
         return Error::new(
             ErrorKind::Config,
             "TLS handshake failed; check that the server offers TLS and that its certificate is \
-             signed by a CA of this host or of `with_root_certificates`",
+             signed by a CA that this host or `with_root_certificates` trusts",
         )
         .because(error);
     }
     if error.is_timeout() {
         return Error::unavailable(
-            "the server did not answer in time; check that it runs and is reachable",
+            "the server did not answer in time; check that it is running and reachable",
         )
         .because(error);
     }
     if error.is_connection_refusal() {
         return Error::unavailable(
-            "no server accepts connections at that address; check that it runs",
+            "no server accepts connections at that address; check that the server is running",
         )
         .because(error);
     }

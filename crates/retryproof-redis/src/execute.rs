@@ -188,7 +188,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 answer = sent => answer,
-                // The primary has moved: what the old primary answers now would be lost with it.
+                // The primary has moved: a write on the old primary would be lost with it.
                 () = self.locator.moved(open.epoch) => {
                     Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
                 }
@@ -222,6 +222,6 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,
-        "the server's answer does not fit the command; check for a proxy in between",
+        "the server's answer does not match the command; check for a proxy in between",
     )
 }

@@ -77,7 +77,7 @@ impl SharedConnection {
         let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
         ended
             .ok_or_else(|| {
-                Error::unavailable("the runtime ended while the store connected; call again")
+                Error::unavailable("the runtime ended while the store was connecting; call again")
             })?
             .map_err(|error| {
                 Error::new(error.kind(), format!("no connection: {error}")).because(error)

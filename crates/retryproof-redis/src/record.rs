@@ -8,7 +8,7 @@
 //! | 1 | `P`: in progress; `T`: in progress after a takeover (ACQ-12); `C`: complete; `R`: released, counts as absent but keeps the last token |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
-//! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease ends in `PTTL - grace` |
+//! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease has `PTTL - grace` left |
 //! | 2 | length of the fingerprint, decimal digits |
 //! | 0..=64 | fingerprint |
 //! | rest | the value's envelope, if complete |

@@ -71,8 +71,8 @@ impl RedisStore {
         })
     }
 
-    /// Converts the store to the form that an engine takes, with the capability to inspect. It
-    /// needs no purge: the server deletes expired records.
+    /// Converts the store to the form that an engine takes, with the capability to inspect. The
+    /// store needs no purge: the server deletes expired records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_inspect().build()
@@ -120,8 +120,8 @@ impl RedisStore {
         Ok(header.remaining(pttl))
     }
 
-    /// Returns the result of a record that this process has seen completed; `None` if it no longer
-    /// is.
+    /// Returns the result of a record that this process has seen completed; `None` if it is no
+    /// longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::read(&value)?;

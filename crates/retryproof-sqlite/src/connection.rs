@@ -19,7 +19,7 @@ use retry::{RetryDeadline, pause};
 /// The pause between two attempts to get a lock at start-up.
 const RETRY_DELAY: Duration = Duration::from_millis(2);
 
-/// Opens the file for [`migrate`](SqliteConfig::migrate), and creates it if there is none.
+/// Opens the file for [`migrate`](SqliteConfig::migrate), and creates it if it does not exist.
 pub(crate) fn create(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::SQLITE_OPEN_CREATE)
 }
@@ -61,13 +61,13 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
     if config.path.to_str().is_some_and(|path| path.starts_with("sqlite:")) {
         return Err(Error::new(
             ErrorKind::Config,
-            "the path of the database file is a URL; write the path alone, without `sqlite:`, or \
+            "the database path is a URL; write only the path, without `sqlite:`, or \
              pass the URL to `retryproof::connect` (`SqliteConfig::from_url` where only this \
              crate is used)",
         )
         .with("path", config.path.display()));
     }
-    // No mutex inside SQLite: each connection is behind a mutex of the store.
+    // SQLite needs no mutex, because the store keeps each connection behind one.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
         explain(error, &config.path, access.contains(OpenFlags::SQLITE_OPEN_CREATE))
@@ -108,7 +108,8 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
     conn.execute_batch(durability).map_err(classify)
 }
 
-/// SQLite reports "unable to open database file" for every reason; this finds the actual one.
+/// SQLite reports "unable to open database file" for every reason; this function finds the actual
+/// one.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);
@@ -118,7 +119,7 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let directory =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (kind, message) = if path.is_dir() {
-        (ErrorKind::Config, "the path of the database file is a directory; name a file in it")
+        (ErrorKind::Config, "the database path is a directory; name a file in it")
     } else if matches!(directory.try_exists(), Ok(false)) {
         (ErrorKind::Config, "the directory of the database file does not exist; create it first")
     } else if !creates && matches!(path.try_exists(), Ok(false)) {

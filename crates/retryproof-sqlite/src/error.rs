@@ -47,7 +47,8 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_FULL => (
             Full,
-            "the disk is full, or the database's page limit is reached; free space, or purge",
+            "the disk is full, or the database's page limit is reached; free space, or purge \
+             expired records",
         ),
         ffi::SQLITE_IOERR => (
             Unavailable,
@@ -56,7 +57,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_CANTOPEN => (
             Unavailable,
             "the database file or its journal could not be opened; check that it still exists \
-             and may be opened",
+             and that this process may open it",
         ),
         ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => {
             (Unavailable, "SQLite interrupted the statement; see the source")
@@ -80,7 +81,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_TOOBIG => (TooLarge, "the value is larger than SQLite accepts in one row"),
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (
             Schema,
-            "the tables of the store are missing or of another version; call \
+            "the store's tables are missing or have another version; call \
              `retryproof::migrate(url)` (`SqliteConfig::migrate()` where only this crate is used)",
         ),
         _ => (Unexpected, "SQLite rejected the statement; see the source"),

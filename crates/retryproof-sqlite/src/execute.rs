@@ -28,10 +28,10 @@ use write_lock::FileWriteLock;
 const MAX_BATCH: usize = 256;
 /// The pauses between two attempts to get the write lock from another process.
 const RETRY: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(2));
-/// How long to wait for a joined transaction of this process before checking which callers still
-/// wait.
+/// How long to wait for a joined transaction of this process before checking which callers are
+/// still waiting.
 const TICKET_WAIT: Duration = Duration::from_millis(20);
-/// How long a closing store retries to write to a locked file.
+/// How long a closing store keeps trying to write to a locked file.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue, its thread, and the connection that writes.

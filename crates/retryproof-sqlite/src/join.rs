@@ -79,7 +79,8 @@ pub(crate) fn run(conn: &Connection, sql: &str, params: &[Param<'_>]) -> Result<
     if conn.is_autocommit() {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the connection has no open transaction: the action ended it, or SQLite did after an error",
+            "the connection has no open transaction: the action ended it, or SQLite rolled it \
+             back after an error",
         ));
     }
     let bound = params.iter().map(bind).collect::<Result<Vec<_>>>()?;

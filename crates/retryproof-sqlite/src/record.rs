@@ -79,7 +79,7 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
     Ok(Record { owner, token, phase })
 }
 
-/// Returns the stored value unopened; `None` for `Peek`, which does not read the value.
+/// Returns the stored value without opening it; `None` for `Peek`, which does not read the value.
 fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
     let Some(fingerprint) = column(row, 4) else { return Ok(None) };
     let fingerprint = match fingerprint {

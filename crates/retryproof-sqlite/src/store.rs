@@ -43,7 +43,7 @@ const ROW_OVERHEAD: usize = 4_096;
 /// them in groups. The host's wall clock decides expiry: if it jumps, all records in the file
 /// expire earlier or later.
 ///
-/// Dropping the store runs the queued operations and ends the thread, which waits for the disk.
+/// Dropping the store blocks while the thread runs the queued operations and waits for the disk.
 pub struct SqliteStore {
     pub(crate) config: SqliteConfig,
     pub(crate) statements: Arc<StatementTexts>,

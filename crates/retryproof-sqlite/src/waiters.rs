@@ -24,7 +24,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Records that another process has written to the file.
+    /// Remembers that another process has written to the file.
     pub(crate) fn on_foreign_commit(&self) {
         self.foreign_commits.fetch_add(1, Ordering::AcqRel);
     }

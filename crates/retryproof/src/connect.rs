@@ -61,8 +61,8 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 }
 
 /// Creates or updates the tables of the store that `url` names; does nothing for a store without
-/// tables (STO-3). Run it where your other migrations run. It may run repeatedly, and in several
-/// processes concurrently. It ends within two minutes, including at most one minute of waiting for
+/// tables (STO-3). Run it where your other migrations run. It may run repeatedly, and concurrently
+/// in several processes. It ends within two minutes, including at most one minute of waiting for
 /// another process's migration.
 ///
 /// # Errors
@@ -236,7 +236,7 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
 /// The message does not repeat the URL: text without a scheme may be a mistyped secret (ID-4).
 fn unnamed(is_empty: bool) -> Error {
     let what = if is_empty { "no store is named" } else { "the store's URL has no scheme" };
-    let message = format!("{what}; use for example `sqlite:records.db`: {}", forms());
+    let message = format!("{what}; for example, use `sqlite:records.db`: {}", forms());
     Error::new(ErrorKind::Config, message)
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The manual, in documentation builds only. Its examples are compiled, and those that end are run.
+//! The manual, in documentation builds only. Its examples are compiled, and those that terminate
+//! are also run.
 //!
 //! - [`getting_started`]: from nothing to a guarded endpoint.
 //! - [`http`]: keys, replays, problems, what is stored, the order of layers.

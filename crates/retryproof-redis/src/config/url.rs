@@ -15,7 +15,7 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         refuse(
-            "the URL of a Redis store has the form `redis://HOST:PORT/DB` or \
+            "invalid URL of a Redis store; expected `redis://HOST:PORT/DB` or \
              `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
         )
     })?;
@@ -26,7 +26,7 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         "rediss+sentinel" => (true, true),
         _ => {
             return Err(refuse(
-                "the scheme of a Redis store is one of `redis`, `rediss`, `redis+sentinel`, \
+                "the scheme of a Redis store must be one of `redis`, `rediss`, `redis+sentinel`, \
                  `rediss+sentinel`",
             ));
         }
@@ -39,7 +39,7 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         let (service, _) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
             return Err(refuse(
-                "the URL of a Redis store behind Sentinel has to name the service: \
+                "the URL of a Redis store behind Sentinel must name the service: \
                  `redis+sentinel://HOST:PORT/SERVICE`",
             ));
         }
@@ -58,7 +58,7 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let mut config = RedisConfig::on(target).with_tls(tls);
     if !db.is_empty() {
         config = config
-            .with_db(db.parse().map_err(|_| refuse("the database in the URL has to be a number"))?);
+            .with_db(db.parse().map_err(|_| refuse("the database in the URL must be a number"))?);
     }
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     if !password.is_empty() {
@@ -129,7 +129,7 @@ fn address(text: &str, port: u16) -> Result<Address> {
     let refuse = || {
         Error::new(
             ErrorKind::Config,
-            "an address in the URL of a Redis store has the form `HOST` or `HOST:PORT`",
+            "invalid address in the URL of a Redis store; expected `HOST` or `HOST:PORT`",
         )
     };
     let (host, given) = match text.strip_prefix('[') {
@@ -155,8 +155,8 @@ fn decoded(text: &str) -> Result<String> {
     let refuse = || {
         Error::new(
             ErrorKind::Config,
-            "a `%` in the URL of a Redis store has to be followed by two hex digits, and the decoded \
-             text has to be UTF-8",
+            "a `%` in the URL of a Redis store must be followed by two hex digits, and the decoded \
+             text must be UTF-8",
         )
     };
     let mut out = Vec::with_capacity(text.len());

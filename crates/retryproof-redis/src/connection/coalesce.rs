@@ -2,11 +2,11 @@
 //! [`CoalescingSocket`]: combines commands that several callers submit at about the same time into
 //! one write.
 //!
-//! The first command wakes the driver's task, and tokio runs a task that was just woken next. With
-//! many callers, each command would therefore be written alone, and the system calls would cost
-//! more than everything else. While several calls are in flight, the task yields once to the tasks
-//! that are ready: their commands join its buffer, and one write sends them all. A lone call is
-//! never delayed, and there is no timer.
+//! The first command wakes the driver's task, and tokio runs a just-woken task next. With many
+//! callers, each command would therefore be written alone, and the system calls would cost more
+//! than everything else. While several calls are in flight, the task yields once to the tasks that
+//! are ready: their commands join its buffer, and one write sends them all. A lone call is never
+//! delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -22,7 +22,7 @@ const MIN_CALLS: usize = 2;
 /// A buffer with at least this many bytes is written immediately.
 const FULL_WRITE: usize = 32 * 1_024;
 /// The size at which the driver's buffer requests a write. It is larger than [`FULL_WRITE`], so
-/// that the request never meets a delayed write.
+/// that such a request is never delayed.
 pub(super) const WRITE_BOUNDARY: usize = 64 * 1_024;
 
 /// How many calls are in flight on a connection.

@@ -60,13 +60,13 @@ impl PrimaryLocator {
     }
 
     /// Handles a sentinel's announcement that the primary is at `to`. If that is a new address,
-    /// every connection opened before is out of use immediately.
+    /// every connection opened before is taken out of use immediately.
     pub(super) fn announced(&self, to: Address) {
         let from = self.record(&mut self.known.lock(), &to);
         log_move(from.as_ref(), &to);
     }
 
-    /// Records a report. Returns the previous address if the primary has moved.
+    /// Stores a report. Returns the previous address if the primary has moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
         // Every sentinel announces the same move.
@@ -137,7 +137,8 @@ impl PrimaryLocator {
         }
     }
 
-    /// If one sentinel named `named` and the known primary is elsewhere, asks all sentinels.
+    /// If one sentinel reports the primary at `named`, but the known primary is elsewhere, asks all
+    /// sentinels.
     pub(super) async fn check(&self, named: &Address) {
         let Target::Sentinel { nodes, service } = &self.config().target else { return };
         if self.known.lock().address.as_ref() == Some(named) {

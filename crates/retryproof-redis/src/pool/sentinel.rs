@@ -11,7 +11,7 @@ use crate::connection::{Connector, Purpose, Request};
 use crate::error::Failure;
 use crate::statement::primary_address;
 
-/// Asks one sentinel after the other, beginning with `last`, which answered last time.
+/// Asks one sentinel after another, beginning with `last`, which answered last time.
 ///
 /// # Errors
 /// `Config` if the last sentinel asked does not know the service; otherwise that sentinel's error.

@@ -112,7 +112,7 @@ fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
     }
 }
 
-/// The new address of the service. The message is `service old-host old-port new-host new-port`.
+/// Returns the service's new address. The message is `service old-host old-port new-host new-port`.
 fn moved_to(push: &PushInfo, service: &str) -> Option<Address> {
     if push.kind != PushKind::Message {
         return None;

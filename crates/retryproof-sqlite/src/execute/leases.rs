@@ -21,7 +21,7 @@ const MAX_DURATIONS: usize = 64;
 pub(crate) struct Leases(Mutex<BTreeMap<Duration, Instant>>);
 
 impl Leases {
-    /// Records the leases that a commit granted or extended. Must be called before the write lock
+    /// Remembers the leases that a commit granted or extended. Must be called before the write lock
     /// is released.
     pub(crate) fn note<'t>(
         &self,
@@ -50,7 +50,7 @@ impl Leases {
         }
     }
 
-    /// The shortest lease that may still be held.
+    /// Returns the shortest lease that may still be held.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         let now = now();
         let expiry = self.0.lock();

@@ -39,7 +39,7 @@ pub(crate) struct FileWriteLock(Arc<FileWriters>);
 pub(crate) type FileWriteGuard = OwnedMutexGuard<()>;
 
 impl FileWriteLock {
-    /// Returns the lock of a file that exists.
+    /// Returns the lock of an existing file.
     pub(crate) fn of(file: &Path) -> Self {
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
         let mut files = FILES.lock();
@@ -57,7 +57,7 @@ impl FileWriteLock {
         Arc::clone(&self.0.queue).try_lock_owned().ok()
     }
 
-    /// Queues for the lock on the async runtime.
+    /// Waits in the queue for the lock, on the async runtime.
     pub(crate) async fn lock(&self) -> FileWriteGuard {
         Arc::clone(&self.0.queue).lock_owned().await
     }

@@ -25,19 +25,19 @@ use crate::connection::retry::{RetryDeadline, pause};
 use crate::error::{classify, is_locked};
 use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 
-/// The pause between attempts to get the write lock from another process, or to commit while one
-/// reads.
+/// The pause between attempts to get the write lock from another process, or to commit while
+/// another process reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A transaction may be open for a third of the shortest lease. Heartbeats come at half of a lease,
 /// which tolerates an outage of 0.4 of it (RUN-1); the rest is left for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
-/// Opens write transactions on the file of the store, for
+/// Opens write transactions on the store's file, for
 /// [`IdempotencyEngine::joined`](retryproof_core::IdempotencyEngine::joined). Cloning is cheap.
 ///
-/// It has one connection, because SQLite allows one write transaction at a time. Callers share one
-/// queue with the store's writer, so each gets its turn.
+/// The source has one connection, because SQLite allows one write transaction at a time. Callers
+/// share one queue with the store's writer, so each gets its turn.
 ///
 /// **An open transaction delays every acquire, heartbeat and completion in the file.** A lease
 /// whose heartbeats are delayed for longer than 0.4 of its duration is lost: as soon as the file is
@@ -46,7 +46,7 @@ const LEASE_DIVISOR: u32 = 3;
 /// begins, including the transaction's own lease. After that it is rolled back, the call fails as
 /// `Unavailable`, and the key is free. An async action is dropped at that moment; a blocking action
 /// or an HTTP handler gets the error when it ends. Do slow work (calls to other services) before
-/// the first statement, or use longer leases. The source does not know the leases that *other*
+/// the first statement, or use longer leases. This process does not know the leases that *other*
 /// processes hold in the file: if they are shorter, set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
@@ -64,7 +64,7 @@ pub struct SqliteTxSource {
 struct HookState {
     /// Whether the engine is committing. At any other time, a commit is turned into a rollback.
     committing: AtomicBool,
-    /// Whether the transaction that was opened has ended.
+    /// Whether the opened transaction has ended.
     ended: AtomicBool,
 }
 
@@ -194,8 +194,8 @@ impl fmt::Debug for SqliteTxSource {
     }
 }
 
-/// An open write transaction, which dereferences to the [`Connection`] to write with. Dropping it
-/// rolls it back.
+/// An open write transaction. It dereferences to the [`Connection`] to write with. Dropping the
+/// transaction rolls it back.
 ///
 /// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback.
 /// Writes are rolled back too if SQLite has already rolled back the transaction because of an error
@@ -222,7 +222,7 @@ impl SqliteTx {
                 self.roll_back();
                 return Err(Error::unavailable(
                     "the transaction was open for longer than a third of the shortest lease in \
-                     the file, whose heartbeats it delayed; open it later, or use longer leases",
+                     the file, and delayed its heartbeats; open it later, or use longer leases",
                 )
                 .with("limit", format_args!("{:?}", self.limit.1)));
             }
@@ -240,7 +240,7 @@ impl SqliteTx {
         }
     }
 
-    /// Fails if the transaction that was opened has ended.
+    /// Fails if the opened transaction has ended.
     fn check_open(&self) -> Result<()> {
         if self.state.ended.load(Ordering::Acquire) || self.conn.is_autocommit() {
             return Err(Error::new(

@@ -74,7 +74,7 @@ fn sqlite(
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
         file = file.with_synchronous(synchronous);
     }
-    // The engine has given up a call that waits longer than this for a locked file (STO-5).
+    // The engine gives up any call that waits longer than this for a locked file (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
 
