@@ -46,7 +46,7 @@ impl Join for MysqlStore {
     }
 }
 
-/// An application connection with a transaction that the program began by hand.
+/// Supports a transaction that the program began by hand on its connection.
 ///
 /// If no transaction is open, for example because a deadlock rolled it back, the statement fails
 /// (CMP-7). Checking that costs one extra round trip.
@@ -57,8 +57,8 @@ impl TxPort<MysqlDialect> for MySqlConnection {
     }
 }
 
-/// For `held.complete_in(&mut tx, value)`. The statement fails if the server has rolled the
-/// transaction back, as on a connection.
+/// Supports `held.complete_in(&mut tx, value)`. If the server has rolled the transaction back, the
+/// statement fails, just as it does on a connection.
 impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;

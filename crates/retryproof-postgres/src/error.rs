@@ -49,7 +49,7 @@ pub(crate) fn classify(error: &Driver) -> Error {
              check the host and port",
         ),
         Driver::Configuration(_) => {
-            (Config, "the database URL is invalid; check its form and the files that it names")
+            (Config, "the database URL is invalid; check its syntax and the files that it names")
         }
         Driver::Protocol(_) => (
             Unavailable,

@@ -51,7 +51,7 @@ impl Join for PostgresStore {
     }
 }
 
-/// For a transaction that the application began with `BEGIN` on its connection.
+/// Supports a transaction that the application began with `BEGIN` on its connection.
 impl TxPort<PostgresDialect> for PgConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let query = query_with(
@@ -63,7 +63,7 @@ impl TxPort<PostgresDialect> for PgConnection {
     }
 }
 
-/// For `held.complete_in(&mut tx, value)`.
+/// Supports `held.complete_in(&mut tx, value)`.
 impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut PgConnection = self;

@@ -137,7 +137,7 @@ impl Pool {
     /// A permit that is free now. While most normal connections are idle, a holder takes one of
     /// those, because its server process has just read the record; otherwise it tries the reserved
     /// ones first. Reserved connections are still used now and then: one that idles for too long
-    /// may turn out closed when it is needed, and the server may then refuse another.
+    /// may turn out to be closed when it is needed, and the server may then refuse another.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,

@@ -66,7 +66,8 @@ where
         }
         reads += 1;
         let now = Instant::now();
-        // The sleep never outlasts the lease: once it ends, the waiter may take over (ACQ-2).
+        // The sleep never outlasts the lease: once the lease ends, the waiter may take over
+        // (ACQ-2).
         let next = (now + jitter(pauses.after(reads)).min(left)).min(until);
         if next <= now || timeout_at(next, woken.as_mut()).await.is_ok() || next == until {
             break;

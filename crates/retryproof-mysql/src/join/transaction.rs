@@ -3,7 +3,7 @@
 //! transaction is the one that the engine opened (CMP-7).
 //!
 //! InnoDB rolls back the *whole* transaction on a deadlock (1213) and, with
-//! `innodb_rollback_on_timeout`, on a lock time-out (1205). An action that catches the error and
+//! `innodb_rollback_on_timeout`, on a lock timeout (1205). An action that catches the error and
 //! sends the statement again would continue in autocommit: its later writes and the record would
 //! each be committed alone, and its earlier writes would be lost. A `ROLLBACK`, `COMMIT` or `CREATE
 //! TABLE` that an action sends ends the transaction in the same way. Two portable measures guard
@@ -140,8 +140,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Transactions have the connection's isolation
-/// level, which is REPEATABLE READ by default.
+/// Supports `engine.joined(pool)` with the application's pool. Transactions have the connection's
+/// isolation level, which is REPEATABLE READ by default.
 impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
@@ -174,7 +174,7 @@ pub(super) fn transaction_gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock \
-         time-out, or the action ended it; let the action return the errors of its statements",
+         timeout, or the action ended it; let the action return the errors of its statements",
     )
     .because(source)
 }

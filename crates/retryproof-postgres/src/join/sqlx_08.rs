@@ -19,7 +19,7 @@ use sqlx_postgres_08::{PgArguments, PgConnection, PgPool};
 use super::{PostgresDialect, driver_error};
 use crate::connection::unsupported_param;
 
-/// For a transaction that the application began with `BEGIN` on its connection.
+/// Supports a transaction that the application began with `BEGIN` on its connection.
 impl TxPort<PostgresDialect> for PgConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let query = query_with::<sqlx_postgres_08::Postgres, _>(sql, arguments(params)?);
@@ -28,7 +28,7 @@ impl TxPort<PostgresDialect> for PgConnection {
     }
 }
 
-/// For `held.complete_in(&mut tx, value)`.
+/// Supports `held.complete_in(&mut tx, value)`.
 impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres_08::Postgres> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut PgConnection = self;
@@ -77,8 +77,8 @@ impl OwnedTx<PostgresDialect> for PostgresTx {
     }
 }
 
-/// The application's pool: `engine.joined(pool)`. Its transactions have the connection's default
-/// isolation level, which is READ COMMITTED unless it was changed.
+/// Supports `engine.joined(pool)` with the application's pool. Its transactions have the
+/// connection's default isolation level, which is READ COMMITTED unless it was changed.
 impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;
 

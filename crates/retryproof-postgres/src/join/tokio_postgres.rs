@@ -20,7 +20,7 @@ impl TxPort<PostgresDialect> for Transaction<'_> {
     }
 }
 
-/// For a transaction that the application began with `BEGIN`.
+/// Supports a transaction that the application began with `BEGIN`.
 impl TxPort<PostgresDialect> for Client {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(self, sql, params).await

@@ -60,8 +60,8 @@ impl OwnedTx<PostgresDialect> for PostgresTx {
     }
 }
 
-/// The application's pool: `engine.joined(pool)`. Its transactions have the connection's default
-/// isolation level, which is READ COMMITTED unless it was changed.
+/// Supports `engine.joined(pool)` with the application's pool. Its transactions have the
+/// connection's default isolation level, which is READ COMMITTED unless it was changed.
 impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;
 
