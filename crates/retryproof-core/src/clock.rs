@@ -34,7 +34,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when a test advances it. Clones share the time.
+/// A clock that moves only when a test advances it. All clones show the same time.
 ///
 /// ```
 /// use std::sync::Arc;

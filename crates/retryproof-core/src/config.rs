@@ -52,7 +52,7 @@ pub enum CompletionFailurePolicy {
     Propagate,
 }
 
-/// The settings of an engine and of the HTTP filter on it.
+/// The settings of an engine and of its HTTP filter.
 ///
 /// # When to use
 /// The defaults suit most programs. Set fields in code, as below, or read a TOML file and
@@ -157,8 +157,8 @@ pub struct WebConfig {
     pub max_body_bytes: usize,
     /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). Default: 8 MiB.
     pub max_response_bytes: usize,
-    /// `web.collect-timeout`: how long the filter collects the body of a response before it sends
-    /// it. A slower response is streamed and cannot be replayed (HTTP-7). Default: 5 s.
+    /// `web.collect-timeout`: how long the filter collects a response body before it sends the
+    /// response. A slower response is streamed and cannot be replayed (HTTP-7). Default: 5 s.
     pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. Default: `Idempotency-Key`.
     pub key_header: String,

@@ -75,8 +75,8 @@ pub struct Activity {
 }
 
 impl IdempotencyEngine {
-    /// Creates an engine with every setting at its default. Pass a store of this library directly,
-    /// and wrap any other in a [`SharedStore`].
+    /// Creates an engine with default settings. Pass a store of this library directly, and wrap any
+    /// other in a [`SharedStore`].
     #[must_use]
     pub fn new(store: impl Into<SharedStore>) -> Self {
         EngineBuilder::new(store.into()).assemble()
@@ -100,15 +100,15 @@ impl IdempotencyEngine {
     }
 
     /// Acquires a lease. While another caller holds the key, this method **waits** for that caller,
-    /// up to the call's wait timeout, and then returns the stored result or in flight (ACQ-1).
+    /// up to the call's wait timeout, and then returns the stored result or `InFlight` (ACQ-1).
     ///
     /// # Errors
     /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after
-    /// [`shutdown`](Self::shutdown), and the store's own refusals. After an error nothing has run,
+    /// [`shutdown`](Self::shutdown), and any refusal by the store. After an error nothing has run,
     /// and no lease outlives its duration.
     ///
     /// # Cancel safety
-    /// If the future is dropped at any point, at most one lease is left for its duration, and it is
+    /// If the future is dropped at any point, at most one lease remains until it expires, and it is
     /// released immediately where possible (ACQ-11). A waiter that is dropped while it leads the
     /// others passes leadership on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
@@ -162,7 +162,7 @@ impl IdempotencyEngine {
     }
 
     /// Like [`execute`](Self::execute), but once the lease is granted, the action runs on a
-    /// separate, tracked task: dropping the caller then changes nothing (RUN-5).
+    /// separate, tracked task: dropping the caller's future then changes nothing (RUN-5).
     ///
     /// # Errors
     /// Same as [`execute`](Self::execute), and `TooBusy` at the `max-running` limit.
@@ -183,7 +183,7 @@ impl IdempotencyEngine {
 
     /// An engine whose actions run in a transaction that also holds their record (CMP-7). Create it
     /// at start-up, from the application's pool on the store's database: a store that cannot join
-    /// is refused then, before anything runs.
+    /// is refused at that point, before anything runs.
     ///
     /// # Errors
     /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
@@ -226,7 +226,7 @@ impl IdempotencyEngine {
     }
 
     /// The answer for a caller whose completion was refused (CMP-2): the result of the caller that
-    /// took over, if it arrives within one more wait; otherwise in flight.
+    /// took over, if it arrives within one more wait; otherwise `InFlight`.
     ///
     /// # Errors
     /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not

@@ -65,8 +65,8 @@ impl ErrorKind {
 
 /// An error of the engine or of a store.
 ///
-/// It prints its kind, the operation, the masked identity (ID-4) and short context. It never prints
-/// a key, a body or a password. The driver's own error, if there is one, is its
+/// An error prints its kind, the operation, the masked identity (ID-4) and some short context. It
+/// never prints a key, a body or a password. The driver's own error, if there is one, is its
 /// [`source`](StdError::source).
 ///
 /// ```
@@ -132,8 +132,8 @@ impl Error {
         self
     }
 
-    /// Names the identity unless one is already named. `masked` returns its masked form: no key may
-    /// appear in an error (ID-4).
+    /// Names the identity unless one is already named. `masked` returns the identity's masked form:
+    /// no key may appear in an error (ID-4).
     pub(crate) fn about(mut self, masked: impl FnOnce() -> String) -> Self {
         self.0.identity.get_or_insert_with(masked);
         self

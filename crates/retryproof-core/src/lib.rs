@@ -43,12 +43,12 @@
 //! |---|---|
 //! | run work once per (scope, key) | [`IdempotencyEngine`], [`IdempotencyContext`], [`Outcome`] |
 //! | commit the record together with a transaction's writes | [`JoinedEngine`], [`HeldLease::complete_in`], [`store::Join`] |
-//! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`HeldLease`], [`Lease`] |
+//! | manage a lease manually | [`IdempotencyEngine::try_acquire`], [`HeldLease`], [`Lease`] |
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
 //! | settle a message with its broker | [`listener`]: [`Verdict`](listener::Verdict) |
 //! | observe leases and outcomes | [`observe`]: [`Observer`] and [`Counters`](observe::Counters) |
-//! | change a setting | [`config`]: every key, its default and its bounds |
+//! | change a setting | [`config`]: every setting, its default and its bounds |
 //! | work without an async runtime | [`blocking`] |
 //!
 //! Every promise has a rule id, such as ACQ-2 or CMP-3. SPEC.md in the repository lists them all.

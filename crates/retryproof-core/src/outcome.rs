@@ -42,7 +42,7 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// The value, executed or replayed; `None` while in flight.
+    /// The value, whether executed or replayed; `None` if in flight.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Executed(value) | Self::Replayed(value) => Some(value),
@@ -303,7 +303,7 @@ impl From<Error> for Rejected {
 }
 
 /// Converts the result of an execution into the result of an annotated function (ANN-5): the value,
-/// executed or replayed, or an error of the function's own type.
+/// whether executed or replayed, or an error of the function's own type.
 ///
 /// # Errors
 /// The action's own error, unchanged; otherwise `E::from` of the [`Rejected`] that states the

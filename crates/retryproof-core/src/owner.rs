@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OwnerId`], compared for equality inside a store, and [`FencingToken`], compared by order
-//! outside it.
+//! [`OwnerId`] identifies an owner inside a store; [`FencingToken`] orders grants outside it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -33,8 +32,8 @@ impl OwnerId {
 
     /// Creates an id for a store whose records no other process shares
     /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a random seed for this
-    /// process, then a counter. Unlike [`new`](Self::new), this needs no system call. A copy of the
-    /// process creates the same ids, but has its own copy of the records.
+    /// process, followed by a counter. Unlike [`new`](Self::new), this needs no system call. A copy
+    /// of the process creates the same ids, but has its own copy of the records.
     ///
     /// # Panics
     /// If the operating system cannot provide random bytes at the first call in the process.

@@ -124,7 +124,7 @@ impl Payload {
         &self.envelope
     }
 
-    /// Like [`envelope`](Self::envelope), but takes no further reference to it.
+    /// Like [`envelope`](Self::envelope), but consumes `self` instead of taking another reference.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.envelope
@@ -176,7 +176,7 @@ impl Tombstone {
         self.0.envelope()
     }
 
-    /// Like [`envelope`](Self::envelope), but takes no further reference to it.
+    /// Like [`envelope`](Self::envelope), but consumes `self` instead of taking another reference.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.0.into_envelope()
@@ -219,7 +219,7 @@ pub struct StoredResult {
     fingerprint: Option<Fingerprint>,
 }
 
-/// What [`StoredResult::open`] finds.
+/// The result of [`StoredResult::open`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Opened {

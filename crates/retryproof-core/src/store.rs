@@ -279,7 +279,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// |---|---|
     /// | absent, or COMPLETE past its ttl | [`Granted`](Acquired::Granted): the record is now IN_PROGRESS for `req.owner` with a new token |
     /// | IN_PROGRESS past its lease | `Granted` with `took_over` and a new token (ACQ-2) |
-    /// | IN_PROGRESS for `req.owner` itself | `Granted`: the lease is renewed, token and `took_over` are those of the first grant (ACQ-9) |
+    /// | IN_PROGRESS for `req.owner` itself | `Granted`: the lease is renewed, with the token and `took_over` of the first grant (ACQ-9) |
     /// | IN_PROGRESS otherwise | [`Busy`](Acquired::Busy) |
     /// | COMPLETE | [`Complete`](Acquired::Complete) |
     ///
@@ -288,9 +288,9 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// no space for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// One step: of N callers at the instant of expiry, exactly one is granted. The token is drawn
-    /// inside that step (ACQ-10). A dropped call leaves at most one lease of the requested length
-    /// (ACQ-11).
+    /// One step: of N callers at the instant of expiry, exactly one is granted. The token is
+    /// assigned within that step (ACQ-10). A dropped call leaves at most one lease of the requested
+    /// length (ACQ-11).
     fn acquire(
         &self,
         id: &Identity,
@@ -303,8 +303,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Same as [`acquire`](Self::acquire), except `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Waits for at most `limit`, until the record may no longer be in progress under the token
-    /// `seen`.
+    /// Sleeps for at most `limit`, until the record may have stopped being in progress under the
+    /// token `seen`.
     ///
     /// # Behaviour
     /// Subscribes, *then* checks the record, and returns immediately unless the holder with the
@@ -328,8 +328,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Moves the end of the lease to `lease` after the store's current time (RUN-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS for `owner`, expired or not: `Applied`. Anything else: `NotOwner`, and nothing
-    /// changes (RUN-3).
+    /// If the record is IN_PROGRESS for `owner`, expired or not: `Applied`. Otherwise: `NotOwner`,
+    /// and nothing changes (RUN-3).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.
@@ -346,9 +346,10 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Stores the result (CMP-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS for `owner`, expired or not: the record is now COMPLETE with `done.value`, kept
-    /// for `done.ttl`; `Applied`. COMPLETE by `owner`: `AlreadyApplied`, and nothing changes
-    /// (CMP-3). Absent, or another owner: `NotOwner`, and nothing changes (CMP-2).
+    /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
+    /// `done.value`, kept for `done.ttl`: `Applied`. If it is COMPLETE by `owner`:
+    /// `AlreadyApplied`, and nothing changes (CMP-3). If it is absent, or another owner's:
+    /// `NotOwner`, and nothing changes (CMP-2).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown; `TooLarge` if the value exceeds the store's limit
@@ -366,8 +367,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Deletes the record of an action that failed (RUN-4).
     ///
     /// # Behaviour
-    /// IN_PROGRESS for `owner`: the record is deleted; `Applied`. Absent: `AlreadyApplied`. Another
-    /// owner, or COMPLETE: `NotOwner`, and nothing changes.
+    /// If the record is IN_PROGRESS for `owner`, it is deleted: `Applied`. If it is absent:
+    /// `AlreadyApplied`. If it is COMPLETE, or another owner's: `NotOwner`, and nothing changes.
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.

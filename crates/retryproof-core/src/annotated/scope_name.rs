@@ -67,7 +67,7 @@ fn opening(path: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (at, byte) in path.bytes().enumerate().rev() {
         match byte {
-            // The `>` of `fn() -> u8` closes nothing.
+            // The `>` in `fn() -> u8` closes no bracket.
             b'>' if !path[..at].ends_with('-') => open += 1,
             b'<' => open = open.checked_sub(1)?,
             _ => {}

@@ -164,7 +164,7 @@ async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
 }
 
 /// Handlers with one name on one type are distinguished by their trait and its parameters (ID-1),
-/// which the compiler writes differently if the `impl` is in another module than both.
+/// which the compiler writes differently if the `impl` is in a different module from both.
 #[tokio::test]
 async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters() {
     let of = |owner: &str, handled: &str, name: &str| {

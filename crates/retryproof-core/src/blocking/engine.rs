@@ -78,7 +78,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
 }
 
-/// Permission to block, because this thread is not inside a runtime.
+/// Proof that this thread is not inside a runtime, so that it may block.
 pub(super) struct RuntimeEntry<'a>(&'a Runtime);
 
 impl BlockOn for RuntimeEntry<'_> {
@@ -96,7 +96,7 @@ impl BlockOn for RuntimeEntry<'_> {
 }
 
 impl Engine {
-    /// Creates an engine with every setting at its default.
+    /// Creates an engine with default settings.
     ///
     /// # Errors
     /// `Unexpected` if the operating system cannot start a thread for the heartbeat.
@@ -104,8 +104,7 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// The blocking form of an engine that was built with settings. No other runtime may use that
-    /// engine.
+    /// Wraps an engine that was built with settings. No other runtime may use that engine.
     ///
     /// # Errors
     /// Same as [`new`](Self::new).
@@ -222,7 +221,7 @@ impl AsRef<Engine> for Engine {
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
-    /// The caller has the lease, and its heartbeat runs.
+    /// The caller has the lease, and its heartbeat is running.
     Granted(HeldLease),
     /// The work is done, and this is its result.
     Complete(StoredResult),
@@ -304,7 +303,7 @@ impl<C, H> Call<C, H> {
         Call { engine: self.engine, call: self.call.on_fenced(hook) }
     }
 
-    /// Sets what happens when a completion fails, instead of the configured policy (CMP-4).
+    /// Overrides the configured policy for a failed completion (CMP-4).
     pub fn completion(self, policy: CompletionFailurePolicy) -> Self {
         Call { call: self.call.completion(policy), engine: self.engine }
     }

@@ -27,7 +27,7 @@ pub fn is_store_name(name: &str) -> bool {
 pub struct MemorySettings {
     /// `memory.max-records`: how many records the store keeps. Default: 1,000,000.
     pub max_records: Option<usize>,
-    /// `memory.max-bytes`: how many bytes all records may take. Default: 1 GiB.
+    /// `memory.max-bytes`: how many bytes all records together may occupy. Default: 1 GiB.
     pub max_bytes: Option<usize>,
 }
 

@@ -41,7 +41,7 @@ pub(super) use wait::watch;
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
-    /// The caller has the lease, and its heartbeat runs.
+    /// The caller has the lease, and its heartbeat is running.
     Granted(HeldLease),
     /// The work is done, and this is its result, to be opened with the caller's fingerprint.
     Complete(StoredResult),
@@ -173,7 +173,7 @@ impl<'a> AcquireLoop<'a> {
         match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {
             Some(ticket) => {
                 self.engine.store.observers.tell(|o| o.waiting(self.identity()));
-                // The wait is boxed, because otherwise every caller's future would have its size.
+                // The wait is boxed, because otherwise it would enlarge every caller's future.
                 Box::pin(self.wait(&ticket)).await
             }
             None => Ok(self.in_flight(holder)),

@@ -150,8 +150,8 @@ impl HeldLease {
         async move {
             let Some(rest) = rest else { return CompletionResult::Recorded };
             let state = &self.lease.0;
-            // The rest is boxed, because otherwise the future of a call to a memory store would
-            // have its size.
+            // The rest is boxed, because otherwise it would enlarge the future of a call to a
+            // memory store.
             Box::pin(rest.within(state.store.operation_timeout(), "complete", &state.identity))
                 .await
                 .unwrap_or_else(CompletionResult::Unconfirmed)
@@ -161,8 +161,8 @@ impl HeldLease {
     /// Frees the key immediately (RUN-4): the next caller sees an unused key.
     ///
     /// # Errors
-    /// If the store did not confirm; the release then continues in the background until the lease
-    /// is over.
+    /// An error means that the store did not confirm; the release then continues in the background
+    /// until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, polled or not, the release is finished in the background (RUN-5).

@@ -88,13 +88,13 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// Sets what a drop after the action's first poll does (RUN-5).
+    /// Sets what happens if the call is dropped after the action's first poll (RUN-5).
     pub fn on_drop(mut self, on_drop: OnDrop) -> Self {
         self.options.on_drop = on_drop;
         self
     }
 
-    /// Sets what happens when a completion fails, instead of the configured policy (CMP-4).
+    /// Overrides the configured policy for a failed completion (CMP-4).
     pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
         self.options.policy = policy;
         self

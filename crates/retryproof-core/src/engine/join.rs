@@ -28,8 +28,8 @@ use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 ///
 /// If it is dropped, a background task finds out, by owner, what happened to the transaction: a
 /// committed record stays, and a key whose transaction was rolled back is freed (CMP-7). So
-/// dropping a future between the commit and `committed` causes no error; waiters in this process
-/// may only get the result a little later.
+/// dropping a future between the commit and `committed` does no harm, except that waiters in this
+/// process may get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
@@ -135,8 +135,8 @@ impl HeldLease {
         P: TxPort<D> + ?Sized,
     {
         let store = Arc::clone(&self.lease.0.store);
-        // This happens before the first poll, so that dropping the future unpolled frees the key as
-        // well.
+        // The lease is joined before the first poll, so that dropping the future unpolled frees the
+        // key as well.
         let pending = match store.shared().joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
             Err(error) => {
@@ -203,8 +203,8 @@ impl PendingCommit {
     /// The transaction was rolled back: frees the key immediately.
     ///
     /// # Errors
-    /// If the store did not confirm; the release then continues in the background until the lease
-    /// is over.
+    /// An error means that the store did not confirm; the release then continues in the background
+    /// until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, the release is finished in the background.
@@ -217,13 +217,13 @@ impl PendingCommit {
         releasing.within(limit, "release", &state.identity).await?.map(drop)
     }
 
-    /// It is unknown whether the transaction was committed, because the answer to the COMMIT was
-    /// lost: finds out from the store, by owner. `true` means that the transaction was committed
-    /// with everything in it; `false` that it was not, and that the key is free.
+    /// For a transaction whose COMMIT was not answered: checks with the store, by owner, whether it
+    /// was committed. `true` means that it was, with everything in it; `false` that it was not, and
+    /// that the key is free.
     ///
     /// # Errors
-    /// If the store did not answer; the query then continues in the background until the lease is
-    /// over.
+    /// An error means that the store did not answer; the query then continues in the background
+    /// until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, the query is finished in the background.
@@ -261,7 +261,7 @@ impl PendingCommit {
             .map_err(|error| error.during("complete").for_identity(&state.identity))
     }
 
-    /// The lease was lost, and nothing of this owner is in the store. If the store disagrees,
+    /// The lease was lost, and the store holds nothing of this owner's. If the store disagrees,
     /// because the transaction was on another database, the key is freed and this returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };

@@ -92,8 +92,7 @@ pub(super) struct LeaseState {
 /// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// Until when the lease is believed held, counted from before the call that obtained it was
-    /// sent.
+    /// When the lease is believed to end, counted from before the call that obtained it was sent.
     until: Instant,
     loss: Option<Loss>,
     /// No further heartbeat starts (RUN-3).
@@ -126,7 +125,7 @@ impl Lease {
         &self.0.identity
     }
 
-    /// Whether the lease is still running by the engine's own count. To check with the store, use
+    /// Whether the lease is still running by the engine's clock. To check with the store, use
     /// [`confirm`](Self::confirm).
     #[must_use]
     pub fn believed_held(&self) -> bool {
@@ -134,7 +133,7 @@ impl Lease {
         beat.loss.is_none() && !beat.stopped && self.0.store.now() < beat.until
     }
 
-    /// How much of the lease is left by the engine's own count; zero if it is over or lost. The
+    /// How much of the lease is left by the engine's clock; zero if it is over or lost. The
     /// heartbeat renews it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -262,7 +261,7 @@ impl LeaseState {
         LeaseEvent { identity: &self.identity, token: self.token, held_for }
     }
 
-    /// When the lease ends by the engine's own count.
+    /// When the lease ends by the engine's clock.
     pub(super) fn until(&self) -> Instant {
         self.beat.lock().until
     }

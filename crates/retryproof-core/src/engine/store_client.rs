@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, and every
-//! error names its call (STO-5). The methods `*_call` set no time limit and count nothing: their
-//! callers do both.
+//! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, and
+//! every error names its call (STO-5). The `*_call` methods set no time limit and count nothing:
+//! their callers do both.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -111,7 +111,7 @@ impl StoreClient {
 
     /// Sends an acquire that the store answers in place, without a future on the heap. Returns
     /// `None` if the store is not [immediate](crate::store::StoreProfile::immediate), or did not
-    /// answer at once. The caller [counts](Self::count) the answer.
+    /// answer immediately. The caller [counts](Self::count) the answer.
     #[inline]
     pub(super) fn acquire_in_place(
         &self,
@@ -224,7 +224,7 @@ impl StoreClient {
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
-            // A store that refuses has answered.
+            // A refusal also counts as an answer.
             _ => self.breaker.answered(),
         }
     }

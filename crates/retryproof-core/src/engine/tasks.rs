@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tasks`]: permits, which count tracked actions under `max-running`; ends of leases that continue
+//! [`Tasks`]: permits, which count tracked actions under `max-running`; lease endings that continue
 //! in the background; and what `shutdown` waits for (RUN-5). The callers run the actions.
 
 use std::future::Future;

@@ -11,7 +11,7 @@ use super::{AnyDelivery, Poison, Verdict, json};
 use crate::codec::{Codec, JsonCodec};
 use crate::engine::{IdempotencyEngine, Lease};
 
-/// The future of a handler: the verdict on one message.
+/// A handler's future, which returns the verdict on one message.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
 /// Creates a handler for a listener's `run`. It decodes the body from JSON and runs `work` once for

@@ -40,7 +40,7 @@ impl WorkerPool {
     }
 
     /// Waits for a free slot. Receive the next message only after that: no other consumer can take
-    /// a message that is waiting for a slot.
+    /// a message that waits here for a slot.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.

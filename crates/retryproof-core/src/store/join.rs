@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::OwnerId;
 
-/// A database's SQL dialect: a marker type that a store and the drivers of its database share.
+/// A database's SQL dialect: a marker type shared by a store and its database's drivers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a dialect of SQL that a store and its drivers share",
     label = "expected a dialect",
@@ -96,9 +96,9 @@ pub trait Join: IdempotencyStore {
     /// Returns the completion as one statement.
     ///
     /// # Behaviour
-    /// IN_PROGRESS for `owner`, expired or not: the record is now COMPLETE with `done.value`, and
-    /// exactly one row counts as changed. Anything else: no row changes. The record is kept for
-    /// `done.ttl` from the time of the statement, not of the transaction's beginning.
+    /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
+    /// `done.value`, and exactly one row counts as changed. Otherwise no row changes. The record is
+    /// kept for `done.ttl` from the time of the statement, not of the transaction's beginning.
     ///
     /// This is [`complete`](IdempotencyStore::complete) in one statement. It never waits for a lock
     /// that the transaction itself holds.
@@ -180,7 +180,7 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 
-/// Opens transactions on the store's database, as the application's connection pool does.
+/// Opens transactions on the store's database; usually the application's connection pool.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions that a record can join",
     label = "not a source of transactions",

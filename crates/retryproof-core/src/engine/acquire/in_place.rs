@@ -2,7 +2,7 @@
 //! The first pass of an acquire, without a future, for a store that answers immediately.
 //!
 //! This path keeps the HTTP replay of a memory store within its published bound. No other store
-//! takes it.
+//! uses this path.
 
 use std::task::{Context, Waker};
 
@@ -64,7 +64,7 @@ impl AcquireLoop<'_> {
         if is_unavailable(&answer) { self.repeat_in_place(owner) } else { Some(answer) }
     }
 
-    /// Repeats an acquire whose answer was lost, once (ACQ-9).
+    /// Repeats, once, an acquire whose answer was lost (ACQ-9).
     #[cold]
     fn repeat_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let runtime = current_runtime().ok()?;

@@ -58,7 +58,7 @@ struct WaitTable {
     bytes: usize,
 }
 
-/// A waiter's part in a shared wait; dropped when its wait ends.
+/// A waiter's part in a shared wait, dropped when the waiter stops waiting.
 #[derive(Debug)]
 pub(super) struct WaitTicket<'a> {
     waits: &'a SharedWaits,

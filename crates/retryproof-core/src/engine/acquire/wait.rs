@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What follows a busy answer: waits for the holder, then tries again, until the deadline (ACQ-3 to
+//! Handles a busy answer: waits for the holder, then tries again, until the deadline (ACQ-3 to
 //! ACQ-6). Also [`watch`], the wait after a refused completion.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_mi
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl AcquireLoop<'_> {
-    /// Waits with the other callers of the identity: for leadership, then as the leader.
+    /// Waits with the other callers of the identity: first for leadership, then as the leader.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
         let lead = timeout(self.left(), ticket.shared.lead.lock()).await;
         if let Some(result) = ticket.result() {
@@ -154,7 +154,7 @@ impl AcquireLoop<'_> {
 }
 
 /// Waits once more for a caller whose completion was refused (CMP-2). Returns the result of the
-/// owner that took over, or in flight, or `None` if the record is gone. It never acquires, because
+/// owner that took over, or `InFlight`, or `None` if the record is gone. It never acquires, because
 /// the action has already run.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of an execution: from what the action returned, or what was stored, to the outcome
+//! The end of an execution: turns what the action returned, or what was stored, into the outcome
 //! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ only in their
 //! [`CompletionRecorder`].
 

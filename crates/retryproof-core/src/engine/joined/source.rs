@@ -58,14 +58,15 @@ impl<D: Dialect, S: TxSource<D>> DynTxSource<S::Tx> for ErasedSource<S, D> {
     }
 }
 
-/// A transaction as a [`TxPort`] through its source. [`JoinedEngine::new`](super::JoinedEngine) has
-/// checked that the transaction's dialect is the store's.
+/// Makes a transaction usable as a [`TxPort`] through its source.
+/// [`JoinedEngine::new`](super::JoinedEngine) has checked that the transaction's dialect is the
+/// store's.
 pub(super) struct TxThrough<'a, T> {
     pub(super) source: &'a dyn DynTxSource<T>,
     pub(super) tx: &'a mut T,
 }
 
-/// The dialect that was checked.
+/// Stands for the dialect that was checked.
 pub(super) enum CheckedDialect {}
 
 impl Dialect for CheckedDialect {

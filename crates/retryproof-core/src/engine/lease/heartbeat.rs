@@ -34,7 +34,7 @@ use crate::store::{FencedWrite, StoreCall};
 /// enough not to flood a store.
 const CONCURRENT_BEATS: usize = 256;
 
-/// How many extends of one heartbeat may be unanswered at the same time.
+/// How many of a heartbeat's extend calls may be unanswered at the same time.
 const UNANSWERED: usize = 3;
 
 /// The heartbeat queues of an engine.
@@ -51,7 +51,7 @@ pub(in crate::engine) struct BeatQueue {
     due: Mutex<DueBeats>,
     /// Wakes the serving task for a heartbeat that is due before the one it sleeps for.
     sooner: Notify,
-    /// Shared by all queues of the engine.
+    /// The slots for concurrent heartbeats, shared by all queues of the engine.
     slots: Arc<Semaphore>,
 }
 
@@ -144,7 +144,7 @@ impl BeatQueue {
     }
 }
 
-/// The task that serves a queue. Dropping it marks the queue as unserved, also when its runtime
+/// The task that serves a queue. Dropping it marks the queue as unserved, even when its runtime
 /// drops it.
 struct BeatServer {
     store: Arc<StoreClient>,
@@ -259,7 +259,7 @@ impl LeaseState {
         self.beat.lock().in_flight
     }
 
-    /// Ends the heartbeat and awaits a running one (RUN-3). Each is bounded below lease / 4.
+    /// Ends the heartbeat and awaits a running one (RUN-3), which takes less than lease / 4.
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
         // No heartbeat starts after the stop, so one check is enough in the common case.
@@ -283,7 +283,7 @@ impl LeaseState {
     /// lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
     ///
     /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` for
-    /// everything. So once heartbeats are stopped, this returns when all of its extends are
+    /// everything. So once heartbeats are stopped, this method returns when all of its extends are
     /// answered, or a moment later if one hangs.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
