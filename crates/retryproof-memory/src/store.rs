@@ -50,11 +50,11 @@ const SWEEP_LIMIT: usize = 32;
 /// until records expire, no new key is granted. A single value larger than the whole bound fails
 /// with [`ErrorKind::TooLarge`].
 ///
-/// # Expiry Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7,
-/// CMP-6). Later grants reclaim expired records a few at a time.
-/// [`Purge`](retryproof_core::store::Purge) reclaims all of them, and so does a grant that finds
-/// the store full. The index never shrinks: it takes 36 bytes times the largest number of records
-/// that the store has held.
+/// # Expiry
+/// Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7, CMP-6).
+/// Later grants reclaim expired records a few at a time. [`Purge`](retryproof_core::store::Purge)
+/// reclaims all of them, and so does a grant that finds the store full. The index never shrinks: it
+/// takes 36 bytes times the largest number of records that the store has held.
 ///
 /// # Tokens
 /// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens

@@ -42,6 +42,7 @@ pub fn connect(url: &str) -> Result<Engine> {
 /// Like [`connect()`], with the store and all settings of a configuration; see
 /// [`connect_with`](crate::connect_with).
 ///
+/// # Errors
 /// Like [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for an invalid setting;
 /// `Unsupported` inside a runtime.
 pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
