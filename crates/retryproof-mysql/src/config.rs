@@ -84,7 +84,7 @@ impl MysqlConfig {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest =
             url.strip_prefix("mysql://").or_else(|| url.strip_prefix("mariadb://")).ok_or_else(|| {
-                refuse("the URL of a MySQL store has the form `mysql://USER:PASSWORD@HOST:PORT/DATABASE`")
+                refuse("invalid URL for a MySQL store; expected `mysql://USER:PASSWORD@HOST:PORT/DATABASE`")
             })?;
         if rest.contains('#') {
             return Err(refuse(

@@ -262,7 +262,7 @@ impl PooledConnection {
         if idle.epoch.load(Ordering::Acquire) == epoch {
             stack.push(IdleConnection { connection, epoch, opened_at, idle_since: now });
         }
-        // The connection that has been idle for longest is at the bottom. Closing one at a time is
+        // The connection that has been idle the longest is at the bottom. Closing one at a time is
         // enough.
         let expired = match stack.first() {
             Some(longest) if longest.is_stale(now) => Some(stack.remove(0)),

@@ -45,7 +45,7 @@ pub fn schema_sql(table: &str) -> Result<String> {
 
 impl MysqlConfig {
     /// Creates or updates the store's tables, under an advisory lock on the server. It is safe to
-    /// call again, also from several processes concurrently: call it at start-up or in a deployment
+    /// call again, even from several processes concurrently: call it at start-up or in a deployment
     /// step. No other call creates tables (STO-3). The account needs CREATE and INDEX in addition
     /// to the store's privileges.
     ///

@@ -27,7 +27,7 @@ struct RecordWaiters {
     count: usize,
 }
 
-/// One waiter of a record, until it is dropped.
+/// Subscribes one waiter to a record, until it is dropped.
 pub struct Subscription<'a, K: Eq + Hash> {
     registry: &'a WaiterRegistry<K>,
     key: K,
