@@ -81,18 +81,18 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "OOM" => (
             Full,
-            "the server's memory is full (`maxmemory`): raise it, or shorten the ttl; known keys \
-             are still replayed",
+            "the server's memory is full (`maxmemory`): raise it, or shorten the ttl; stored \
+             results are still replayed",
         ),
         "NOREPLICAS" => (
             Unavailable,
             "the server refuses writes because too few replicas follow it \
-             (`min-replicas-to-write`); known keys are still replayed",
+             (`min-replicas-to-write`); stored results are still replayed",
         ),
         "MISCONF" => (
             Unavailable,
-            "the server refuses writes because it cannot save to its disk; see its log; known \
-             keys are still replayed",
+            "the server refuses writes because it cannot save to its disk; see its log; stored \
+             results are still replayed",
         ),
         "READONLY" => (Unavailable, REPLICA),
         "LOADING" => (Unavailable, "the server is loading its data; it will answer when done"),
@@ -119,7 +119,7 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
              look at it, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
-        "NOSCRIPT" => (Unavailable, "the server forgets the scripts as fast as they are loaded"),
+        "NOSCRIPT" => (Unavailable, "the server discards the scripts as fast as they are loaded"),
         _ => (Unexpected, UNKNOWN),
     }
 }

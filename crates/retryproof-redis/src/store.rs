@@ -170,7 +170,7 @@ impl RedisStore {
                 _ => Err(unreadable("version").into()),
             },
             Ok(_) => Err(unexpected_answer().into()),
-            // Known keys can still be replayed.
+            // Stored results can still be replayed.
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),

@@ -61,9 +61,8 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
     if config.path.to_str().is_some_and(|path| path.starts_with("sqlite:")) {
         return Err(Error::new(
             ErrorKind::Config,
-            "the database path is a URL; write only the path, without `sqlite:`, or \
-             pass the URL to `retryproof::connect` (`SqliteConfig::from_url` where only this \
-             crate is used)",
+            "the database path is a URL; write only the path, without `sqlite:`, or pass the \
+             URL to `retryproof::connect` (or `SqliteConfig::from_url` if you use only this crate)",
         )
         .with("path", config.path.display()));
     }
@@ -126,7 +125,7 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
         (
             ErrorKind::Schema,
             "the database file does not exist yet; call `retryproof::migrate(url)` once, which \
-             creates it (`SqliteConfig::migrate()` where only this crate is used)",
+             creates it (or `SqliteConfig::migrate()` if you use only this crate)",
         )
     } else {
         (

@@ -82,7 +82,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (
             Schema,
             "the store's tables are missing or have another version; call \
-             `retryproof::migrate(url)` (`SqliteConfig::migrate()` where only this crate is used)",
+             `retryproof::migrate(url)` (or `SqliteConfig::migrate()` if you use only this crate)",
         ),
         _ => (Unexpected, "SQLite rejected the statement; see the source"),
     }
