@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The accepted forms, for messages.
+/// The accepted forms, as messages show them.
 pub const GRAMMAR: &str =
     "`PnW` or `P[nD][T[nH][nM][n[.f]S]]`, for example `PT30S`, `PT1.5S`, `PT24H`, `P7D`";
 
@@ -32,7 +32,7 @@ pub enum DurationError {
     NoParts,
     /// Years, or months (an `M` before the `T`).
     Calendar,
-    /// Weeks together with other parts.
+    /// Weeks combined with other units.
     MixedWeeks,
     /// A comma before the fraction: `PT1,5S`.
     Comma,
@@ -57,7 +57,7 @@ impl DurationError {
     fn problem(self) -> &'static str {
         match self {
             Self::Empty => "it is empty",
-            Self::Signed => "a duration has no sign",
+            Self::Signed => "a duration cannot have a sign",
             Self::LowerCase => "its letters must be upper case",
             Self::NoPrefix => "it does not begin with `P`",
             Self::NoParts => "nothing follows the `P` or the `T`",
@@ -67,7 +67,7 @@ impl DurationError {
             Self::MixedWeeks => "weeks cannot be combined with other units",
             Self::Comma => "a fraction must begin with a dot",
             Self::FractionOutsideSeconds => "only seconds can have a fraction",
-            Self::FractionDigits => "a fraction has 1 to 9 decimals",
+            Self::FractionDigits => "a fraction must have 1 to 9 decimals",
             Self::Misplaced => {
                 "weeks and days come before the `T`, hours, minutes and seconds after it"
             }
@@ -190,7 +190,7 @@ fn days(text: &str) -> Result<u64, DurationError> {
     })
 }
 
-/// Parses `[nH][nM][n[.f]S]`, at least one of them, into seconds and nanoseconds.
+/// Parses `[nH][nM][n[.f]S]`, with at least one part, into seconds and nanoseconds.
 fn clock(mut text: &str) -> Result<(u64, u32), DurationError> {
     let mut seconds = 0_u64;
     let mut nanos = 0;

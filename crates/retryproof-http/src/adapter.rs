@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guards requests in other web frameworks: requests of any type, and handlers that stay on their
-//! connection's thread. `retryproof-actix` is such an adapter.
+//! Guards requests for adapters of other web frameworks, such as `retryproof-actix`. It accepts
+//! requests of any type, and handlers that stay on their connection's thread.
 //!
 //! This module is not for applications. It keeps the layer's promises, but its names may change in
 //! any version.
 //!
-//! [`admit`] decides from the request's head alone. [`acquire`] returns the response for an
-//! admitted request, or the grant, under which [`GrantedRequest::run_local`] runs the handler.
-//! Steps, responses and records are the same as in the tower layer. Requests and replays are not
-//! converted to types of the `http` crate; a handler's response is.
+//! [`admit`] decides from the request's head alone. [`acquire`] returns either the response for an
+//! admitted request, or the grant with which [`GrantedRequest::run_local`] runs the handler. Steps,
+//! responses and records are the same as in the tower layer. Requests and replays are not converted
+//! to types of the `http` crate; a handler's response is.
 
 use std::future::Future;
 
@@ -44,9 +44,9 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
 }
 
-/// Decides from the request's head: is it guarded already, is its key valid, is its declared length
-/// within the limit (HTTP-2 to HTTP-4, HTTP-15)? `declared_length` is 0 if the request declares
-/// none; `key_lines` are the lines of the [key header](key_header).
+/// Checks from the request's head whether it is already guarded, and whether its key and its
+/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` is 0 if the
+/// request declares none; `key_lines` are the lines of the [key header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,

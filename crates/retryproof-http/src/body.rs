@@ -132,7 +132,7 @@ impl<B> GuardedBody<B> {
         Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// The part that was read, then the rest.
+    /// A body that yields the part that was read, then the rest.
     pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
         call.as_mut().forget_request();
         Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }

@@ -117,8 +117,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     }
 }
 
-/// What a tombstone says about the response that was not kept. An unreadable detail does not change
-/// that the record is a tombstone.
+/// What a tombstone says about the response that was not kept. The record is a tombstone even if
+/// its detail cannot be read.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

@@ -26,12 +26,12 @@ pub use caller::{
     Caller, CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
 
-/// The maximum number of scopes whose warning is remembered. There is a limit because a default
-/// scope contains the method, which the client chooses.
+/// The maximum number of scopes for which a warning is remembered. There is a limit because a
+/// default scope contains the method, which the client chooses.
 const MAX_WARNED_SCOPES: usize = 1024;
 
-/// Guards endpoints: the first request with a key runs, every retry gets its stored response. Cheap
-/// to clone; clones share one filter.
+/// Guards endpoints: the first request with a key runs, and every retry gets its stored response.
+/// Cheap to clone; clones share one filter.
 ///
 /// Two tenants that choose the same key must not see each other's responses, so `build()` does not
 /// compile until `.caller(..)` or `.callers_share_keys()` is called (HTTP-16).
@@ -149,9 +149,9 @@ impl IdempotencyFilter {
     }
 
     /// Starts no new work, still replays completed requests, waits up to `deadline` for running
-    /// handlers, and returns how many still run; their leases run out (RUN-5). Call it after the
-    /// server has stopped accepting connections: a server's graceful shutdown does not wait for
-    /// handlers whose client disconnected.
+    /// handlers, and returns how many are still running; their leases run out (RUN-5). Call it
+    /// after the server has stopped accepting connections: a server's graceful shutdown does not
+    /// wait for handlers whose client disconnected.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -55,21 +55,21 @@
 //! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (its domain is `retryproof`, its reason
 //! the problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a retry
 //! time, a `google.rpc.RetryInfo`. The metadata entries `retry-after` (in seconds) and
-//! `grpc-retry-pushback-ms` have the same time; the retry policies of gRPC clients use it.
+//! `grpc-retry-pushback-ms` give the same time, which the retry policies of gRPC clients use.
 //!
 //! # What happens to a response
-//! If the handler returns a status other than `OK`, it is stored and replayed (HTTP-7). A handler
-//! sets another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A
-//! `Status` has no extensions, so it uses the metadata entry [`FATE`]: `release` if certainly
-//! nothing happened, `hold` if that is not known, `stream` if the work is done and the messages are
-//! to be streamed. The entry does not leave the server. In tonic:
+//! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets
+//! another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A `Status`
+//! has no extensions, so it uses the metadata entry [`FATE`]: `release` if certainly nothing
+//! happened, `hold` if that is not known, `stream` if the work is done and the messages are to be
+//! streamed. The entry does not leave the server. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
-//! Writes in a [`GuardedTx`](crate::GuardedTx), which is
-//! `GuardedTx::of(request.extensions(), &joined)` in tonic, commit together with the record of an
-//! `OK` response. Any other status rolls them back, and only the response is recorded (CMP-7). A
-//! stream, or a response over `web.max-response-bytes`, is recorded before its status is known, so
-//! its writes commit.
+//! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,
+//! `GuardedTx::of(request.extensions(), &joined)`) commit together with the record of an `OK`
+//! response. Any other status rolls them back, and only the response is recorded (CMP-7). A stream,
+//! or a response over `web.max-response-bytes`, is recorded before its status is known, so its
+//! writes commit.
 //!
 //! # Streams
 //! - A response of more than one message reaches its client whole, and is recorded as "done, not

@@ -3,7 +3,7 @@
 //! [`acquire`], and runs the handler of a granted request; [`guarded`] does the last two for
 //! `tower` and axum.
 //!
-//! 1. [`admit`] checks whether the request is already guarded, its key and its declared length.
+//! 1. [`admit`] checks the key, the declared length, and whether the request is already guarded.
 //! 2. An annotated endpoint extracts all arguments except the body.
 //! 3. [`acquire`] prepares scope, caller, body and fingerprint (`prepare.rs`), then calls the
 //!    engine. A request that is not granted gets its response from `duplicate.rs`, and leaves
@@ -31,7 +31,7 @@ use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call, with_request};
 
-/// The outcome that a request's head decides.
+/// What [`admit`] decides from a request's head.
 #[derive(Debug)]
 pub enum AdmitOutcome {
     /// Pass the request on unchanged: the guard does not apply to it. A mark on its response
@@ -46,8 +46,8 @@ pub enum AdmitOutcome {
     Admitted(AdmittedRequest),
 }
 
-/// Decides from the request's head: is it guarded already, is its key valid, is its declared length
-/// within the limit (HTTP-2 to HTTP-4, HTTP-15)?
+/// Checks from the request's head whether it is already guarded, and whether its key and its
+/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15).
 pub(crate) fn admit(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,

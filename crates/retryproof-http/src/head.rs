@@ -30,13 +30,13 @@ pub trait RequestHead {
     /// An extension of the request.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// The route, to recognise the request further inside (HTTP-15).
+    /// The route, by which the request is recognised further inside (HTTP-15).
     fn route(&self) -> Route {
         Route::new(self.method().clone(), self.target())
     }
 }
 
-/// The head of an admitted request, with what is needed to prepare the request.
+/// The head of an admitted request, with the methods that prepare the request.
 pub trait AdmittedHead: RequestHead {
     /// Calls a [caller hook](crate::FilterBuilder::caller) with the request's head, in the types of
     /// the `http` crate, and returns its result.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::Method;
 
-/// The settings of one endpoint. Settings that are not given have their configured defaults
-/// (CTX-3). In a `const`, a value out of bounds is a compile error.
+/// The settings of one endpoint. A setting that is not given has its configured default (CTX-3). In
+/// a `const`, a value out of bounds is a compile error.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -21,7 +21,7 @@ use http::Method;
 /// |---|---|
 /// | keep records valid when the route changes | [`Policy::new`] with a scope |
 /// | guard many routes with one layer | [`Policy::unnamed`]: each route has its own scope |
-/// | replay to retries for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
+/// | replay responses for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
 /// | run the work again sooner after a crash | [`with_lease`](Self::with_lease): shorter than the default of 30 s, but longer than any pause of the process |
 /// | answer duplicates immediately with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Policy {
     /// A policy with a named scope: its records survive a change of the route.
     ///
     /// # Panics
-    /// Unless the scope has 1 to 255 bytes, is not blank and has no ASCII control character (ID-3).
+    /// If the scope is blank, has an ASCII control character, or is not 1 to 255 bytes long (ID-3).
     pub const fn new(scope: &'static str) -> Self {
         assert!(
             is_scope(scope.as_bytes()),
@@ -83,7 +83,7 @@ impl Policy {
     /// Sets how long the response is kept after completion.
     ///
     /// # Panics
-    /// Unless it is between 1 ms and 3,650 days (CTX-2).
+    /// If the ttl is not between 1 ms and 3,650 days (CTX-2).
     pub const fn with_ttl(mut self, ttl: Duration) -> Self {
         assert!(within(ttl, 1, 3_650 * 86_400), "a ttl must be between 1 ms and 3,650 days");
         self.ttl = Some(ttl);
@@ -93,7 +93,7 @@ impl Policy {
     /// Sets how long a holder that stopped extending its lease keeps the key.
     ///
     /// # Panics
-    /// Unless it is between 10 ms and 24 h (CTX-2).
+    /// If the lease is not between 10 ms and 24 h (CTX-2).
     pub const fn with_lease(mut self, lease: Duration) -> Self {
         assert!(within(lease, 10, 86_400), "a lease must be between 10 ms and 24 h");
         self.lease = Some(lease);
@@ -103,7 +103,7 @@ impl Policy {
     /// Sets how long a duplicate waits for the holder. With zero it never waits.
     ///
     /// # Panics
-    /// Unless it is at most 24 h (CTX-2).
+    /// If the wait timeout is over 24 h (CTX-2).
     pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
         assert!(within(wait, 0, 86_400), "a wait timeout must be at most 24 h");
         self.wait_timeout = Some(wait);

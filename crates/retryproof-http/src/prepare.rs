@@ -243,7 +243,8 @@ struct EngineKeyBuffer<const ROOM: usize> {
     len: usize,
 }
 
-/// The longest prefix, `240:` and a caller of 240 bytes, a colon, and the longest key.
+/// The length of the longest prefix (`240:` and a caller of 240 bytes), a colon and the longest
+/// key.
 const MAX_ENGINE_KEY: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
 impl<const ROOM: usize> EngineKeyBuffer<ROOM> {

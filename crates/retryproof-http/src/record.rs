@@ -39,7 +39,7 @@ use crate::response::{HandlerResponse, ResponseContext};
 pub(crate) enum ResponseDelivery {
     /// The response has no mark, and is read whole if its body ends in time and within the limit.
     Unmarked,
-    /// Like [`Unmarked`](Self::Unmarked), and stored even if its writes are rolled back.
+    /// Like [`Unmarked`](Self::Unmarked), but stored even if its writes are rolled back.
     Stored,
     /// The body is sent as it arrives.
     Streamed,
@@ -106,8 +106,8 @@ where
             }
             // This path is rare, so its future is boxed.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
-            // After `Unconfirmed`, or a variant that a later engine adds, the response may not be
-            // recorded.
+            // After `Unconfirmed`, or a variant that a later engine adds, the response might not
+            // have been recorded.
             _ => completion_failed(unsent, Recorded::No),
         })
     }
@@ -178,7 +178,7 @@ enum UnsentBody<R> {
 /// The response could not be encoded because a hook panicked.
 struct EncodingFailed;
 
-/// A handler's response whose call is completed, but that is not sent yet.
+/// A handler's response after the completion, before it is sent.
 struct UnsentResponse<R> {
     parts: Parts,
     body: UnsentBody<R>,
@@ -236,7 +236,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 
     /// Captures a body that broke off. The work is done, so it must not run again. A body that
-    /// panics counts as broken off.
+    /// panics also counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),

@@ -52,8 +52,8 @@ where
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
         // This block ends before the response is recorded, so that the handler's future and the
-        // recording reuse the same space in this future. The inner `async` block catches a service
-        // that panics when it is called, before its future is polled.
+        // recording reuse the same space in this future. The service is called in the inner `async`
+        // block, because it may panic before its future is polled.
         let returned = {
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(running).await

@@ -90,7 +90,7 @@ fn ann_2_ctx_4_malformed_durations_are_named_with_their_value() {
         ("PT1,5S", "a fraction must begin with a dot"),
         ("pt5s", "its letters must be upper case"),
         ("P1DT", "nothing follows"),
-        ("-PT5S", "has no sign"),
+        ("-PT5S", "cannot have a sign"),
         ("", "it is empty"),
     ] {
         for name in ["ttl", "lease", "wait_timeout"] {

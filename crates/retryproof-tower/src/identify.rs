@@ -64,10 +64,10 @@ where
 /// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
 /// `Result` of these whose error refuses the request.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` names no scope and key",
+    message = "`{Self}` does not name a scope and a key",
     label = "this does not identify a call",
-    note = "return `(scope, key)` with a scope that is code, a `ContextBuilder`, or a `Result` \
-            of these"
+    note = "return `(scope, key)`, a `ContextBuilder`, or a `Result` of one of these; the scope \
+            is a `&'static str` or a `Scope`"
 )]
 pub trait IntoContext {
     /// Returns the context. The layer then adds its own durations and validates the result.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::{CompletionFailurePolicy, IdempotencyEngine, JsonCodec, OnDrop};
 
-/// Runs the wrapped service once per (scope, key): the first request runs the service, every other
-/// request gets the stored response. See the [crate's page](crate).
+/// Runs the wrapped service once per (scope, key): the first request runs the service, and every
+/// other request gets the stored response. See the [crate's page](crate).
 ///
 /// Cheap to clone. A duration set here applies to every call; a duration that is not set comes from
 /// the extractor, or else from the configured default (CTX-3).

@@ -75,8 +75,8 @@ pub enum ViaRequest {}
 /// `async fn pay(user: User)` replays nothing to other users (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
-    label = "every argument of an endpoint is an axum extractor, and the body comes last",
-    note = "an argument implements `FromRequestParts`, the last one `FromRequestParts` or `FromRequest`"
+    label = "every argument of an endpoint must be an axum extractor, with the body last",
+    note = "arguments implement `FromRequestParts`; the last one may implement `FromRequest` instead"
 )]
 pub trait LastArgument<S, M>: Sized + Send + 'static {
     /// The part that is extracted before the acquire.

@@ -14,7 +14,7 @@ use http_body::{Body as _, Frame};
 /// The limit of axum's extractors if the application sets none.
 const AXUM_DEFAULT: usize = 2 << 20;
 
-/// The smaller of the filter's limit and a limit that the application has set outside.
+/// The smaller of the filter's limit and a limit that the application set outside the guard.
 pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     match limit_of(extensions) {
         // Only in this case does it matter whether the application set the limit itself.

@@ -9,8 +9,8 @@ use retryproof_core::Lease;
 
 use super::{CallMark, CallTransaction, ClientKey};
 
-/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key at
-/// once, and handles for lease and transaction that work after the grant.
+/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key,
+/// and handles for lease and transaction that work after the grant.
 pub struct PreGrant {
     key: ClientKey,
     /// Created by the first lease extractor.

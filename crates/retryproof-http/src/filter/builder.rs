@@ -62,8 +62,8 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Adds the caller that the hook returns to every key (HTTP-16). An empty text is also a
-    /// caller. If the hook finds no caller, the request is refused with the problem
+    /// Makes the caller that the hook returns a part of every key (HTTP-16). An empty text is also
+    /// a caller. If the hook finds no caller, the request is refused with the problem
     /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
     /// The hook sees the request's head, including what outer layers (and, at an annotated
@@ -307,10 +307,10 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Renders the filter's own responses, instead of as RFC 9457 problems (HTTP-11). The hook sets
-    /// status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close` if an
-    /// HTTP/1.x connection has to be closed. The hook runs inline, and only for the filter's own
-    /// responses, which are never stored.
+    /// Renders the filter's own responses with a hook, instead of as RFC 9457 problems (HTTP-11).
+    /// The hook sets status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close`
+    /// if an HTTP/1.x connection has to be closed. The hook runs inline, and only for the filter's
+    /// own responses, which are never stored.
     ///
     /// ```
     /// use bytes::Bytes;

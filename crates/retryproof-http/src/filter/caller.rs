@@ -213,7 +213,7 @@ impl Caller {
     message = "`{Self}` is not the result of a caller hook",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \
          one of these and a response",
-    note = "the response of a `Result` refuses the request; an asynchronous hook goes into \
+    note = "the response of a `Result` refuses the request; pass an asynchronous hook to \
          `.caller_async(hook)`"
 )]
 pub trait IntoCaller {

@@ -5,7 +5,7 @@
 //! | found | decision | rule |
 //! |---|---|---|
 //! | no key | pass, or 400 `key-missing` if keys are required | HTTP-3 |
-//! | a key header that is not one key | 400 `key-invalid` | HTTP-2 |
+//! | a key header without exactly one valid key | 400 `key-invalid` | HTTP-2 |
 //! | a body over the limit | 413 `body-too-large` | HTTP-4 |
 //! | a body that cannot be read | 400 `body-unreadable` | HTTP-5 |
 //! | no scope | 500 `scope-invalid` | HTTP-16 |
@@ -34,7 +34,7 @@ use super::problem::{Code, Problem, retry_after_spread};
 pub(crate) enum Finding {
     /// No key header.
     NoKey,
-    /// A key header that is not one key.
+    /// A key header without exactly one valid key.
     BadKey(KeyError),
     /// The body is over the limit.
     BodyTooLarge { read: OversizeBody, limit: usize },
@@ -171,7 +171,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             location,
             ..Problem::new(
                 Code::ResultNotReplayable,
-                "the request was carried out once and will not be again",
+                "the request was carried out once and will not be carried out again",
             )
         },
         Finding::InFlight { retry_after } => Problem {
@@ -207,11 +207,11 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
                 }
                 CommitFailure::LeaseLost => {
                     "another run of the request took over, and this one was rolled back; send it \
-                     again to get that answer"
+                     again to get the response of that run"
                 }
                 CommitFailure::InDoubt => {
-                    "it is not known yet whether the request was carried out; it was carried out \
-                     whole or not at all; send it again"
+                    "the outcome of the request is not known yet; it was carried out completely or not \
+                     at all; send it again"
                 }
             },
         ),

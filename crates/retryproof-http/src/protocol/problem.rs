@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 /// A problem's type is this base followed by its code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
-/// Why the filter refused or failed. The text form is stable: clients may rely on it.
+/// Why the filter refused or failed a request. The text form is stable: clients may rely on it.
 /// ```
 /// use retryproof_http::Code;
 ///
@@ -19,7 +19,7 @@ const TYPE_BASE: &str = "urn:retryproof:problem:";
 pub enum Code {
     /// The endpoint requires a key and the request has none (HTTP-3).
     KeyMissing,
-    /// The key header is not one well-formed key (HTTP-2).
+    /// The key header does not hold exactly one well-formed key (HTTP-2).
     KeyInvalid,
     /// The request body is over the limit (HTTP-4).
     BodyTooLarge,
@@ -163,10 +163,10 @@ pub struct Problem {
     pub retryable: bool,
     /// The seconds for `Retry-After`.
     pub retry_after: Option<u32>,
-    /// The status of a first response that was not kept (HTTP-13).
+    /// The status of the first response, if that response was not kept (HTTP-13).
     pub original_status: Option<u16>,
-    /// The `Location` of a first response that was not kept (HTTP-13). `Debug` prints it, because it
-    /// is not secret.
+    /// The `Location` of the first response, if that response was not kept (HTTP-13). `Debug`
+    /// prints it, because it is not secret.
     pub location: Option<String>,
     /// The `WWW-Authenticate` of a 401 (HTTP-16).
     pub challenge: Option<String>,

@@ -333,7 +333,7 @@ impl StoredRecord<'_> {
     /// allocation.
     ///
     /// # Errors
-    /// [`Corrupt`], also when `field` returns `None`.
+    /// [`Corrupt`] if the record cannot be read, or if `field` returns `None`.
     pub fn read<T>(
         self,
         start: impl FnOnce(u16, usize) -> T,
