@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Args`]: the text between the parentheses, parsed but not validated.
 //!
-//! A mistake in one argument does not hide the next one: it is noted, and parsing continues after
-//! the next comma.
+//! A mistake in one argument does not hide mistakes in later ones: it is noted, and parsing
+//! continues after the next comma.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
@@ -30,7 +30,7 @@ pub(crate) struct Arg {
     pub(crate) value: Expr,
 }
 
-/// Everything that was given, at most once each.
+/// The arguments that were given, each at most once.
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) http: Option<Span>,
@@ -44,7 +44,7 @@ impl Args {
     }
 }
 
-/// Several errors in one: the compiler shows each at its own place.
+/// Several errors combined into one. The compiler shows each at its own place.
 #[derive(Default)]
 pub(crate) struct Errors(Option<syn::Error>);
 
@@ -73,7 +73,7 @@ impl Errors {
     }
 }
 
-/// Reads the arguments and notes what is wrong with them.
+/// Parses the arguments and notes mistakes in `errors`.
 pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Args {
     let mut args = Args::default();
     let read = |input: ParseStream<'_>| {
@@ -144,7 +144,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
         args.http = Some(name.span());
         return Ok(());
     };
-    // Accepted as intended, so that it causes no further errors.
+    // A misplaced `http` is accepted all the same, so that it causes no further errors.
     if name == "http" {
         args.http = Some(name.span());
     }
@@ -162,7 +162,7 @@ fn unknown(name: &Ident) -> String {
     };
     match meant {
         Some(meant) => format!("unknown argument `{text}`; did you mean `{meant}`?"),
-        None => format!("unknown argument `{text}`; known are `http` first, then {}", known()),
+        None => format!("unknown argument `{text}`; expected `http` first, then {}", known()),
     }
 }
 

@@ -8,14 +8,14 @@ use proc_macro2::{Delimiter, Punct, Spacing, TokenStream, TokenTree, token_strea
 
 const VARIABLE: &str = "RETRYPROOF_MACROS_DEBUG";
 
-/// Prints if the variable is the function's name, or `*`.
+/// Prints the expansion if the variable is the function's name or `*`.
 pub(crate) fn print(name: &str, expansion: &TokenStream) {
     if std::env::var(VARIABLE).is_ok_and(|wanted| wanted == name || wanted == "*") {
         eprintln!("// #[idempotent] {name}\n{}", pretty(expansion));
     }
 }
 
-/// The tokens on readable lines: one statement per line, with indented braces. Not a full
+/// Lays the tokens out readably: one statement per line, with indented braces. This is not a full
 /// formatter.
 pub(crate) fn pretty(tokens: &TokenStream) -> String {
     let mut page = Page::default();
@@ -31,11 +31,11 @@ struct Page {
     text: String,
     depth: usize,
     last: Last,
-    /// Open `<`, and whether each follows `impl`.
+    /// One entry for each open `<`: whether it follows `impl`.
     angles: Vec<bool>,
-    /// Between the bars of a closure.
+    /// Whether the next token is between the bars of a closure.
     parameters: bool,
-    /// In a `where` clause, whose bounds get a line each.
+    /// Whether the next token is in a `where` clause, whose bounds get a line each.
     bounds: bool,
 }
 
@@ -46,11 +46,11 @@ enum Last {
     LineStart,
     /// A name, a literal or a closing bracket.
     Word,
-    /// A word that ends no expression: what follows begins one.
+    /// A word that cannot end an expression, so that a new expression follows.
     Keyword,
-    /// A mark that takes a space behind it.
+    /// A mark with a space after it.
     Mark,
-    /// One that takes none.
+    /// A mark without a space after it.
     Tight,
 }
 
@@ -173,7 +173,7 @@ impl Page {
         self.last = Last::Word;
     }
 
-    /// Indents a new line; else writes the space, if one is needed.
+    /// Indents at the start of a line; elsewhere writes a space if one is needed.
     fn gap(&mut self, space: bool) {
         if self.last == Last::LineStart {
             self.text.extend(std::iter::repeat_n("    ", self.depth));
@@ -213,7 +213,7 @@ fn joined(first: Punct, tokens: &mut Tokens) -> String {
     operator
 }
 
-/// Whether what follows a block belongs to its line.
+/// Whether the token after a block belongs on the block's last line.
 fn continues(next: Option<&TokenTree>) -> bool {
     match next {
         Some(TokenTree::Punct(punct)) => matches!(punct.as_char(), ',' | ';' | '.' | '?'),

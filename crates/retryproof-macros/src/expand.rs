@@ -20,7 +20,7 @@ use crate::debug;
 use crate::item::AnnotatedFunction;
 use crate::validate::{Expansion, Framework, validate};
 
-/// The attribute.
+/// Expands the attribute.
 pub(crate) fn idempotent(
     framework: Framework,
     arguments: TokenStream,
@@ -58,7 +58,8 @@ pub(crate) fn idempotent(
     expansion
 }
 
-/// The errors, and the item unchanged, so that editors keep working and no further errors follow.
+/// Emits the errors and the unchanged item, so that editors keep working and no further errors
+/// follow.
 fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
     let errors = errors.into_inner().map(syn::Error::into_compile_error);
     quote!(#errors #item)
@@ -72,9 +73,9 @@ fn private(root: Option<&Path>) -> TokenStream {
     }
 }
 
-/// A local variable of the expansion. `mixed_site` separates it from the function's own variables,
-/// but not from a constant, and every endpoint is a constant in patterns. The prefix keeps its name
-/// different from any endpoint's.
+/// Names a local variable of the expansion. `mixed_site` keeps it apart from the function's own
+/// variables, but not from constants, and in patterns every endpoint is a constant. The prefix
+/// keeps the name different from every endpoint's.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`AnnotatedFunction`]: the annotated item, with its body left unparsed.
-//! The attribute does not need the body, so it stays one token group: a half-written body reaches
-//! the compiler unchanged, with the compiler's own messages, and editors keep working.
+//! The attribute does not need the body, so the body stays one token group. A half-written body
+//! reaches the compiler unchanged: the compiler shows its own messages, and editors keep working.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, FnArg, PatType, Signature, Token, Visibility};
 
-/// The mark of the transaction.
+/// The attribute that marks the transaction argument.
 pub(crate) const TX_MARK: &str = "tx";
-/// The mark of the lease.
+/// The attribute that marks the lease argument.
 pub(crate) const LEASE_MARK: &str = "lease";
 
 /// A function or method as written.
@@ -57,7 +57,8 @@ impl AnnotatedFunction {
         self.sig.inputs.iter().filter(move |input| is_marked(input, mark))
     }
 
-    /// Takes the marked argument out of the signature, without its mark: callers do not pass it.
+    /// Removes the marked argument from the signature, because callers do not pass it. Returns the
+    /// argument without its mark.
     pub(crate) fn take_marked(&mut self, mark: &str) -> Option<PatType> {
         let mut taken = None;
         let inputs = std::mem::take(&mut self.sig.inputs);
@@ -108,7 +109,7 @@ fn attributes(input: &mut FnArg) -> &mut Vec<Attribute> {
     }
 }
 
-/// Whether `tokens` hold a keyword or name anywhere.
+/// Whether `tokens` contain a keyword or name anywhere.
 pub(crate) fn mentions(tokens: impl ToTokens, word: &str) -> bool {
     any(
         tokens.to_token_stream(),
@@ -116,7 +117,7 @@ pub(crate) fn mentions(tokens: impl ToTokens, word: &str) -> bool {
     )
 }
 
-/// Whether a type borrows without naming for how long: `&T` or `Cow<'_, T>`.
+/// Whether a type borrows without naming a lifetime: `&T` or `Cow<'_, T>`.
 pub(crate) fn elides_a_lifetime(ty: impl ToTokens) -> bool {
     let tokens = ty.to_token_stream();
     let mut before = ' ';

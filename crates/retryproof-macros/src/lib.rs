@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! `#[idempotent]`, the attribute of `retryproof`. Use it as `retryproof::idempotent`. The page of
-//! [`macro@idempotent`] is the manual.
+//! The attribute `#[idempotent]` of `retryproof`; use it as `retryproof::idempotent`. The page of
+//! [`macro@idempotent`] is its manual.
 //!
-//! `attr` reads the arguments. `validate` refuses what cannot work, with a message at the wrong
-//! token. `expand` emits thin code that calls `::retryproof::__private`. The library keeps the
-//! promises at run time; this crate keeps the part of ANN-1 to ANN-6 that concerns compilation.
+//! `attr` parses the arguments. `validate` refuses invalid input, with an error at the offending
+//! token. `expand` emits thin code that calls `::retryproof::__private`. This crate keeps the part
+//! of ANN-1 to ANN-6 that concerns compilation; the library keeps the rest at run time.
 
 mod attr;
 mod debug;
@@ -21,30 +21,30 @@ use crate::validate::Framework;
 
 /// Runs a function once per key.
 ///
-/// Two forms: `#[idempotent(http, ..)]` makes an axum endpoint, whose key is sent by the client;
-/// `#[idempotent(key = .., ..)]` guards a function or method, whose key is computed from its
-/// arguments.
+/// There are two forms: `#[idempotent(http, ..)]` makes an axum endpoint, for which the client
+/// sends the key; `#[idempotent(key = .., ..)]` guards a function or method, and computes the key
+/// from its arguments.
 ///
 /// # Arguments
 ///
 /// | argument | value | endpoint | function, method |
 /// |---|---|---|---|
-/// | `http` | none; stands first | required | refused |
-/// | `key` | an expression over the parameters that implements `Display`; it is borrowed, once per call, before the body | refused | required |
-/// | `fingerprint` | an expression over the parameters that implements `Serialize`: the data that calls with the same key must share; it is borrowed, once per call, before the body | refused | optional |
+/// | `http` | none; comes first | required | refused |
+/// | `key` | an expression over the parameters that implements `Display`; it is borrowed once per call, before the body runs | refused | required |
+/// | `fingerprint` | an expression over the parameters that implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long a silent holder keeps the key | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` checks once | optional | optional |
-/// | `codec` | an expression that is a `Codec` of the returned value; the default is `JsonCodec` | refused | optional |
-/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [it is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
-/// | `hold_when` | a function of the error, a path or a closure: [which errors hold the key](#errors-and-the-lease) | refused | optional |
-/// | `engine` | an expression that is `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined ones `AsRef<JoinedEngine<T>>` | refused | required without `self` |
+/// | `codec` | a `Codec` for the returned value, as an expression; the default is `JsonCodec` | refused | optional |
+/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
+/// | `hold_when` | a path or a closure that takes the error and decides [whether it holds the key](#errors-and-the-lease) | refused | optional |
+/// | `engine` | an expression that implements `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined ones `AsRef<JoinedEngine<T>>` | refused | required without `self` |
 /// | `crate` | the path of the crate `retryproof`, for crates that re-export it | optional | optional |
 ///
 /// A duration is a string literal in ISO 8601: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as
-/// `"PT30S"` or `"P7D"`; it is checked at compile time. A missing duration is the configured
-/// default. The configuration of a named scope takes precedence over the attribute.
+/// `"PT30S"` or `"P7D"`; it is checked at compile time. A duration that is not given has the
+/// configured default. The configuration of a named scope takes precedence over the attribute.
 ///
 /// # Endpoints
 ///
@@ -66,23 +66,23 @@ use crate::validate::Framework;
 /// The function becomes a unit struct of the same name that implements axum's `Handler`:
 /// `post(pay)` mounts the guarded handler, and the unguarded function cannot be mounted by mistake.
 /// The router's state must contain an `IdempotencyFilter` (through `FromRef`, or as the state
-/// itself); without one, mounting does not compile.
+/// itself); without a filter, mounting does not compile.
 ///
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` holds the
 ///   attribute's settings.
-/// * Attributes below this one stay on the function and see its name: `tracing::instrument`,
-///   `axum::debug_handler`. Doc comments, `deprecated` and `cfg` go to the struct, lint levels to
-///   both. An attribute that generates items next to the function, such as `utoipa::path`, goes
+/// * Attributes below this one, such as `tracing::instrument` and `axum::debug_handler`, stay on
+///   the function and see its name. Doc comments, `deprecated` and `cfg` go to the struct, lint
+///   levels to both. Put an attribute that generates items next to the function, such as `utoipa::path`,
 ///   above this one.
 /// * Arguments are extracted before the key lookup, on every call including replays, so an
 ///   extractor that authenticates also protects replays. Only the body, the last argument, is read
-///   after the grant. The answer of a rejection is not stored, and the key stays free.
+///   after the grant. A rejection's answer is not stored, and the key stays free.
 /// * The default `scope` is the method and the matched route with parameter names erased: `POST
 ///   /orders/{}`.
 /// * The returned response is stored and replayed, even for an `Err`, unless it is marked `Release`
 ///   or `Hold`. The attribute does not inspect a `Result`.
-/// * A unit struct's name is a constant in patterns: where the endpoint is in scope, no local
-///   variable outside the function can have its name.
+/// * In patterns, the name of a unit struct is a constant: where the endpoint is in scope, no local
+///   variable outside the function can have the same name.
 /// * A generic handler, or one with an `impl Trait` argument, cannot be annotated. Guard its route
 ///   with the layer: `post(handler).route_layer(filter.guard(Policy::new("..")))`.
 ///
@@ -106,31 +106,32 @@ use crate::validate::Framework;
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
 /// The signature does not change. A call returns the value of the first call with its key, and the
-/// body does not run again; if the value is `()`, a duplicate is skipped. An error of the body is
-/// returned unchanged and leaves the key free, [unless it holds it](#errors-and-the-lease). Every
-/// other result arrives as `Rejected`, through the error type's `From<Rejected>`: `InFlight` with
-/// the time after which to try again, the store's errors, a result that cannot be replayed.
+/// body does not run again; if the value is `()`, a duplicate is skipped. An error from the body is
+/// returned unchanged and frees the key, [unless the error holds it](#errors-and-the-lease). Every
+/// other result is a `Rejected`, converted by the error type's `From<Rejected>`: `InFlight` with
+/// the time to wait before a retry, an error from the store, or a result that cannot be replayed.
 ///
 /// * With a `fingerprint`, a call with a known key and a different fingerprint returns
-///   `Rejected::Mismatch`, and its body does not run. Without one, it gets the first call's value,
-///   even if its other arguments differ. The usual expression is a tuple of all values that matter,
-///   `(order.amount, &order.currency)`; `Fingerprint::of` describes what is compared.
+///   `Rejected::Mismatch`, and its body does not run. Without a fingerprint, the call gets the
+///   first call's value, even if its other arguments differ. The usual expression is a tuple of all
+///   values that matter: `(order.amount, &order.currency)`. `Fingerprint::of` describes what is
+///   compared.
 /// * The value implements `Serialize` and `DeserializeOwned`, or the traits that the `codec`
 ///   requires.
 /// * The engine comes from `engine = ..`, or from `self`: `Self: AsRef<IdempotencyEngine>`.
 /// * The default `scope` is the full path: `module_path!()` and the name; in a method
 ///   `type_name::<Self>()` and the name; in a trait method `<Type as Trait<..>>::name`, with the
-///   trait's parameters, so that handlers of two events on one type have two scopes. For an
+///   trait's parameters, so that one type's handlers of two events have two scopes. For an
 ///   associated function whose signature has neither `self` nor `Self`, and for a function inside a
-///   function, it is the path as the compiler writes it. A rename orphans the records, so name the
-///   scope if records outlive a release. A generic function, or one with an `impl Trait` argument,
-///   must name its scope, because all instantiations have the same path and would share records;
-///   put what distinguishes them into the `key`. Name the scope also if the path is longer than 255
-///   bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid` (a plain function with
-///   such a path does not compile).
+///   function, the scope is the path as the compiler writes it. Renaming a function orphans its
+///   records, so name the scope if records outlive a release. A generic function, or one with an
+///   `impl Trait` argument, must name its scope, because all instantiations have the same path and
+///   would share records; put what distinguishes them into the `key`. Also name the scope if the
+///   path is longer than 255 bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid`
+///   (a plain function with such a path does not compile).
 /// * An async body runs within the caller's future, so it may borrow. If the future is dropped
-///   before the body began, the key is free. If it is dropped later, the key is free when the lease
-///   has run out.
+///   before the body begins, the key is free. If it is dropped later, the key becomes free when the
+///   lease runs out.
 /// * A function that is not `async` uses a `blocking::Engine` (feature `blocking`), whose calls
 ///   return an error inside a runtime.
 ///
@@ -149,14 +150,14 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// An error frees the key, and the next call runs at once. This is right if certainly nothing
-/// happened. **An error for which `hold_when` is true holds the key**: the effect is unknown, so
-/// the lease runs out first, and the next run is a takeover (`lease.attempt()`). The caller gets
-/// its error unchanged in both cases.
+/// An error frees the key, and the next call runs immediately. This is right if it is certain that
+/// nothing happened. **An error for which `hold_when` is true holds the key**: the effect is
+/// unknown, so nothing runs until the lease runs out, and the next run is a takeover
+/// (`lease.attempt()`). In both cases the caller gets the error unchanged.
 ///
-/// * An argument marked `#[lease]`, of the type `&Lease` or `Lease`, is the lease of the run. It
+/// * An argument marked `#[lease]`, of type `&Lease` or `Lease`, receives the lease of the run. It
 ///   offers `downstream_key(step)` for calls to other systems, `attempt()`, `lost()`, and
-///   `hold_on_error()`: after that call every error, panic or drop holds the key. **Callers do not
+///   `hold_on_error()`, which makes every later error, panic or drop hold the key. **Callers do not
 ///   pass this argument**, and it is not part of the key.
 /// * An endpoint marks its answer with an `AnswerFate` instead, and extracts the lease as an
 ///   argument.
@@ -180,14 +181,14 @@ use crate::validate::Framework;
 /// The record is written in the same transaction as the body's writes: they commit together or not
 /// at all, and a process that dies before the commit leaves neither.
 ///
-/// * Exactly one argument is marked `#[tx]`, of the type `&mut T`. **Callers do not pass it**: the
+/// * Exactly one argument, of type `&mut T`, is marked `#[tx]`. **Callers do not pass it**: the
 ///   engine opens the transaction after the key is granted, and commits it when the body has
 ///   returned `Ok`. An `Err`, a panic or a drop rolls it back and frees the key.
-/// * The engine is a `JoinedEngine<T>` (blocking: `blocking::JoinedEngine<T>`), made at start-up by
-///   `engine.joined(source)?`, which refuses a store that cannot join.
-/// * If the record cannot be written, the call fails, because the writes are rolled back with it:
-///   `Rejected::LeaseLost`, `Rejected::Completion`.
-/// * An endpoint joins by taking a `GuardedTx<T>`, without an argument of the attribute.
+/// * The engine is a `JoinedEngine<T>` (blocking: `blocking::JoinedEngine<T>`), created at start-up
+///   by `engine.joined(source)?`, which refuses a store that cannot join.
+/// * If the record cannot be written, the writes are rolled back with it, and the call fails with
+///   `Rejected::LeaseLost` or `Rejected::Completion`.
+/// * An endpoint joins by taking a `GuardedTx<T>`; the attribute needs no argument for that.
 ///
 /// # Showing the expansion
 ///
@@ -224,11 +225,11 @@ pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///   attribute's settings.
 /// * Arguments are extracted before the key lookup, on every call including replays, except for the
 ///   argument that reads the body, which is extracted after the grant. This argument is recognised
-///   at run time: it is the one that takes the payload, in any position. The answer of a rejection
-///   is not stored, and the key stays free.
-/// * The routing attributes of actix (`#[post("/payments")]`) need a function, so they do not work
-///   on an annotated one: mount it with `.to(pay(filter))`.
-/// * Everything else, and functions and methods with a `key`, are as in [`idempotent`].
+///   at run time: it is the one that takes the payload, in any position. A rejection's answer is
+///   not stored, and the key stays free.
+/// * actix's routing attributes (`#[post("/payments")]`) need a function, so they do not work on an
+///   annotated handler: mount it with `.to(pay(filter))`.
+/// * Everything else, and functions and methods with a `key`, work as in [`idempotent`].
 #[proc_macro_attribute]
 pub fn idempotent_actix(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand::idempotent(Framework::Actix, arguments.into(), item.into()).into()

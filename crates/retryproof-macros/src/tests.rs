@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every refusal, by its words; the places are proved by the UI tests of the facade.
+//! Checks the text of every refusal. The facade's UI tests check where each is reported.
 
 mod snapshot;
 
@@ -8,7 +8,7 @@ use quote::quote;
 
 use crate::validate::Framework;
 
-/// A function for which every argument of the second form is right.
+/// A function that accepts every argument of the second form.
 const METHOD: &str =
     "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
 const ENDPOINT: &str = "async fn pay(Json(order): Json<Order>) -> String { String::new() }";
@@ -38,7 +38,7 @@ fn takes(arguments: &str, item: &str) {
     assert_eq!(messages(arguments, item), [""; 0], "#[idempotent({arguments})] {item}");
 }
 
-/// One message, of which `part` is a part.
+/// Expects exactly one message, which contains `part`.
 #[track_caller]
 fn refuses(arguments: &str, item: &str, part: &str) {
     let found = messages(arguments, item);
@@ -136,7 +136,7 @@ fn ann_2_id_3_scopes_are_judged_at_compile_time() {
 
 #[test]
 fn ann_2_unknown_repeated_and_misplaced_arguments() {
-    refuses("http, colour = \"red\"", ENDPOINT, "unknown argument `colour`; known are");
+    refuses("http, colour = \"red\"", ENDPOINT, "unknown argument `colour`; expected");
     refuses("http, waitTimeout = \"PT1S\"", ENDPOINT, "did you mean `wait_timeout`?");
     refuses("http, blue", ENDPOINT, "unknown argument `blue`");
     refuses("http, ttl", ENDPOINT, "`ttl` needs a value");
@@ -168,7 +168,7 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
             "returns a `Result`",
         );
     }
-    // What `async_trait` makes of a method.
+    // The signature that `async_trait` generates for a method.
     let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
     refuses("key = id", boxed, "returns a `Result`");
     refuses(
@@ -203,7 +203,7 @@ fn ann_1_generic_functions_name_their_scope() {
         refuses("key = id, completion = \"propagate\"", item, "name the scope");
         takes("key = id, scope = \"orders\"", item);
     }
-    // Not instantiated, or told apart by `Self`.
+    // These functions have no instantiations of their own, or `Self` distinguishes them.
     takes("key = id", "async fn on<'a>(&'a self, id: &'a str) -> Result<(), F> where 'a: 'a {}");
     takes("key = id", "async fn on(&self, id: Batch<T>) -> Result<(), F> where T: Event {}");
     takes("key = id, engine = e", "async fn on(id: &dyn Event, e: fn() -> E) -> Result<(), F> {}");
@@ -217,8 +217,8 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
         "`completion = \"ignore\"` is unknown",
     );
     refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
-    // CMP-7: without a transaction there is nothing to join, and a transaction joins nothing by
-    // itself.
+    // CMP-7: without a transaction there is nothing to join, and a transaction alone does not join
+    // the record.
     refuses("key = order.id, completion = \"joined\"", METHOD, "needs a transaction argument");
     let with = |tx: &str| {
         format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}")
@@ -236,7 +236,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
     refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
     refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
-    // RUN-4: the lease is handed in as the transaction is.
+    // RUN-4: the engine passes the lease in, like the transaction.
     let lease = "key = order.id";
     takes(lease, &with("#[lease] lease: &Lease"));
     takes(lease, &with("#[lease] mut lease: retryproof::Lease"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Validates arguments and item together: all refusals at compile time are here (ANN-2, CTX-2,
+//! Validates the arguments and the item together. All compile-time refusals are here (ANN-2, CTX-2,
 //! CTX-4, ID-3).
 //!
 //! Every message points at the wrong token and says what to do. Nothing here emits code.
@@ -26,7 +26,7 @@ const MOST_SCOPE_BYTES: usize = 255;
 const MOST_ARGUMENTS: usize = 16;
 
 const DAY: u64 = 86_400;
-/// CTX-2, with the bounds as they are written in a message.
+/// The bounds of CTX-2, each also as the text that messages show.
 const TTL: Bounds = Bounds {
     range: Duration::from_millis(1)..=Duration::from_secs(3_650 * DAY),
     shown: "`PT0.001S` to `P3650D`",
@@ -69,21 +69,21 @@ pub(crate) struct Keyed {
     pub(crate) completion: Option<CompletionMode>,
     /// Which errors hold the key until the lease runs out.
     pub(crate) hold_when: Option<Expr>,
-    /// `None`: the method's `self` has it.
+    /// `None` if the method's `self` provides the engine.
     pub(crate) engine: Option<Expr>,
     pub(crate) returns: Type,
 }
 
-/// CMP-4 and CMP-7, for one function.
+/// How one function's result is recorded (CMP-4, CMP-7).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompletionMode {
     LogAndReturn,
     Propagate,
-    /// In the transaction that is the argument marked `#[tx]`.
+    /// In the transaction passed as the `#[tx]` argument.
     Joined,
 }
 
-/// Validates; returns `None` if and only if an error was noted.
+/// Validates the input. Returns `None` if and only if an error was noted.
 pub(crate) fn validate(
     framework: Framework,
     args: &Args,
@@ -255,7 +255,7 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
     }
 }
 
-/// ID-3, which can be checked completely for a literal.
+/// Checks the scope against ID-3, which is possible in full because the scope is a literal.
 fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(
@@ -324,7 +324,7 @@ fn literal(value: &Expr) -> Option<LitStr> {
     }
 }
 
-/// A fragment from a `macro_rules!` is inside an invisible group.
+/// Removes the invisible group around a fragment from a `macro_rules!`.
 fn ungrouped(value: &Expr) -> &Expr {
     match value {
         Expr::Group(group) => ungrouped(&group.expr),

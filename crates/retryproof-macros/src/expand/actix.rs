@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct around the filter
-//! that implements actix's `Handler`, always guarded (ANN-3). A unit struct would have to find its
-//! filter at run time, because actix's router has no typed state.
+//! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct that holds the
+//! filter and implements actix's `Handler`, always guarded (ANN-3). A unit struct would have to
+//! find its filter at run time, because actix's router has no typed state.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -23,13 +23,13 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     let guarded = guarded(&vis, &sig, &body, &types, &attrs);
     let Attrs { cfgs, structure, quiet, .. } = attrs;
     let request = local("request", Span::call_site());
-    // The turbofish carries the span: an answer that is not a responder is an error at the return
-    // type.
+    // The turbofish carries the span, so that the compiler reports an answer that is not a
+    // responder at the return type.
     let responder = match &sig.output {
         ReturnType::Default => quote!(_),
         ReturnType::Type(_, ty) => quote_spanned!(ty.span()=> _),
     };
-    // Formatted as rustfmt would, for the recorded expansions.
+    // Written as rustfmt would format it, because the expansions are recorded.
     let run = match names.is_empty() {
         true => quote!(|()| Self::call()),
         false => quote!(|(#(#names,)*)| { Self::call(#(#names),*) }),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Attrs`]: an endpoint is two items, the mounted struct and the function; each attribute
-//! goes to the item that it is meant for.
+//! [`Attrs`]: sorts attributes. An endpoint consists of two items, the mounted struct and the
+//! function, and each attribute goes to the item that it is meant for.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -8,11 +8,11 @@ use syn::punctuated::Punctuated;
 use syn::{Attribute, Meta, Token};
 
 pub(super) struct Attrs {
-    /// For all emitted items.
+    /// Attributes for all emitted items.
     pub(super) cfgs: Vec<Attribute>,
     pub(super) structure: Vec<Attribute>,
     pub(super) function: Vec<Attribute>,
-    /// For the `impl`s, so that they do not warn about a deprecated struct.
+    /// An attribute for the `impl`s, so that they do not warn about a deprecated struct.
     pub(super) quiet: Option<TokenStream>,
 }
 
@@ -43,7 +43,7 @@ impl Attrs {
     }
 }
 
-/// Whether all expected lints concern the struct; on the function the expectation would be
+/// Whether all lints in an `expect` concern the struct. On the function, the expectation would be
 /// unfulfilled.
 fn expects_of_the_struct(attr: &Attribute) -> bool {
     const LINTS: [&str; 2] = ["missing_docs", "unreachable_pub"];

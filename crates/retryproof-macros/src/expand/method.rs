@@ -21,8 +21,9 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All spans are at the return type, because that is what cannot be stored or cannot report in
-    // flight. The compiler reports repeated errors at one span only once.
+    // All spans are at the return type, because it is the type that may be impossible to store or
+    // unable to report a call in flight. The compiler reports repeated errors at one span only
+    // once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -102,17 +103,17 @@ fn body_with_lease(
     )
 }
 
-/// Scope, key and options. The key is evaluated here, before the body may move the arguments.
+/// Emits scope, key and options. The key is evaluated here, before the body can move the arguments.
 fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let rp = private(common.root.as_ref());
     let name = sig.ident.to_string();
     let key = &keyed.key;
-    // `mixed_site`: the parentheses are ours, so no lint should report them.
+    // The parentheses are ours, so `mixed_site` keeps lints from reporting them.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
-        // ANN-4. A signature with `Self` is in an `impl`, even without a receiver. The closure is
-        // never called: the name of its type has the path around it, with the trait.
+        // ANN-4: a signature with `Self` is in an `impl`, even without a receiver. The closure is
+        // never called; only the name of its type is used, which contains the path with the trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))
         }
@@ -142,13 +143,13 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let policy = match keyed.completion {
         Some(CompletionMode::LogAndReturn) => quote!(LogAndReturn),
         Some(CompletionMode::Propagate) => quote!(Propagate),
-        // No policy applies, because the writes are rolled back.
+        // No policy applies, because a failure to record rolls the writes back.
         Some(CompletionMode::Joined) | None => return call,
     };
     quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
 }
 
-/// A clone of the engine, because the body may move the value that contains the engine.
+/// Emits a clone of the engine, because the body may move the value that contains the engine.
 fn provider(kind: &TokenStream, common: &Common, keyed: &Keyed) -> TokenStream {
     let rp = private(common.root.as_ref());
     match &keyed.engine {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Expansions against the files in the facade's `tests/expand`, which its own tests compile.
+//! Compares expansions with the files in the facade's `tests/expand`, which its own tests compile.
 //!
 //! `name.in.rs` holds one annotated item, `name.out.rs` its expansion. They are compared as tokens,
-//! so the files may be formatted. `RETRYPROOF_BLESS=1` writes the expansions anew.
+//! so the files may be formatted. `RETRYPROOF_BLESS=1` rewrites the expansions.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ fn check(name: &str, input: &Path) {
     );
 }
 
-/// Expands what carries the attribute, within an `impl` too; the rest stays.
+/// Expands the items that carry the attribute, also inside an `impl`; other items stay.
 fn expand(framework: Framework, item: Item) -> TokenStream {
     match item {
         Item::Impl(mut item) => {
@@ -77,7 +77,8 @@ fn expand(framework: Framework, item: Item) -> TokenStream {
     }
 }
 
-/// Takes `#[idempotent(..)]` off, as the compiler does, and expands; an item without it stays.
+/// Removes `#[idempotent(..)]`, as the compiler does, and expands the item. An item without the
+/// attribute stays.
 fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
     let Ok(mut function) = syn::parse2::<AnnotatedFunction>(item.clone()) else { return item };
     let Some(at) = function.attrs.iter().position(|attr| attr.path().is_ident("idempotent")) else {
@@ -90,7 +91,7 @@ fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
     idempotent(framework, list.tokens.clone(), function.to_token_stream())
 }
 
-/// Without what a formatter adds and removes: the comma before a closing bracket.
+/// Removes what a formatter may add or remove: the comma before a closing bracket.
 fn plain(tokens: TokenStream) -> TokenStream {
     let is = |token: &TokenTree, mark| matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark);
     let mut plain: Vec<TokenTree> = Vec::new();

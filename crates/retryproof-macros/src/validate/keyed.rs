@@ -82,8 +82,8 @@ pub(super) fn keyed(
     Some(Keyed { key: key?, fingerprint, codec, completion, hold_when, engine, returns: returns? })
 }
 
-/// ANN-1: the default scope is the function's path, which its instantiations share. Those of a
-/// generic `impl` or trait differ in `Self`; lifetimes create no instantiations.
+/// ANN-1: the default scope is the function's path, which all its instantiations share.
+/// Instantiations of a generic `impl` or trait differ in `Self`; lifetimes create none.
 fn generic(sig: &Signature, errors: &mut Errors) {
     const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
          name the scope, as in `scope = \"orders.consume\"`, and put what distinguishes them into \
@@ -97,7 +97,7 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
     for input in &sig.inputs {
         match input {
-            // The arguments that the engine supplies must name their type, with any scope.
+            // Arguments that the engine supplies must name their type, whatever the scope.
             FnArg::Typed(_) if is_marked(input, TX_MARK) || is_marked(input, LEASE_MARK) => {}
             FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
                 errors.at(&argument.ty, ONE_SCOPE);
@@ -119,7 +119,7 @@ fn transaction(
     for second in marked {
         errors.at(second, "a second `#[tx]`: the record joins one transaction");
     }
-    // Where `completion` itself was refused, one message is enough.
+    // If `completion` itself was refused, one message is enough.
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
