@@ -13,7 +13,7 @@ use retryproof_core::{IntoScope, Result, Scope};
 use crate::delivery::{KeyOf, header};
 use crate::error::invalid_setting;
 
-/// Prefixes of the client settings that the producer of the dead letters takes as well.
+/// Prefixes of the client settings that the dead-letter producer shares with the consumer.
 const CONNECTION_SETTINGS: [&str; 9] = [
     "bootstrap.",
     "metadata.",
@@ -26,7 +26,7 @@ const CONNECTION_SETTINGS: [&str; 9] = [
     "client.",
 ];
 
-/// The settings of a [`KafkaListener`](crate::KafkaListener); made by
+/// The settings of a [`KafkaListener`](crate::KafkaListener); created by
 /// [`KafkaListener::builder`](crate::KafkaListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct KafkaListenerBuilder {
@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
 }
 
-// Not derived: the client's settings may hold a password (ID-4).
+// `Debug` is not derived, because the client's settings may hold a password (ID-4).
 impl fmt::Debug for KafkaListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaListenerBuilder")
@@ -83,14 +83,14 @@ impl KafkaListenerBuilder {
         }
     }
 
-    /// Takes the key from the header `name`. This or [`key`](Self::key) is required: Kafka's own
-    /// key of a message chooses its partition, and names a customer, say, rather than an event.
+    /// Takes the key from the header `name`. This or [`key`](Self::key) is required: the Kafka key
+    /// of a message selects its partition, and often identifies a customer rather than an event.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| header(message, &name))
     }
 
-    /// Takes the key from elsewhere. If `key_of` returns `None` or panics, the message becomes a
+    /// Computes the key with `key_of`. If `key_of` returns `None` or panics, the message becomes a
     /// dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
@@ -101,44 +101,44 @@ impl KafkaListenerBuilder {
     }
 
     /// The topic for messages that cannot be handled or have failed too often (LST-2). Required.
-    /// Give it at least the size limit of the topics that are read: a message that is too large for
-    /// it is published without its body, which the header `retryproof-omitted` then names.
+    /// Its size limit should be at least that of the topics that are read: a message too large for
+    /// it is published without its body, and the header `retryproof-omitted` says so.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
-    /// with another body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
+    /// message with a different body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
-    /// How long a redelivery is recognised, as
+    /// How long a redelivery is recognised, like
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
-    /// may stay in its topic and among dead letters that may be sent again.
+    /// may stay in its topic or among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
     }
 
-    /// How long the messages of a listener that was killed stay in flight, as
+    /// How long the messages of a killed listener stay in flight, like
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
-    /// delayed at once (LST-1).
+    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
+    /// redelivery is delayed immediately (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How often the work on a message is tried, in place, before the message becomes a dead
-    /// letter; 5 unless set. The messages behind it in the partition wait.
+    /// How many times the work on a message is tried before the message becomes a dead letter; 5
+    /// unless set. Meanwhile, the messages behind it in the partition wait.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
@@ -151,14 +151,14 @@ impl KafkaListenerBuilder {
     }
 
     /// How many messages of one partition are handled at the same time; 1 unless set, which keeps
-    /// their order. A higher number gives up the order; the committed offset then stays before the
+    /// their order. A higher number gives up the order; the committed offset then never passes the
     /// first message that is not done.
     pub fn partition_concurrency(mut self, messages: usize) -> Self {
         self.partition_concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages of one partition may be read and not answered; 100 unless set. At that
+    /// How many messages of one partition may be read but not yet answered; 100 unless set. At that
     /// number the client pauses the partition.
     pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);
@@ -166,7 +166,7 @@ impl KafkaListenerBuilder {
     }
 
     /// How long a stop waits for running handlers and for dead letters being published; 30 s unless
-    /// set. The client does not poll meanwhile, so keep it below `max.poll.interval.ms` (5 min).
+    /// set. The client does not poll meanwhile, so keep this below `max.poll.interval.ms` (5 min).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
@@ -181,9 +181,9 @@ impl KafkaListenerBuilder {
         let dead_letters = self.dead_letters.ok_or_else(|| {
             invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
         })?;
-        // rdkafka would panic.
+        // Outside a runtime, rdkafka would panic.
         if tokio::runtime::Handle::try_current().is_err() {
-            return Err(invalid_setting("`build` has to be called inside a tokio runtime"));
+            return Err(invalid_setting("`build` must be called inside a tokio runtime"));
         }
         if self.topics.is_empty() {
             return Err(invalid_setting("the list of topics is empty"));
@@ -211,7 +211,7 @@ impl KafkaListenerBuilder {
     }
 }
 
-/// The settings of the consumer: those of the program, and those that the listener depends on.
+/// The consumer's settings: the program's own, and the settings that the listener depends on.
 fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
     if client.get("auto.commit.interval.ms").is_none() {
@@ -225,7 +225,7 @@ fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client
 }
 
-/// The settings of the producer: those of the consumer's connection, and its own.
+/// The producer's settings: the consumer's connection settings, and its own.
 pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
     for (name, value) in client.config_map() {
@@ -233,8 +233,8 @@ pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
             producer.set(name, value);
         }
     }
-    // A dead letter is as large as its message. The broker decides what is too large; without
-    // batches, its decision concerns one letter only.
+    // A dead letter may be as large as its message. The broker decides what is too large; without
+    // batches, it rejects only the letter that is.
     producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
     producer.set("acks", "all").set("message.timeout.ms", "10000");
     producer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DeadLetterTopic`]: publishes dead letters. Each holds the message and headers with its reason
-//! and position, and is delivered before the message's offset moves on.
+//! [`DeadLetterTopic`]: publishes dead letters. Each letter holds the message, with headers that
+//! give its reason and position, and is delivered before the message's offset moves on.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use crate::receive::assignment::PartitionStop;
 
 /// How long one request for the topic's metadata waits for a broker.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause between two such requests.
+/// The pause between two metadata requests.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Answers in a row without the topic before it counts as missing. Brokers that create topics on
-/// demand report them as missing at first.
+/// How many consecutive answers without the topic mean that the topic is missing. Brokers that
+/// create topics on demand report them as missing at first.
 const MAX_MISSES: u32 = 5;
 
-/// The topic that takes the dead letters.
+/// The topic to which dead letters are published.
 #[derive(Clone)]
 pub(crate) struct DeadLetterTopic {
     pub(crate) producer: FutureProducer,
@@ -35,8 +35,8 @@ pub(crate) struct DeadLetterTopic {
 }
 
 impl DeadLetterTopic {
-    /// Waits until the topic is found, over outages: a listener without a target for its dead
-    /// letters does not start.
+    /// Waits until the topic is found, even across outages: a listener does not start without a
+    /// topic for its dead letters.
     pub(crate) async fn find(&self) -> Result<()> {
         let mut misses = 0;
         loop {
@@ -54,7 +54,7 @@ impl DeadLetterTopic {
                     .because(error));
             }
             tracing::warn!(topic = self.topic, %error, "dead-letter topic not found; no message \
-                 is read until it is");
+                 is read until it is found");
             sleep(RETRY_DELAY).await;
         }
     }
@@ -69,8 +69,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Publishes the letter, repeatedly if that fails. Returns `false` if `stop` was requested
-    /// before the letter was delivered.
+    /// Publishes the letter, and retries until it is delivered. Returns `false` if `stop` was
+    /// requested before that.
     pub(crate) async fn publish_until(
         &self,
         stop: &mut PartitionStop,
@@ -83,7 +83,7 @@ impl DeadLetterTopic {
             failures += 1;
             let pause = backoff.after(failures);
             tracing::error!(delivery = ?delivery, %error, ?pause, "dead letter not delivered; its \
-                 message stays unanswered until it is");
+                 message stays unanswered until a retry succeeds");
             tokio::select! {
                 () = sleep(pause) => {}
                 () = stop.requested() => return false,
@@ -94,7 +94,7 @@ impl DeadLetterTopic {
 
     /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
     /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
-    /// reduced: otherwise it would block its partition for ever.
+    /// reduced, because it would otherwise block its partition forever.
     async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -108,7 +108,7 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Sends the letter. One without headers has no Kafka key either.
+    /// Sends the letter. A letter without headers has no Kafka key either.
     async fn send(
         &self,
         delivery: &Delivery,
@@ -118,7 +118,8 @@ impl DeadLetterTopic {
         let message = delivery.message();
         let headers = headers(delivery, reason, content);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        // Empty instead of missing: in a compacted topic a missing body deletes the key.
+        // An omitted body is empty, not missing: in a compacted topic, a missing body deletes the
+        // key.
         record.payload = if content.body { message.payload() } else { Some(&[]) };
         record.key = message.key().filter(|_| content.headers);
         self.producer.send(record, Timeout::Never).await.map(drop).map_err(|(error, _)| error)

@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
-/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
-/// with `?`, and the message becomes a dead letter (LST-2).
+/// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
+/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
+/// passes it on with `?`, and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -26,15 +26,15 @@ struct Inner {
 /// Finds the key of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync;
 
-/// The text of the header `name`. Bytes that are not UTF-8 are replaced, which makes the key a bad
-/// one instead of a missing one.
+/// The text of the header `name`. Bytes that are not UTF-8 are replaced, so that the key counts as
+/// bad and not as missing.
 pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     let found = message.headers()?.iter().find(|header| header.key == name)?;
     Some(String::from_utf8_lossy(found.value?).into_owned())
 }
 
-/// A key with replaced bytes is a bad one, because two different keys could be equal after the
-/// replacement; no key may be empty.
+/// Turns a key with replaced bytes into an empty one, which is always bad: two different keys could
+/// be equal after the replacement.
 fn without_replacements(key: String) -> String {
     if key.contains('\u{fffd}') { String::new() } else { key }
 }
@@ -45,7 +45,7 @@ impl Delivery {
         settings: Arc<MessageSettings>,
         key_of: &KeyOf,
     ) -> Self {
-        // rdkafka (0.39) panics at a header name that is not UTF-8, which makes the key a bad one.
+        // rdkafka (0.39) panics at a header name that is not UTF-8; the key then counts as bad.
         let call = MessageCall::new(settings, || key_of(&message).map(without_replacements));
         Self(Arc::new(Inner { message, call }))
     }
@@ -59,26 +59,26 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
-    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
-    /// rejected, FP-1).
+    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
+    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
+    /// is rejected, FP-1).
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
-    /// another fingerprint.
+    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
+    /// ttl, a wait timeout or another fingerprint.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
 
-    /// The body, decoded from JSON.
+    /// Decodes the body from JSON.
     ///
     /// # Errors
     /// [`Poison::Unreadable`].
@@ -86,7 +86,7 @@ impl Delivery {
         json(self.payload())
     }
 
-    /// The body; empty for a message without one, as compacted topics have.
+    /// The body. It is empty if the message has none, as in a compacted topic.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()
@@ -95,7 +95,7 @@ impl Delivery {
     /// The text of the header `name`. Bytes that are not UTF-8 are replaced by `U+FFFD`.
     ///
     /// # Panics
-    /// Inside rdkafka (0.39), at a header name that is not UTF-8; a panicking handler counts as a
+    /// rdkafka (0.39) panics at a header name that is not UTF-8; a panicking handler counts as a
     /// failed attempt.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
@@ -143,7 +143,7 @@ impl AnyDelivery for Delivery {
     }
 }
 
-// Not derived: key, headers and body must not be shown (ID-4).
+// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")

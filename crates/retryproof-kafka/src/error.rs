@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! librdkafka's errors as ours.
+//! Converts librdkafka's errors to the library's `Error`.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use retryproof_core::{Error, ErrorKind};
 
-/// A setting of the listener that cannot work.
+/// The error for an invalid setting of the listener.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// A setting of the client that librdkafka rejects. Its error holds the setting's value, which may
-/// be a password, so only the name is passed on (ID-4).
+/// The error for a client setting that librdkafka rejects. librdkafka's own error holds the
+/// setting's value, which may be a password, so only the name is passed on (ID-4).
 pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
     let setting = match &error {
         KafkaError::ClientConfig(_, _, name, _) => name.clone(),
         _ => "client".to_owned(),
     };
-    invalid_setting("librdkafka rejects a setting of the client").with("setting", setting)
+    invalid_setting("librdkafka rejects a client setting").with("setting", setting)
 }
 
-/// An error after which the client cannot continue.
+/// The error for a client that cannot continue.
 pub(crate) fn client_failed(error: KafkaError, operation: &'static str) -> Error {
     Error::new(ErrorKind::Unexpected, "the Kafka client failed and cannot continue")
         .during(operation)

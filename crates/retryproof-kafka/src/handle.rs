@@ -17,19 +17,19 @@ use crate::delivery::Delivery;
 use crate::receive::QueuedMessage;
 use crate::receive::assignment::{GroupConsumer, PartitionStop};
 
-/// What all partitions of a listener share.
+/// The state that all partitions of a listener share.
 pub(crate) struct HandlerContext {
     pub(crate) consumer: GroupConsumer,
     pub(crate) dead_letters: DeadLetterTopic,
     pub(crate) rules: AttemptRules,
-    /// Messages of one partition that are handled at the same time.
+    /// How many messages of one partition are handled at the same time.
     pub(crate) partition_concurrency: usize,
     pub(crate) counters: Arc<VerdictCounters>,
 }
 
 impl HandlerContext {
     /// Handles the messages of a partition until it is revoked or the listener stops. Then no new
-    /// handler begins, and those that run finish.
+    /// handler begins, and the running handlers finish.
     pub(crate) async fn handle_partition<H, Fut>(
         self: Arc<Self>,
         mut messages: mpsc::UnboundedReceiver<QueuedMessage>,
@@ -73,8 +73,8 @@ impl HandlerContext {
     }
 
     /// Runs the handler until the message has its final answer. Returns whether the offset may move
-    /// past it. A message stays unanswered if its partition is revoked, or if it waits for its next
-    /// attempt when the listener stops: the partition's next owner receives it.
+    /// past the message. It stays unanswered if its partition is revoked, or if it waits for its
+    /// next attempt when the listener stops: the partition's next owner receives it.
     async fn handle<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -85,7 +85,7 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // Runs that failed, and negative verdicts of any kind.
+        // `failures` counts the runs that failed, `nacks` the negative verdicts of any kind.
         let (mut failures, mut nacks) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {

@@ -14,5 +14,5 @@ mod receive;
 pub use config::KafkaListenerBuilder;
 pub use delivery::Delivery;
 pub use listener::KafkaListener;
-/// The client that this adapter uses.
+/// The Kafka client that this adapter uses.
 pub use rdkafka;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`KafkaListener`]: handles the messages of a consumer group's member.
+//! [`KafkaListener`]: handles messages as a member of a consumer group.
 
 use std::fmt;
 use std::future::Future;
@@ -44,20 +44,20 @@ impl fmt::Debug for KafkaListener {
 }
 
 impl KafkaListenerBuilder {
-    /// Creates the clients: a consumer, and a producer for the dead letters. They connect in the
-    /// background.
+    /// Creates the clients: a consumer, and a producer for the dead letters. Both clients connect
+    /// in the background.
     ///
-    /// The listener sets `enable.auto.offset.store` and `enable.auto.commit` itself, whatever the
-    /// client's settings say: it stores an offset when messages are answered, and librdkafka
-    /// commits every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
+    /// The listener overrides `enable.auto.offset.store` and `enable.auto.commit` in the client's
+    /// settings: it stores an offset when messages are answered, and librdkafka commits stored
+    /// offsets every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
     /// at the end. `auto.offset.reset` is `earliest` unless set: with librdkafka's own default, a
-    /// new group, or one whose offset has expired, skips the messages in the topic, and no message
-    /// may be skipped without having run (LST-2).
+    /// new group, or one whose offset has expired, would skip the messages in the topic, and no
+    /// message may be skipped without having run (LST-2).
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no key; no dead-letter topic, or
-    /// one that is also read; no topics; no `group.id`; a setting that librdkafka rejects; or a
-    /// call outside a tokio runtime.
+    /// one that the listener also reads; no topics; no `group.id`; a setting that librdkafka
+    /// rejects; or a call outside a tokio runtime.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<KafkaListener> {
@@ -86,9 +86,9 @@ impl KafkaListenerBuilder {
 }
 
 impl KafkaListener {
-    /// Starts with the client's settings (`bootstrap.servers`, `group.id` and whatever else
-    /// librdkafka takes), the topics, and the scope of the messages' records. Name the scope after
-    /// the work, not after the group.
+    /// Starts a builder with the client's settings (`bootstrap.servers`, `group.id` and any other
+    /// setting of librdkafka), the topics, and the scope of the messages' records. Name the scope
+    /// after the work, not after the group.
     pub fn builder(
         client: ClientConfig,
         topics: &[&str],
@@ -97,27 +97,27 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counts verdicts by reason. A message that waits, for another owner or for its next attempt,
-    /// counts as a nack each time, although Kafka receives no answer then.
+    /// Counters of the verdicts by reason. Each time a message waits, for another owner or for its
+    /// next attempt, that counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, over rebalances and outages. Then begins no new
-    /// handler, waits for those that run, commits, and drops handlers that run longer than
-    /// [`drain_timeout`](KafkaListenerBuilder::drain_timeout): their leases run out, and their
-    /// messages are delivered again. So are messages that were read and not begun, and those that
-    /// wait for another owner or for their next attempt.
+    /// Handles messages until `shutdown` resolves, across rebalances and outages. The listener then
+    /// starts no new handler, waits for the running ones, and commits. Handlers that run longer
+    /// than [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped: their leases run
+    /// out, and their messages are delivered again. Messages that were read but not begun, or that
+    /// wait for another owner or for their next attempt, are also delivered again.
     ///
-    /// The handler returns a verdict on its message, and
-    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
+    /// The handler returns a verdict on its message;
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
     /// failed attempt. The handler runs again, after a pause, while the message is in flight
     /// elsewhere, and while it fails with attempts left.
     ///
     /// # Errors
-    /// When librdkafka reports that the client cannot continue (`Fatal`).
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, when the
+    /// If librdkafka reports that the client cannot continue (`Fatal`).
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if the
     /// brokers report that the dead-letter topic does not exist; brokers that create topics on
     /// demand create it.
     ///
@@ -181,7 +181,7 @@ impl KafkaListener {
         if let Ok(Err(error)) = committed
             && error.rdkafka_error_code() != Some(RDKafkaErrorCode::NoOffset)
         {
-            tracing::warn!(%error, "offsets not committed; the next owner receives their messages \
+            tracing::warn!(%error, "offsets not committed; the next owner receives the messages \
                  again and skips them");
         }
     }

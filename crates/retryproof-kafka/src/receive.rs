@@ -29,7 +29,7 @@ pub(crate) type QueuedMessage = (Delivery, UnansweredGuard);
 /// One queue for each partition on which work has begun.
 pub(crate) struct PartitionQueues<'a> {
     consumer: &'a GroupConsumer,
-    /// Messages of one partition that may be received and not answered.
+    /// How many messages of one partition may be received but not yet answered.
     prefetch: usize,
     queues: HashMap<PartitionId, PartitionQueue>,
 }
@@ -47,11 +47,11 @@ impl<'a> PartitionQueues<'a> {
         Self { consumer, prefetch, queues: HashMap::new() }
     }
 
-    /// Receives the next message of any partition. It has to be called all the time, also while no
-    /// handler is free: the group removes a member that stops polling.
+    /// Receives the next message of any partition. The listener has to call this continuously, even
+    /// while no handler is free, because the group removes a member that stops polling.
     ///
     /// # Errors
-    /// When librdkafka reports that the client cannot continue (`Fatal`).
+    /// If librdkafka reports that the client cannot continue (`Fatal`).
     ///
     /// # Cancel safety
     /// Dropping the future loses no message.
@@ -77,14 +77,14 @@ impl<'a> PartitionQueues<'a> {
     }
 
     /// Queues a message. For the first message of a partition, `start` begins the work on the
-    /// partition's queue. Pauses the partition when as many messages are unanswered as it may
-    /// prefetch.
+    /// partition's queue. When the number of unanswered messages reaches the prefetch, the
+    /// partition is paused.
     pub(crate) fn push(
         &mut self,
         delivery: Delivery,
         start: impl FnOnce(mpsc::UnboundedReceiver<QueuedMessage>, watch::Receiver<bool>),
     ) {
-        // `receive` may have served a rebalance: then the queue belongs to an earlier assignment.
+        // `receive` may have handled a rebalance; the queue then belongs to an earlier assignment.
         self.forget_revoked();
         let id = (delivery.topic().to_owned(), delivery.partition());
         let queue = self.queues.entry(id.clone()).or_insert_with_key(|id| {
@@ -94,7 +94,7 @@ impl<'a> PartitionQueues<'a> {
             let unanswered = UnansweredCount::default();
             PartitionQueue { messages, unanswered, paused: false, revoked }
         });
-        // It fails only if the partition was revoked; the next owner receives the message.
+        // Sending fails only if the partition was revoked; the next owner receives the message.
         let _ = queue.messages.send((delivery, queue.unanswered.guard()));
         if queue.unanswered.count() >= self.prefetch && !queue.paused {
             queue.paused = self.consumer.pause(&partition_list(&id)).is_ok();
@@ -105,7 +105,7 @@ impl<'a> PartitionQueues<'a> {
         self.queues.retain(|_, queue| !*queue.revoked.borrow());
     }
 
-    /// Resumes paused partitions with at most half of their prefetch unanswered.
+    /// Resumes paused partitions if at most half of their prefetch is unanswered.
     fn resume_drained(&mut self) {
         let drained = |queue: &PartitionQueue| queue.unanswered.count() <= self.prefetch / 2;
         for (id, queue) in self.queues.iter_mut().filter(|(_, q)| q.paused && drained(q)) {
@@ -120,11 +120,11 @@ fn partition_list((topic, partition): &PartitionId) -> TopicPartitionList {
     list
 }
 
-/// Counts the messages of a partition that were received and not answered.
+/// Counts the messages of a partition that were received but not yet answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnansweredCount(Arc<AtomicUsize>);
 
-/// Counts one message until it is dropped.
+/// Counts one message as unanswered until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct UnansweredGuard(UnansweredCount);
 

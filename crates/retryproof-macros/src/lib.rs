@@ -72,8 +72,8 @@ use crate::validate::Framework;
 ///   attribute's settings.
 /// * Attributes below this one, such as `tracing::instrument` and `axum::debug_handler`, stay on
 ///   the function and see its name. Doc comments, `deprecated` and `cfg` go to the struct, lint
-///   levels to both. Put an attribute that generates items next to the function, such as `utoipa::path`,
-///   above this one.
+///   levels to both. Put an attribute that generates items next to the function, such as
+///   `utoipa::path`, above this one.
 /// * Arguments are extracted before the key lookup, on every call including replays, so an
 ///   extractor that authenticates also protects replays. Only the body, the last argument, is read
 ///   after the grant. A rejection's answer is not stored, and the key stays free.

@@ -14,8 +14,8 @@ use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::Delivery;
 use crate::error::{no_reply_subject, reply_not_confirmed};
 
-/// How often an answer that needs a confirmation is sent. If the last one fails too, the message is
-/// redelivered and skipped.
+/// How many times an answer that needs a confirmation is sent. If the last try fails too, the
+/// message is redelivered and skipped.
 const MAX_TRIES: u32 = 3;
 
 /// Sends the answers of one listener.
@@ -25,14 +25,14 @@ pub(crate) struct ServerReplies {
     pub(crate) timeout: Duration,
     pub(crate) dead_letters: DeadLetterSubject,
     pub(crate) backoff: Backoff,
-    /// The consumer's `max_deliver`: the server drops a message that is given back, or not
-    /// answered, in this delivery.
+    /// The consumer's `max_deliver`. If a message is given back or not answered in this delivery,
+    /// the server drops it.
     pub(crate) max_deliver: Option<u64>,
     pub(crate) counters: Arc<VerdictCounters>,
 }
 
 impl ServerReplies {
-    /// Answers a message by its verdict, and counts and logs that.
+    /// Answers a message according to its verdict, and counts and logs the verdict.
     pub(crate) async fn answer(&self, delivery: &Delivery, verdict: Verdict) {
         let verdict = if self.is_last_delivery(delivery) { verdict.given_up() } else { verdict };
         let answered = match verdict {
@@ -52,23 +52,23 @@ impl ServerReplies {
         verdict.log("nats", delivery.call().identity().as_ref());
         if let Err(error) = answered {
             tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the message may be \
-                 redelivered and is skipped then");
+                 redelivered, and is then skipped");
         }
     }
 
-    /// Reports that the message is still being handled, which starts its `ack_wait` again.
+    /// Reports that the message is still being handled, which restarts its `ack_wait`.
     pub(crate) async fn report_progress(&self, delivery: &Delivery) {
         self.send(delivery, AckKind::Progress).await;
     }
 
-    /// Whether this is the last delivery that the server makes of the message.
+    /// Whether the server will not deliver the message again after this delivery.
     pub(crate) fn is_last_delivery(&self, delivery: &Delivery) -> bool {
         self.max_deliver.is_some_and(|last| delivery.deliveries() >= last)
     }
 
     /// Publishes the dead letter. Returns whether its stream has confirmed it. If not, the message
-    /// is given back; in its last delivery, when the server would drop it, publishing is repeated
-    /// until it succeeds.
+    /// is given back. In the last delivery, the server would drop the message, so publishing is
+    /// retried until it succeeds.
     async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
         let mut failures = 0;
         while let Err(error) = self.dead_letters.publish(delivery, reason).await {

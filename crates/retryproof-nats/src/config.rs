@@ -17,7 +17,7 @@ use crate::error::invalid_setting;
 /// The server's `ack_wait` for a consumer that sets none.
 const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
-/// The settings of a [`NatsListener`](crate::NatsListener); made by
+/// The settings of a [`NatsListener`](crate::NatsListener); created by
 /// [`NatsListener::builder`](crate::NatsListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct NatsListenerBuilder {
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) max_parked: usize,
     /// The consumer's `max_deliver`.
     pub(crate) max_deliver: Option<u64>,
-    /// The lower one of `max_deliver` and the listener's own limit.
+    /// The lower of `max_deliver` and the listener's own limit.
     pub(crate) max_deliveries: Option<u64>,
     pub(crate) progress_interval: Duration,
     pub(crate) fetch_timeout: Duration,
@@ -73,7 +73,7 @@ impl NatsListenerBuilder {
             jetstream,
             consumer,
             scope: scope.into_scope(),
-            // Publishers set it for the stream's own duplicate check.
+            // Publishers set this header for the stream's own duplicate check.
             key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
             dead_letters: None,
             messages: MessageOptions::default(),
@@ -87,8 +87,8 @@ impl NatsListenerBuilder {
         }
     }
 
-    /// The subject for messages that cannot be handled (LST-2); another stream has to take it.
-    /// Required: without it, such a message could only be dropped.
+    /// The subject for messages that cannot be handled (LST-2); a stream other than the listener's
+    /// must take it. Required, because such a message could otherwise only be dropped.
     pub fn dead_letters(mut self, subject: impl Into<String>) -> Self {
         self.dead_letters = Some(subject.into());
         self
@@ -100,8 +100,8 @@ impl NatsListenerBuilder {
         self.key(move |message| header(message, &name))
     }
 
-    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. If `key_of` returns `None` or
-    /// panics, the message becomes a dead letter.
+    /// Computes the key with `key_of` instead of taking the header `Nats-Msg-Id`. If `key_of`
+    /// returns `None` or panics, the message becomes a dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
@@ -110,14 +110,14 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
-    /// with another body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
+    /// message with a different body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
-    /// How long a redelivery is recognised, as
+    /// How long a redelivery is recognised, like
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in its stream and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -125,22 +125,22 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How long the messages of a listener that was killed stay in flight, as
+    /// How long the messages of a killed listener stay in flight, like
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
-    /// parked at once (LST-1).
+    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
+    /// redelivery is parked immediately (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How many messages may be fetched and not answered, without those that are parked; 100 unless
-    /// set.
+    /// How many messages may be fetched but not yet answered, not counting parked messages; 100
+    /// unless set.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages.clamp(1, 10_000);
         self
@@ -167,17 +167,17 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Makes a message that fails in this delivery, or in a later one, a dead letter. Prefer this to
-    /// the consumer's `max_deliver`: there the server silently drops a message whose consumer dies
-    /// during the last delivery.
+    /// A message that fails in this delivery, or in a later one, becomes a dead letter. Prefer this
+    /// to the consumer's `max_deliver`, with which the server silently drops a message whose
+    /// consumer dies during the last delivery.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = Some(u64::from(deliveries.max(1)));
         self
     }
 
-    /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop waits
-    /// until the open request ends, so that no message waits for the end of its `ack_wait`, and
-    /// gives back the messages that were not begun with this delay.
+    /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop
+    /// waits until the open request ends, so that no message has to wait for its `ack_wait` to end.
+    /// It gives back the messages that were not begun, to be redelivered after this delay.
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
@@ -189,7 +189,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Checks the settings, also against those of the consumer.
+    /// Checks the settings, also against the consumer's.
     pub(crate) fn check(self) -> Result<Settings> {
         let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;
@@ -228,7 +228,7 @@ impl NatsListenerBuilder {
             max_parked: self.max_parked.min(count(config.max_ack_pending) / 2),
             max_deliver,
             max_deliveries,
-            // Three reports within the shortest wait: two may get lost.
+            // Three reports are sent within the shortest wait, so two may get lost.
             progress_interval: (shortest / 3).max(Duration::from_millis(50)),
             fetch_timeout: nonzero(config.max_expires)
                 .map_or(self.fetch_timeout, |max| max.min(self.fetch_timeout)),
@@ -239,12 +239,12 @@ impl NatsListenerBuilder {
     }
 }
 
-/// A limit of the consumer; zero and less mean that it has none.
+/// A limit of the consumer, or `None` if its value is zero or less.
 fn limit(value: i64) -> Option<u64> {
     u64::try_from(value).ok().filter(|limit| *limit > 0)
 }
 
-/// The same as a number of messages, which is unbounded without a limit.
+/// A limit of the consumer as a number of messages, unbounded if there is none.
 fn count(value: i64) -> usize {
     limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DeadLetterSubject`]: publishes dead letters. Each holds the message and headers with its
-//! reason and position.
+//! [`DeadLetterSubject`]: publishes dead letters. Each letter holds the message, with headers that
+//! give its reason and position.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const CONSUMER: &str = "retryproof-consumer";
 const SEQUENCE: &str = "retryproof-sequence";
 const SUBJECT: &str = "retryproof-subject";
 const DELIVERIES: &str = "retryproof-deliveries";
-/// The pause between two requests for the stream of the dead letters.
+/// The pause between two requests for the dead-letter stream.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The prefix of headers that a server would otherwise act on.
+/// The prefix that keeps a server from acting on a header.
 const ORIGINAL: &str = "retryproof-original-";
 
-/// The subject that takes the dead letters.
+/// The subject to which dead letters are published.
 pub(crate) struct DeadLetterSubject {
     pub(crate) jetstream: Context,
     pub(crate) subject: String,
@@ -35,16 +35,15 @@ pub(crate) struct DeadLetterSubject {
 }
 
 impl DeadLetterSubject {
-    /// Waits until the stream that takes the subject is found, over outages. It must not be
-    /// `source`, the stream that the listener reads: the listener would receive its own dead
-    /// letters.
+    /// Waits until the stream that takes the subject is found, even across outages. The stream must
+    /// not be `source`, which the listener reads: it would receive its own dead letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;
             let error = match found {
                 Ok(stream) if stream == source => {
                     return Err(invalid_setting(
-                        "the stream that is read also takes the dead letters; use another stream \
+                        "the listener's own stream also takes its dead letters; use another stream \
                          for them",
                     ));
                 }
@@ -55,15 +54,15 @@ impl DeadLetterSubject {
                     return Err(invalid_setting(message).with("subject", &self.subject));
                 }
             };
-            tracing::warn!(subject = self.subject, %error, "stream of the dead letters not found; \
-                 no message is read until it is");
+            tracing::warn!(subject = self.subject, %error, "dead-letter stream not found; \
+                 no message is read until it is found");
             sleep(RETRY_DELAY).await;
         }
     }
 
     /// Publishes the letter and waits until its stream confirms it; only then may the message leave
-    /// its own stream. A letter that is too large for the stream is reduced by its body, its
-    /// headers, or both: otherwise its message would be redelivered for ever.
+    /// its own stream. A letter that is too large for the stream is published without its body, its
+    /// headers, or both, because its message would otherwise be redelivered forever.
     pub(crate) async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -96,7 +95,7 @@ impl DeadLetterSubject {
     }
 }
 
-/// The headers of the dead letter of `delivery`.
+/// The headers of the dead letter for `delivery`.
 ///
 /// The message's headers named `Nats-…` are kept under another name, because a server acts on them:
 /// `Nats-Rollup` would purge the subject, `Nats-Expected-…` could make the server reject the
@@ -114,7 +113,7 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     }
     if let Some(StreamPosition { stream, consumer, sequence, published, .. }) = delivery.position()
     {
-        // The same for each letter of this message: the stream keeps one of them.
+        // All letters of this message have the same ID, so the stream keeps only one of them.
         headers.insert(
             NATS_MESSAGE_ID,
             format!("{stream}:{consumer}:{sequence}:{published}").as_str(),
@@ -128,11 +127,11 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     headers
 }
 
-/// The name of a header in a letter. A server acts on some of the original names.
+/// The name of a header in a letter. A name that a server would act on gets a prefix.
 fn inert(name: &HeaderName) -> HeaderName {
     let text: &str = name.as_ref();
     if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
-        // It cannot fail: a prefix of header characters and a header name make a header name.
+        // Parsing cannot fail: a prefix of header characters and a header name make a header name.
         format!("{ORIGINAL}{text}").parse().unwrap_or_else(|_| name.clone())
     } else {
         name.clone()

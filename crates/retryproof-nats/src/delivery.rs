@@ -12,16 +12,16 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
-/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
-/// with `?`, and the message becomes a dead letter (LST-2).
+/// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
+/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
+/// passes it on with `?`, and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     message: jetstream::Message,
     call: MessageCall,
-    /// `None` if the reply subject does not hold it.
+    /// `None` if the reply subject does not contain the position.
     position: Option<StreamPosition>,
 }
 
@@ -31,10 +31,10 @@ pub(crate) struct StreamPosition {
     pub(crate) stream: String,
     pub(crate) consumer: String,
     pub(crate) sequence: u64,
-    /// In nanoseconds since 1970. It distinguishes messages of a stream that was deleted and
-    /// created again.
+    /// The time of publishing, in nanoseconds since 1970. It distinguishes messages of a stream
+    /// that was deleted and created again.
     pub(crate) published: u128,
-    /// Starts at 1.
+    /// The number of deliveries so far, this one included.
     pub(crate) deliveries: u64,
 }
 
@@ -66,7 +66,7 @@ impl Delivery {
         Self(Arc::new(Inner { message, call, position }))
     }
 
-    /// The key: the header `Nats-Msg-Id`, or what
+    /// The key: the header `Nats-Msg-Id`, or the key that
     /// [`key_header`](crate::NatsListenerBuilder::key_header) or
     /// [`key`](crate::NatsListenerBuilder::key) found.
     ///
@@ -76,26 +76,26 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
-    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
-    /// rejected, FP-1).
+    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
+    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
+    /// is rejected, FP-1).
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
-    /// another fingerprint.
+    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
+    /// ttl, a wait timeout or another fingerprint.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
 
-    /// The body, decoded from JSON.
+    /// Decodes the body from JSON.
     ///
     /// # Errors
     /// [`Poison::Unreadable`].
@@ -109,7 +109,7 @@ impl Delivery {
         &self.0.message.payload
     }
 
-    /// The header `name`; its first value if it has several.
+    /// The header `name`, or its first value if it has several.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.0.message, name)
@@ -133,7 +133,8 @@ impl Delivery {
         self.position().map_or(0, |position| position.sequence)
     }
 
-    /// How often the server has delivered the message to this consumer, this delivery included.
+    /// How many times the server has delivered the message to this consumer, this delivery
+    /// included.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
         self.position().map_or(0, |position| position.deliveries)
@@ -162,7 +163,7 @@ impl AnyDelivery for Delivery {
     }
 }
 
-// Not derived: key, headers and body must not be shown (ID-4).
+// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! async-nats' errors as ours.
+//! Converts async-nats' errors to the library's `Error`.
 
 use std::error::Error as StdError;
 
@@ -14,7 +14,7 @@ const TOO_LARGE_HEADERS: &str = "error code 10097";
 
 type SourceError = Box<dyn StdError + Send + Sync>;
 
-/// A setting of the listener or its consumer that cannot work.
+/// The error for an invalid setting of the listener or its consumer.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
@@ -40,8 +40,8 @@ pub(crate) fn too_large(error: &PublishError) -> Option<TooLarge> {
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => Some(TooLarge::Letter),
         PublishErrorKind::Other => {
-            // The type of a stream's error is private to async-nats, so its text is searched for
-            // the code.
+            // The type of a stream's error is private to async-nats, so the error's text is
+            // searched for the code.
             let text = error.source()?.to_string();
             let letter = text.contains(TOO_LARGE_FOR_STREAM).then_some(TooLarge::Letter);
             letter.or_else(|| text.contains(TOO_LARGE_HEADERS).then_some(TooLarge::Headers))

@@ -13,30 +13,31 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::answer::ServerReplies;
 use crate::delivery::Delivery;
 
-/// What all messages of a listener share.
+/// The state that all messages of a listener share.
 pub(crate) struct HandlerContext {
     pub(crate) replies: ServerReplies,
-    /// The attempts are deliveries, because JetStream counts them and a message cannot carry a
-    /// count.
+    /// Each delivery counts as an attempt, because JetStream counts deliveries, and a message
+    /// cannot carry a count.
     pub(crate) rules: AttemptRules,
-    /// How often the server receives a progress report on each unanswered message.
+    /// The time between two progress reports on an unanswered message.
     pub(crate) progress_interval: Duration,
     /// One permit for each handler that may run.
     pub(crate) running: Semaphore,
     /// One permit for each message that may be parked.
     pub(crate) parked: Semaphore,
-    /// How long a fetch request stays open. A stop gives messages back with at least this delay:
-    /// otherwise the server would deliver them to the request that is still open.
+    /// How long a fetch request stays open. A stop gives messages back with at least this delay,
+    /// because the server would otherwise deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
     /// After this delivery, a message that fails becomes a dead letter.
     pub(crate) max_deliveries: Option<u64>,
-    /// Whether the store was away for a message since [`take_store_away`](Self::take_store_away).
+    /// Whether the store was unavailable for a message since
+    /// [`take_store_away`](Self::take_store_away).
     pub(crate) store_away: AtomicBool,
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. `fetched` is its permit among the fetched messages; a
-    /// message that is parked releases it.
+    /// Handles a message and answers it. `fetched` is the permit that the message holds as a
+    /// fetched one, until it is answered or parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
@@ -57,24 +58,24 @@ impl HandlerContext {
         }
     }
 
-    /// Whether the store was away for any message since the last call.
+    /// Whether the store was unavailable for any message since the last call.
     pub(crate) fn take_store_away(&self) -> bool {
         self.store_away.swap(false, Ordering::Relaxed)
     }
 
-    /// Reports progress for ever, also while the message waits for a handler or is parked: until
-    /// its answer, the server does not redeliver it and counts no delivery.
+    /// Reports progress forever, even while the message waits for a handler or is parked. Until the
+    /// answer, the server neither redelivers the message nor counts a delivery.
     async fn report_progress(&self, delivery: &Delivery) {
         let mut ticks = interval(self.progress_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.tick().await; // The first tick comes at once, just after the delivery.
+        ticks.tick().await; // The first tick comes immediately, just after the delivery.
         loop {
             ticks.tick().await;
             self.replies.report_progress(delivery).await;
         }
     }
 
-    /// Runs the handler, again after each time the message was parked.
+    /// Runs the handler, and runs it again each time after the message was parked.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -121,7 +122,7 @@ impl HandlerContext {
             self.store_away.store(true, Ordering::Relaxed);
         }
         let deliveries = delivery.deliveries();
-        // In its last delivery, the message stays here while the store is away.
+        // In its last delivery, the message stays here while the store is unavailable.
         let outages = if self.is_last(delivery) {
             runs
         } else {
@@ -131,7 +132,7 @@ impl HandlerContext {
     }
 
     /// Whether the message stays here, without an answer, until the handler runs again. Giving it
-    /// back would cost a delivery, and no work has run.
+    /// back would cost a delivery, although no work has run.
     fn is_parked(&self, delivery: &Delivery, reason: Reason) -> bool {
         match reason {
             Reason::InFlight => true,

@@ -11,7 +11,7 @@ mod handle;
 mod listener;
 mod receive;
 
-/// The client that this adapter uses.
+/// The NATS client that this adapter uses.
 pub use async_nats;
 pub use config::NatsListenerBuilder;
 pub use delivery::Delivery;

@@ -27,8 +27,8 @@ use crate::receive::{Fetcher, free_permits};
 
 /// How long one request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause between two fetch requests while the store is away: a message that is fetched then is
-/// given back, which costs it a delivery.
+/// The pause between two fetch requests while the store is unavailable. A message that is fetched
+/// meanwhile is given back, which costs it a delivery.
 const STORE_AWAY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
@@ -53,11 +53,11 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, also against those of the consumer. Sends nothing to the server.
+    /// Checks the settings, also against the consumer's. Sends nothing to the server.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; a
-    /// consumer without explicit acknowledgements, or without bodies.
+    /// consumer without explicit acknowledgements, or one that delivers no bodies.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<NatsListener> {
@@ -95,9 +95,9 @@ impl NatsListenerBuilder {
 }
 
 impl NatsListener {
-    /// Starts with the consumer and the scope of the messages' records. Name the scope after the
-    /// work, not after the consumer: two consumers with one scope run each message once between
-    /// them.
+    /// Starts a builder with the consumer and the scope of the messages' records. Name the scope
+    /// after the work, not after the consumer: if two consumers use the same scope, each message
+    /// runs in only one of them.
     pub fn builder(
         jetstream: Context,
         consumer: PullConsumer,
@@ -106,28 +106,28 @@ impl NatsListener {
         NatsListenerBuilder::new(jetstream, consumer, scope)
     }
 
-    /// Counts verdicts by reason, each when its message is answered.
+    /// Counters of the verdicts by reason. A verdict counts when its message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.replies.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, over reconnects and outages. Then fetches no
-    /// more, gives back the messages that were not begun, to be redelivered after
-    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout), waits for the running handlers, and
-    /// drops those that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout):
-    /// their leases run out, and their messages are redelivered.
+    /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
+    /// fetches no more messages, gives back those that were not begun (they are redelivered after
+    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for the running handlers.
+    /// Handlers that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are
+    /// dropped: their leases run out, and their messages are redelivered.
     ///
-    /// The handler returns a verdict on its message, and
-    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
-    /// failure. The handler runs once for each delivery, and once more each time the message was
+    /// The handler returns a verdict on its message;
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
+    /// failure. The handler runs once for each delivery, and again each time after the message was
     /// parked.
     ///
     /// # Errors
-    /// When the consumer was deleted.
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, when no
-    /// stream takes the dead letters, or when the consumer's own stream takes them (it would
-    /// deliver its own dead letters). A server that does not answer is waited for.
+    /// If the consumer is deleted. [`ErrorKind::Config`](retryproof_core::ErrorKind::Config),
+    /// before the first message, if no stream takes the dead letters, or if the consumer's own
+    /// stream takes them (the consumer would deliver its own dead letters). If the server does not
+    /// answer, the listener waits for it.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are
@@ -170,8 +170,8 @@ impl NatsListener {
                 let next = tokio::select! {
                     biased;
                     next = request.next() => next,
-                    // The request stays open: messages that the server has sent already are given
-                    // back, instead of waiting for the end of their `ack_wait`.
+                    // The request stays open, so that messages that the server has already sent are
+                    // given back instead of waiting for their `ack_wait` to end.
                     () = &mut shutdown, if !*stop.borrow() => {
                         stop.send_replace(true);
                         continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Fetcher`]: fetches no more messages than there are permits for, over connections that break.
+//! [`Fetcher`]: fetches no more messages than there are permits for, across broken connections.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,22 +19,22 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::error::consumer_deleted;
 
-/// How often an open request checks for a new connection: over a new one, the server no longer
+/// How often an open request checks for a new connection. After a reconnect, the server no longer
 /// knows the request.
 const RECONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// The pause between requests that fail.
+/// The pause between failed requests.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
-/// Fetches messages by one request after the other.
+/// Fetches messages with one request after another.
 pub(crate) struct Fetcher<'a> {
     consumer: &'a PullConsumer,
     client: Client,
     /// How long a request stays open while there are no messages.
     timeout: Duration,
     failures: u32,
-    /// The most messages of one request. A message that breaks the connection costs each message
-    /// behind it a delivery. So after a break the listener fetches one message, and twice as many
-    /// after each that arrives.
+    /// The maximum number of messages in one request. A message that breaks the connection costs
+    /// each message behind it a delivery. So after a break the listener fetches one message, and
+    /// doubles the number after each message that arrives.
     max_messages: usize,
 }
 
@@ -51,10 +51,10 @@ impl<'a> Fetcher<'a> {
         Self { consumer, client, timeout, failures: 0, max_messages: usize::MAX }
     }
 
-    /// Requests up to `messages` messages, repeatedly until the request was sent.
+    /// Requests up to `messages` messages, and retries until the request is sent.
     ///
     /// # Errors
-    /// When the consumer was deleted.
+    /// If the consumer was deleted.
     pub(crate) async fn fetch(&mut self, messages: usize) -> Result<FetchRequest> {
         loop {
             let connection = connections(&self.client);
@@ -87,7 +87,7 @@ impl<'a> Fetcher<'a> {
     /// Waits before the next request, longer after each failure.
     ///
     /// # Errors
-    /// When the consumer was deleted: then every request would fail.
+    /// If the consumer was deleted, because every request would fail.
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_BACKOFF.after(self.failures);
@@ -103,7 +103,7 @@ impl<'a> Fetcher<'a> {
 }
 
 impl FetchRequest {
-    /// The next message; `None` when the request has ended, or its connection was replaced.
+    /// The next message, or `None` if the request has ended or its connection was replaced.
     ///
     /// # Cancel safety
     /// Dropping the future loses no message.
@@ -124,7 +124,7 @@ impl FetchRequest {
     }
 }
 
-/// How often the client has connected so far.
+/// How many times the client has connected so far.
 fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }

@@ -18,8 +18,8 @@ use wait_queue::RequeuePublisher;
 
 pub(crate) mod wait_queue;
 
-/// The longest time that a message is held here because it could not be moved to another queue:
-/// meanwhile it takes a worker and counts to the prefetch.
+/// The longest time that a message is held here because it could not be moved to another queue.
+/// Meanwhile it occupies a worker and counts towards the prefetch.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(30);
 
 /// Sends the answers of one run of the listener.
@@ -36,9 +36,9 @@ impl BrokerReplies {
         *self.answered.borrow()
     }
 
-    /// Answers a message by its verdict. If the connection is lost, the message cannot be
-    /// acknowledged; the broker delivers it again. The driver may never resolve a call on a lost
-    /// connection, so `lost` ends the wait for it.
+    /// Answers a message according to its verdict. If the connection is lost, the message cannot be
+    /// acknowledged, and the broker delivers it again. The driver may never resolve a call on a
+    /// lost connection, so `lost` ends the wait.
     pub(crate) async fn answer(
         &self,
         verdict: Verdict,
@@ -65,7 +65,8 @@ impl BrokerReplies {
         let answered = loop {
             match self.move_away(verdict, delivery).await {
                 Ok(()) => break with_timeout(acker.ack(BasicAckOptions::default())).await,
-                // The message is held here: a nack would count against the queue's delivery limit.
+                // The message is held here, because a nack would count against the queue's delivery
+                // limit.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     failed_moves = failed_moves.saturating_add(1);
                     let pause = Backoff::new(Duration::from_secs(1), MAX_HOLD).after(failed_moves);
@@ -74,8 +75,8 @@ impl BrokerReplies {
                     sleep(pause).await;
                 }
                 Err(error) => {
-                    // The pause before the nack prevents a hot loop. The nack keeps the message,
-                    // and counts against the queue's delivery limit.
+                    // The pause before the nack prevents a hot loop. The nack keeps the message in
+                    // its queue, and counts against the queue's delivery limit.
                     let delay = match verdict {
                         Verdict::Nack { after, .. } => after,
                         Verdict::Ack { .. } | Verdict::DeadLetter { .. } => self.backoff.after(1),

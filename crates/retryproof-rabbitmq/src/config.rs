@@ -12,11 +12,11 @@ use crate::delivery::{KeyOf, Message};
 use crate::error::invalid_setting;
 use crate::receive::url::{BrokerUrl, RootCertificates};
 
-/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
-/// and a suffix.
+/// The broker allows names of up to 255 bytes, and the name of a wait queue is the name of the work
+/// queue plus a suffix.
 const MAX_QUEUE_NAME_BYTES: usize = 230;
 
-/// The settings of a [`RabbitmqListener`](crate::RabbitmqListener); made by
+/// The settings of a [`RabbitmqListener`](crate::RabbitmqListener); created by
 /// [`RabbitmqListener::builder`](crate::RabbitmqListener::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct RabbitmqListenerBuilder {
@@ -66,22 +66,22 @@ impl RabbitmqListenerBuilder {
         }
     }
 
-    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required;
-    /// [`Topology`](crate::Topology) declares it as `QUEUE.dead` unless set.
+    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required.
+    /// [`Topology`](crate::Topology) names it `QUEUE.dead` by default.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = Some(queue.into());
         self
     }
 
-    /// Takes the key from the header `name` instead of the property `message-id`, if that is text or
-    /// a whole number.
+    /// Takes the key from the header `name` instead of the property `message-id`, if the header is
+    /// text or a whole number.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| message.header(&name))
     }
 
-    /// Takes the key from elsewhere than the property `message-id`. If `key_of` returns `None` or
-    /// panics, the message becomes a dead letter.
+    /// Computes the key with `key_of` instead of taking the property `message-id`. If `key_of`
+    /// returns `None` or panics, the message becomes a dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
@@ -90,14 +90,14 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
-    /// with another body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
+    /// message with a different body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
-    /// How long a redelivery is recognised, as
+    /// How long a redelivery is recognised, like
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -105,24 +105,25 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// How long the messages of a listener that was killed stay in flight, as
+    /// How long the messages of a killed listener stay in flight, like
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
-    /// delayed at once (LST-1).
+    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
+    /// redelivery is delayed immediately (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How many messages may be received and not answered; the same as [`concurrency`](Self::concurrency)
-    /// unless set. With more, the next message is already here when one is answered. But messages
-    /// that were received and not begun when the consumer stops, dies or loses its connection are
-    /// returned, and that counts against the queue's delivery limit.
+    /// How many messages may be received but not yet answered; the same as
+    /// [`concurrency`](Self::concurrency) unless set. With a higher number, the next message is
+    /// already here when one is answered. But if the consumer stops, dies or loses its connection,
+    /// messages that were received but not begun are returned, which counts against the queue's
+    /// delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = Some(messages);
         self
@@ -135,18 +136,18 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// How often the work on a message is tried before the message becomes a dead letter; 20 unless
-    /// set. A delivery that finds another one in flight does not count, nor does one that finds the
-    /// store away. The broker counts the deliveries to consumers that died
+    /// How many times the work on a message is tried before the message becomes a dead letter; 20
+    /// unless set. A delivery does not count if another one is in flight, or if the store is
+    /// unavailable. Deliveries to consumers that died are counted by the broker
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// The pause before a message is delivered again, after a failure or while the store is away:
-    /// 1 s, doubled each time up to 1 min, unless set. It is rounded up to a power of two in
-    /// seconds.
+    /// The pause before a message is delivered again, after a failure or while the store is
+    /// unavailable: 1 s, doubled each time up to 1 min, unless set. It is rounded up to a power of
+    /// two in seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
@@ -158,8 +159,8 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Unless
-    /// set, those that the host trusts.
+    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Default:
+    /// the certificates that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
@@ -176,13 +177,13 @@ impl RabbitmqListenerBuilder {
         })?;
         for queue in [&self.queue, &dead_letters] {
             if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
-                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
+                return Err(invalid_setting("a queue name must be 1 to 230 bytes long"));
             }
         }
         if self.prefetch == Some(0) || self.max_attempts == 0 {
-            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
+            return Err(invalid_setting("prefetch and number of attempts must be at least 1"));
         }
-        // At least 1: the broker takes zero for no limit.
+        // The prefetch is at least 1, because zero means no limit to the broker.
         let prefetch = self
             .prefetch
             .unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1));
@@ -200,7 +201,7 @@ impl RabbitmqListenerBuilder {
     }
 }
 
-// Not derived: the URL may hold a password (ID-4).
+// `Debug` is not derived, because the URL may hold a password (ID-4).
 impl fmt::Debug for RabbitmqListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitmqListenerBuilder")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Publishes dead letters. Each holds the message and headers with its counters, origin and reason;
-//! so does a delayed copy, without a reason.
+//! Publishes dead letters. Each letter holds the message, with headers that give its counters,
+//! origin and reason. A delayed copy has the same headers, except the reason.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString};
@@ -13,7 +13,7 @@ use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KE
 use crate::error::too_large;
 
 /// Publishes the letter and waits until the broker confirms it. A letter that is too large is
-/// reduced: otherwise its message would be held for ever.
+/// reduced, because its message would otherwise be held forever.
 pub(crate) async fn publish_dead_letter(
     publisher: &RequeuePublisher,
     queue: &str,
@@ -49,10 +49,10 @@ fn letter_properties(
 
 /// The properties of a copy of `message` for another queue.
 ///
-/// Those that the broker would act on are left out: `expiration` (it would end the delay early),
-/// `user-id` (the broker rejects that of another user), the headers `CC` and `BCC` (the copy would
-/// be routed to their queues again), and the headers of the broker's own dead-lettering (it would
-/// take the copy for a message that circles between queues).
+/// Properties that the broker would act on are left out: `expiration` (it would end the delay
+/// early), `user-id` (the broker rejects another user's name), the headers `CC` and `BCC` (the copy
+/// would be routed to their queues again), and the headers of the broker's own dead-lettering (the
+/// broker would mistake the copy for a message that circles between queues).
 fn properties(
     message: &Message,
     counts: &[(&'static str, u32)],

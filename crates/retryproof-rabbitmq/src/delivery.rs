@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Delivery`]: one message as a handler sees it; [`Message`]: as the key function sees it.
+//! [`Delivery`] is a message as a handler sees it; [`Message`] is what the key function sees.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use retryproof_core::listener::{
 use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
-/// How often the work of this message has failed so far.
+/// The header with the number of times that the message's work has failed.
 pub(crate) const FAILURES: &str = "retryproof-failures";
-/// How often in a row the store was away for this message.
+/// The header with the number of consecutive times that the store was unavailable.
 pub(crate) const OUTAGES: &str = "retryproof-outages";
-/// The exchange and the routing key of the first publish.
+/// The headers with the exchange and the routing key of the first publish.
 pub(crate) const EXCHANGE: &str = "retryproof-exchange";
 pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
-/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
-/// with `?`, and the message becomes a dead letter (LST-2).
+/// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
+/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
+/// passes it on with `?`, and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -43,7 +43,7 @@ impl Delivery {
         Self(Arc::new(Inner { message, call }))
     }
 
-    /// The key: the property `message-id`, or what
+    /// The key: the property `message-id`, or the key that
     /// [`key_header`](crate::RabbitmqListenerBuilder::key_header) or
     /// [`key`](crate::RabbitmqListenerBuilder::key) found.
     ///
@@ -53,26 +53,26 @@ impl Delivery {
         self.0.call.key()
     }
 
-    /// The context for the call that handles the message: scope, lease, ttl and wait timeout of the
-    /// listener, the key, and the fingerprint of the body (a redelivery with another body is
-    /// rejected, FP-1).
+    /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
+    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
+    /// is rejected, FP-1).
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
-    /// another fingerprint.
+    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
+    /// ttl, a wait timeout or another fingerprint.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
+    /// Like [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
 
-    /// The body, decoded from JSON.
+    /// Decodes the body from JSON.
     ///
     /// # Errors
     /// [`Poison::Unreadable`].
@@ -111,8 +111,8 @@ impl Delivery {
         self.0.message.redelivered
     }
 
-    /// How often the work has failed so far. Deliveries that found another one in flight, or the
-    /// store away, do not count.
+    /// How many times the work has failed so far. Deliveries that found another one in flight, or
+    /// the store unavailable, do not count.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
@@ -123,7 +123,7 @@ impl Delivery {
         self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
     }
 
-    /// How often in a row the store was away, including this verdict.
+    /// How many consecutive times the store was unavailable, including this verdict.
     pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
         match verdict {
             Verdict::Nack { reason: Reason::Store, .. } => {
@@ -185,7 +185,7 @@ impl Message {
         &self.payload
     }
 
-    /// The body, decoded from JSON: for a key that is in the body.
+    /// Decodes the body from JSON, for a key that is in the body.
     ///
     /// # Errors
     /// [`Poison::Unreadable`].
@@ -193,7 +193,7 @@ impl Message {
         json(&self.payload)
     }
 
-    /// The property `message-id`, which is the key unless another one is set.
+    /// The property `message-id`, which is the key by default.
     #[must_use]
     pub fn message_id(&self) -> Option<&str> {
         self.properties.message_id().as_ref().map(ShortString::as_str)
@@ -241,7 +241,7 @@ fn header(properties: &BasicProperties, name: &str) -> Option<String> {
     }
 }
 
-// Not derived: key, headers and body must not be shown (ID-4).
+// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")

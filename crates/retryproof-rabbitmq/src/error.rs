@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! lapin's errors as ours.
+//! Converts lapin's errors to the library's `Error`.
 
 use std::error::Error as _;
 
@@ -8,12 +8,13 @@ use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use retryproof_core::listener::dead_letter::TooLarge;
 use retryproof_core::{Error, ErrorKind};
 
-/// A setting that cannot work.
+/// The error for an invalid setting.
 pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// A driver's error: `Unavailable` if connecting again may help, else `Config` or `Unsupported`.
+/// Converts a driver error: to `Unavailable` if reconnecting may help, otherwise to `Config` or
+/// `Unsupported`.
 pub(crate) fn driver_error(error: lapin::Error) -> Error {
     let classified = match error.kind() {
         Driver::ProtocolError(refused) => match refused.kind() {
@@ -38,10 +39,10 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
             "TLS handshake failed; check the broker's certificate and the authority that signed it",
         ),
         Driver::InvalidProtocolVersion(_) => {
-            invalid_setting("the server does not use the protocol AMQP 0-9-1")
+            invalid_setting("the server does not speak AMQP 0-9-1")
         }
         Driver::NoDefaultRuntime => {
-            Error::new(ErrorKind::Unsupported, "a listener has to run inside a tokio runtime")
+            Error::new(ErrorKind::Unsupported, "a listener must run inside a tokio runtime")
         }
         Driver::ParsingError(_) => Error::unavailable(
             "the driver cannot decode a message, such as one with a property or a header name \
@@ -64,14 +65,14 @@ pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
     }
 }
 
-/// Whether the broker refuses a message for its size. The code is also that of other failed
-/// preconditions, so the text is searched.
+/// Whether the broker refuses a message because of its size. Other failed preconditions have the
+/// same code, so the text is searched.
 fn is_message_too_large(refused: &AMQPError) -> bool {
     matches!(refused.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED))
         && refused.get_message().as_str().contains("message size")
 }
 
-/// A call to the broker that took too long.
+/// The error for a call to the broker that took too long.
 pub(crate) fn timed_out() -> Error {
     Error::unavailable("the broker did not answer in time")
 }
@@ -84,9 +85,9 @@ pub(crate) fn consumer_cancelled() -> Error {
     Error::unavailable("the broker cancelled the consumer")
 }
 
-/// Whether the broker was reached and the handshake failed, since its certificate is not trusted or
-/// it does not support TLS. Connecting again does not help then. An alert does not count, because a
-/// broker that is starting, or a proxy in front of it, may send one.
+/// Whether the broker was reached, but the handshake failed because the broker's certificate is not
+/// trusted or it does not support TLS, so that reconnecting does not help. A TLS alert does not
+/// count, because a broker that is starting, or a proxy in front of it, may send one.
 #[cfg(feature = "tls")]
 fn is_tls_refused(error: &std::io::Error) -> bool {
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};

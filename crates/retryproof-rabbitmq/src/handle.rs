@@ -12,7 +12,7 @@ use crate::answer::{BrokerReplies, MAX_HOLD};
 use crate::delivery::{Delivery, KeyOf, Message};
 use crate::receive::connection::ConnectionLost;
 
-/// What all messages of one run share.
+/// The state that all messages of one run share.
 pub(crate) struct HandlerContext {
     pub(crate) replies: BrokerReplies,
     pub(crate) messages: Arc<MessageSettings>,
@@ -50,7 +50,7 @@ impl HandlerContext {
     }
 }
 
-/// Pauses the listener while the store is away: each message that it received then would only move
+/// Pauses the listener while the store is unavailable. A message received meanwhile would only move
 /// to a wait queue and back.
 #[derive(Default)]
 pub(crate) struct StorePause(Mutex<Outages>);
@@ -68,13 +68,13 @@ impl StorePause {
         match reason {
             Reason::Store => {
                 let now = Instant::now();
-                // Messages that are handled at the same time meet the same outage.
+                // Messages that are handled concurrently report the same outage, so it counts once.
                 if outages.until.is_none_or(|until| until <= now) {
                     outages.count = outages.count.saturating_add(1);
                     outages.until = Some(now + backoff.after(outages.count).min(MAX_HOLD));
                 }
             }
-            // The store was not needed.
+            // Such a verdict does not show whether the store is available.
             Reason::Poison(_) | Reason::Panicked => {}
             _ => *outages = Outages::default(),
         }

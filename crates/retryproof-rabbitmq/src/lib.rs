@@ -17,7 +17,7 @@ pub use delivery::{Delivery, Message};
 pub use listener::RabbitmqListener;
 pub use topology::Topology;
 
-/// The public types can be shared between threads.
+/// Checks at compile time that the public types can be shared between threads.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<RabbitmqListener>();

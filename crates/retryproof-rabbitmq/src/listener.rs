@@ -27,14 +27,15 @@ const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Dura
 /// Handles the messages of one queue. Several listeners, in any number of processes, may share a
 /// queue.
 ///
-/// It reconnects when the broker goes away. Running work finishes meanwhile; its answers are lost
-/// with the connection, and the redelivered messages are answered from their records (LST-1).
+/// The listener reconnects when it loses the broker. Running work finishes meanwhile; its answers
+/// are lost with the connection, and the redelivered messages are answered from their records
+/// (LST-1).
 pub struct RabbitmqListener {
     settings: Settings,
     counters: Arc<VerdictCounters>,
 }
 
-/// The state of one run, over its connections.
+/// The state of one run, kept across its connections.
 struct RunState {
     workers: WorkerPool,
     ramp: PrefetchRamp,
@@ -50,7 +51,7 @@ enum SessionEnd {
 }
 
 impl RabbitmqListenerBuilder {
-    /// Checks the settings. Connects to nothing yet.
+    /// Checks the settings. Does not connect yet.
     ///
     /// # Errors
     /// [`ErrorKind::Config`]: an invalid URL; root certificates that cannot be read; no queue for
@@ -63,32 +64,33 @@ impl RabbitmqListenerBuilder {
 }
 
 impl RabbitmqListener {
-    /// Starts with the broker's URL, the queue, and the scope of the messages' records. Name the
-    /// scope after the work, not after the queue.
+    /// Starts a builder with the broker's URL, the queue, and the scope of the messages' records.
+    /// Name the scope after the work, not after the queue.
     pub fn builder(url: &str, queue: &str, scope: impl IntoScope) -> RabbitmqListenerBuilder {
         RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Counts verdicts by reason, each when its message is answered.
+    /// Counters of the verdicts by reason. A verdict counts when its message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, over reconnects and outages. Then receives no
-    /// more, returns the messages that were not begun, waits for the running handlers, and drops
-    /// those that run longer than [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout): their
-    /// leases run out, and their messages are redelivered.
+    /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
+    /// receives no more messages, returns those that were not begun, and waits for the running
+    /// handlers. Handlers that run longer than
+    /// [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout) are dropped: their leases run out,
+    /// and their messages are redelivered.
     ///
-    /// The handler returns a verdict on its message, and
-    /// [`guarded`](retryproof_core::listener::guarded) makes the usual one. A panic counts as a
+    /// The handler returns a verdict on its message;
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
     /// failed attempt.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], before the first message, when the broker rejects the listener (the
-    /// login, or to consume), when its certificate is not trusted, or when one of the two queues is
-    /// missing. Later rejections are logged and tried again for ever, and so is a broker that
-    /// cannot be reached.
+    /// [`ErrorKind::Config`], before the first message, if the broker rejects the listener's login
+    /// or its attempt to consume, if the broker's certificate is not trusted, or if one of the two
+    /// queues is missing. If the broker rejects the listener later, or cannot be reached at any
+    /// time, the listener logs the error and retries forever.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out (RUN-5), and all
@@ -136,8 +138,8 @@ impl RabbitmqListener {
                     let before = context.replies.answered();
                     let ended = self.session(connection, &mut state, &context, &handler).await;
                     state.ramp.connection_lost();
-                    // A connection without an answer is a failure as well: a message that the
-                    // driver cannot decode breaks each connection at once.
+                    // A connection over which no message was answered counts as a failure too: a
+                    // message that the driver cannot decode breaks every connection immediately.
                     if context.replies.answered() > before {
                         failures = 0;
                     }
@@ -148,8 +150,8 @@ impl RabbitmqListener {
                 }
                 Err(error) => error,
             };
-            // Before the first connection, a rejection is a matter of configuration. Later it may be
-            // transient, such as a queue whose leader is away.
+            // Before the first connection, a rejection is a configuration error. Later it may be
+            // transient, for example if the queue's leader is unavailable.
             if !state.connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }
@@ -185,8 +187,8 @@ impl RabbitmqListener {
         }
     }
 
-    /// Connects, and checks that both queues exist: a missing dead-letter queue would be noticed too
-    /// late.
+    /// Connects, and checks that both queues exist, because a missing dead-letter queue would
+    /// otherwise be noticed too late.
     async fn connect(&self) -> Result<BrokerConnection> {
         let settings = &self.settings;
         let name = format!("retryproof: {}", settings.queue);
@@ -221,7 +223,8 @@ impl RabbitmqListener {
         };
         *connected = true;
         let mut consumers = vec![consumer];
-        // Dropped when this connection is given up: handlers then no longer wait to answer over it.
+        // When this connection is given up, `_alive` is dropped, and handlers stop waiting to
+        // answer over it.
         let (_alive, lost) = ConnectionLost::new();
         loop {
             let next = async {
@@ -233,8 +236,8 @@ impl RabbitmqListener {
                 biased;
                 () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => break,
                 () = ramp.due(&context.replies.answered) => {
-                    // A further consumer is added. Cancelling the first one could lose a message
-                    // that the broker is sending to it.
+                    // Another consumer is added, because cancelling the first one could lose a
+                    // message that the broker is sending to it.
                     let prefetch = ramp.raise(context.replies.answered());
                     match consume(&channel, queue, prefetch).await {
                         Ok(consumer) => consumers.push(consumer),
@@ -243,7 +246,7 @@ impl RabbitmqListener {
                     continue;
                 }
                 next = next => next,
-                // All workers may be busy when the connection is lost.
+                // Notices a lost connection even while all workers are busy.
                 () = connection.lost(&channel) => return SessionEnd::Lost(connection_lost()),
             };
             match delivery {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How messages reach the listener: consumers of a queue over one connection.
+//! Receives messages through the consumers of a queue, all over one connection.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -20,7 +20,7 @@ pub(crate) mod ramp_up;
 pub(crate) mod tls;
 pub(crate) mod url;
 
-/// Begins to consume from a queue, with at most `prefetch` messages delivered and not answered.
+/// Begins to consume from a queue, with at most `prefetch` unanswered messages.
 pub(crate) async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Result<Consumer> {
     let consumer = async {
         with_timeout(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
@@ -32,10 +32,10 @@ pub(crate) async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Re
     consumer.await.map_err(|error: Error| error.during("consume"))
 }
 
-/// The next message of any of the consumers.
+/// The next message from any of the consumers.
 ///
 /// # Errors
-/// When the connection is lost, or one of the consumers has ended.
+/// If the connection is lost, or one of the consumers has ended.
 pub(crate) async fn next_delivery(consumers: &mut [Consumer]) -> Result<Delivery> {
     let next = std::future::poll_fn(|cx| {
         let next = consumers
@@ -50,7 +50,7 @@ pub(crate) async fn next_delivery(consumers: &mut [Consumer]) -> Result<Delivery
     }
 }
 
-/// Cancels the consumers. Otherwise the broker would deliver another message for each answer.
+/// Cancels the consumers, so that the broker does not deliver another message for each answer.
 pub(crate) async fn cancel(channel: &Channel, consumers: &[Consumer]) {
     for consumer in consumers {
         let cancelled = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());

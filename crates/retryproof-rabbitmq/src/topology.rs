@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Topology`]: declares the queues of a listener on request. The listener itself never creates a
-//! queue implicitly, except for its wait queues (as STO-3 requires of tables).
+//! queue implicitly, except for its wait queues (STO-3 has the same rule for tables).
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
@@ -14,9 +14,9 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 /// A work queue that loses no message, and the queue for its dead letters.
 ///
 /// The work queue is a quorum queue: the broker counts how often a message was returned because its
-/// consumer died, and makes it a dead letter after
-/// [`delivery_limit`](Self::delivery_limit) of these. Both queues dead-letter at least once: the
-/// broker removes a message only after the next queue has it.
+/// consumer died, and makes it a dead letter after [`delivery_limit`](Self::delivery_limit) such
+/// returns. Both queues dead-letter at least once: the broker removes a message only after the next
+/// queue has it.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {
@@ -52,23 +52,25 @@ impl Topology {
         self
     }
 
-    /// How often a message may be returned because its consumer or its connection died; 20 unless
-    /// set. After that it becomes a dead letter, so a message that kills its consumers does not
-    /// block the queue. All messages that the consumer had prefetched count, handled or not.
+    /// How many times a message may be returned because its consumer or its connection died; 20
+    /// unless set. After that it becomes a dead letter, so a message that kills its consumers does
+    /// not block the queue. A return counts for every message that the consumer had prefetched,
+    /// even if its handler had not begun.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self
     }
 
-    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Unless
-    /// set, those that the host trusts.
+    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Default:
+    /// the certificates that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// Creates both queues, unless they exist. The program binds the work queue to its exchanges.
+    /// Creates both queues, unless they exist. The program must bind the work queue to its
+    /// exchanges.
     ///
     /// # Errors
     /// `Config` if a queue of that name has other arguments, if the user may not create it, or if
@@ -76,7 +78,7 @@ impl Topology {
     /// `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
-    /// After a drop, one of the queues may exist; call it again.
+    /// If the future is dropped, one of the queues may exist; call `declare` again.
     pub async fn declare(&self, url: &str) -> Result<()> {
         let url = BrokerUrl::parse(url, &self.roots)?;
         let connection = BrokerConnection::open(&url, "retryproof: declare").await?;

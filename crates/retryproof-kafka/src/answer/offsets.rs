@@ -3,19 +3,19 @@
 
 use std::collections::BTreeSet;
 
-/// The messages of a partition that were begun and are not done. A group commits one offset for
-/// each partition, so that offset is the lowest open one.
+/// Tracks the messages of a partition that were begun but are not done. A group commits one offset
+/// for each partition, so that offset is the lowest open one.
 #[derive(Debug, Default)]
 pub(crate) struct OffsetTracker {
     open: BTreeSet<i64>,
     /// One past the last message that was begun.
     next: i64,
     stored: Option<i64>,
-    /// How often the offsets went backwards.
+    /// How many times the offsets went backwards.
     rewinds: u64,
 }
 
-/// A message that was begun and is not done.
+/// A message that was begun but is not done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenOffset {
     offset: i64,
@@ -23,9 +23,9 @@ pub(crate) struct OpenOffset {
 }
 
 impl OffsetTracker {
-    /// Begins a message. Offsets rise, except when the log was truncated or the group's offset was
-    /// reset: then they start again at a lower one, and the tracker starts again with them.
-    /// Messages begun before that no longer count.
+    /// Begins a message. Offsets rise, unless the log is truncated or the group's offset is reset:
+    /// then they restart at a lower one, and the tracker restarts with them. Messages that were
+    /// begun before that no longer count.
     pub(crate) fn begin(&mut self, offset: i64) -> OpenOffset {
         if offset < self.next {
             *self = Self { rewinds: self.rewinds + 1, ..Self::default() };
@@ -35,8 +35,8 @@ impl OffsetTracker {
         OpenOffset { offset, rewinds: self.rewinds }
     }
 
-    /// Ends a message. Returns the offset to store if it moved: that of the next message that the
-    /// partition's owner has to read.
+    /// Ends a message. If the offset to store has moved, returns it: the offset of the next message
+    /// that the partition's owner has to read.
     pub(crate) fn done(&mut self, OpenOffset { offset, rewinds }: OpenOffset) -> Option<i64> {
         if rewinds != self.rewinds {
             return None;

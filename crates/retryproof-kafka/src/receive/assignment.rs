@@ -16,12 +16,12 @@ pub(crate) type PartitionId = (String, i32);
 /// A consumer that reports rebalances to [`GroupCallbacks`].
 pub(crate) type GroupConsumer = StreamConsumer<GroupCallbacks>;
 
-/// Ends the work on a partition before all its messages are answered.
+/// Stops the work on a partition before all its messages are answered.
 #[derive(Debug, Clone)]
 pub(crate) struct PartitionStop {
-    /// The group revoked the partition.
+    /// Whether the group has revoked the partition.
     pub(crate) revoked: watch::Receiver<bool>,
-    /// The listener stops.
+    /// Whether the listener is stopping.
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
@@ -35,7 +35,7 @@ impl PartitionStop {
         self.is_revoked() || *self.stopping.borrow()
     }
 
-    /// Resolves when the stop is requested, or when a sender was dropped.
+    /// Resolves when the stop is requested, or when a sender is dropped.
     pub(crate) async fn requested(&mut self) {
         tokio::select! {
             _ = self.revoked.wait_for(|revoked| *revoked) => {}
@@ -71,7 +71,7 @@ impl Assignment {
     }
 }
 
-/// What librdkafka calls at a rebalance.
+/// The callbacks that librdkafka calls on a rebalance.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCallbacks {
     pub(crate) assignment: Assignment,
@@ -81,7 +81,7 @@ impl ClientContext for GroupCallbacks {}
 
 impl ConsumerContext for GroupCallbacks {
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        // A partition that was paused when it was revoked has to be read when it is assigned again.
+        // A partition that was paused when it was revoked must be read once it is assigned again.
         if let Rebalance::Assign(partitions) = rebalance
             && let Err(error) = consumer.resume(partitions)
         {

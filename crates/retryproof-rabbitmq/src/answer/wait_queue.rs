@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead letters.
+//! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead-letter queue.
 //!
-//! It uses a separate connection, opened when it is first needed: a broker that is short of memory
-//! stops reading from connections that publish, and must still read the acknowledgements. Each copy
-//! is published with `mandatory`, and the original is acknowledged only after the broker confirmed
-//! the copy. A crash in between leaves both; they have one key, so only one of them runs.
+//! The publisher uses a separate connection, opened when it is first needed: a broker that is short
+//! of memory stops reading from connections that publish, but must still read the acknowledgements.
+//! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
+//! has confirmed the copy. A crash in between leaves both messages. They have the same key, so only
+//! one of them runs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(crate) struct RequeuePublisher {
 struct OpenChannel {
     connection: BrokerConnection,
     channel: Channel,
-    /// The wait queues that are known to exist, by their seconds.
+    /// The wait queues that are known to exist, by their delay in seconds.
     declared: HashSet<u64>,
 }
 
@@ -53,7 +54,7 @@ impl RequeuePublisher {
         let queue = wait_queue(&self.queue, seconds);
         let channel = self.channel(Some(seconds)).await?;
         let published = publish(&channel, &queue, body, properties).await;
-        // The queue may have been deleted: the next message declares it again.
+        // The queue may have been deleted, so the next message declares it again.
         if published.is_err()
             && let Some(open) = self.open.lock().await.as_mut()
         {
@@ -97,7 +98,8 @@ impl RequeuePublisher {
             let mut arguments = dead_lettering_to(&self.queue).to_vec();
             let ttl = i64::try_from(seconds * 1_000).unwrap_or(i64::MAX);
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
-            // If the broker rejects the queue it closes the channel, so this one carries no copies.
+            // If the broker rejects the queue, it closes the channel, so copies use another
+            // channel.
             let separate = connection.channel().await?;
             declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
             let _ = with_timeout(separate.close(200, "declared".into())).await;
@@ -129,9 +131,9 @@ async fn publish(
     Err(published.during("publish").with("queue", queue))
 }
 
-/// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and each
-/// queue holds one delay, so its messages leave in order: with a delay for each message, a short
-/// one would wait behind a long one.
+/// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and the
+/// messages of a queue have the same delay. If each message had its own delay, a short one would
+/// wait behind a long one.
 fn bucket(delay: Duration) -> u64 {
     let up = delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0));
     up.clamp(1, MAX_DELAY_SECONDS).next_power_of_two()

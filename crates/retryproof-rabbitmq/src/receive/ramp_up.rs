@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PrefetchRamp`]: how many messages a connection prefetches after the previous one was lost.
+//! [`PrefetchRamp`]: decides how many messages a connection prefetches after the previous one was
+//! lost.
 //!
 //! A message that the driver cannot decode ends the connection, and the broker counts that as a
-//! delivery of every message that was prefetched with it. So after a loss the prefetch is one
-//! message, until as many are answered as may have caused the loss; then it doubles.
+//! delivery of every message that was prefetched with it. After a loss, the prefetch is therefore
+//! one message, until as many messages are answered as may have caused the loss; then it doubles.
 
 use std::future::pending;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message that still runs after this time has been decoded, so it did not break the connection;
-/// the prefetch rises.
+/// A message that still runs after this time has been decoded, so it did not break the connection,
+/// and the prefetch rises.
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct PrefetchRamp {
@@ -38,7 +39,7 @@ impl PrefetchRamp {
         self.current
     }
 
-    /// Resolves when the prefetch may rise; never at its maximum.
+    /// Resolves when the prefetch may rise. At its maximum, this never resolves.
     pub(crate) async fn due(&self, answered: &watch::Sender<u64>) {
         if self.current == self.max {
             return pending().await;

@@ -2,8 +2,8 @@
 //! [`BrokerTls`]: connections for `amqps://`.
 //!
 //! The driver's own TLS depends on about fifty more crates, to read client certificates of every
-//! kind. But it accepts the streams of any runtime, so this one is tokio's runtime with streams that
-//! rustls encrypts.
+//! kind. But the driver accepts the streams of any runtime, so this module provides tokio's runtime
+//! with streams that rustls encrypts.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -52,8 +52,8 @@ struct EncryptedReactor {
 type EncryptedRuntime = RuntimeParts<Tokio, EncryptedReactor>;
 
 impl BrokerTls {
-    /// For a broker of the name `host`, whose certificate is signed by one of `roots` (in PEM), or
-    /// by an authority that the host trusts if that is `None`.
+    /// Creates the settings for the broker `host`. Its certificate must be signed by one of `roots`
+    /// (in PEM), or, if `roots` is `None`, by an authority that this machine trusts.
     pub(crate) fn new(host: &str, roots: Option<&[u8]>) -> Result<Self> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             invalid_setting("the broker's host is not a valid name for a certificate")
@@ -71,7 +71,7 @@ impl BrokerTls {
                 }
             }
             None => {
-                // Certificates of the host that cannot be read are skipped.
+                // Unreadable certificates of this machine are skipped.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
@@ -80,7 +80,7 @@ impl BrokerTls {
                 "no root certificate was found to verify the broker; set `root_certificates`",
             ));
         }
-        // The program's provider, if it has installed one.
+        // The program's crypto provider is used, if it has installed one.
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let client = ClientConfig::builder_with_provider(provider)

@@ -13,11 +13,11 @@ pub(crate) struct BrokerUrl {
     tls: Option<crate::receive::tls::BrokerTls>,
 }
 
-/// Root certificates in PEM; `None` for those that the host trusts.
+/// Root certificates in PEM, or `None` for the ones that this machine trusts.
 pub(crate) type RootCertificates = Option<Vec<u8>>;
 
 impl BrokerUrl {
-    /// Parses a URL. It may hold a password, so no error shows it (ID-4).
+    /// Parses a URL. No error shows the URL, because it may hold a password (ID-4).
     pub(crate) fn parse(url: &str, roots: &RootCertificates) -> Result<Self> {
         if has_bare_ipv6(url) {
             return Err(Error::new(
