@@ -71,7 +71,7 @@ impl SqliteConfig {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let (file, query) = rest.split_once('?').unwrap_or((rest, ""));
         if file.is_empty() {
-            return Err(refuse("the URL of a SQLite store names no file; write `sqlite:FILE`"));
+            return Err(refuse("the URL of a SQLite store has no file name; write `sqlite:FILE`"));
         }
         if file.contains(":memory:") {
             return Err(refuse(

@@ -49,7 +49,8 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     } else {
         if hosts.contains(',') {
             return Err(refuse(
-                "several hosts need the scheme `redis+sentinel`; Redis Cluster is not supported",
+                "a URL with several hosts needs the scheme `redis+sentinel`; Redis Cluster is not \
+                 supported",
             ));
         }
         Target::Single(address(hosts, PORT)?)

@@ -194,8 +194,8 @@ impl fmt::Debug for SqliteTxSource {
     }
 }
 
-/// An open write transaction. It dereferences to the [`Connection`] to write with. Dropping the
-/// transaction rolls it back.
+/// An open write transaction. It dereferences to the [`Connection`] that runs its statements.
+/// Dropping the transaction rolls it back.
 ///
 /// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback.
 /// Writes are rolled back too if SQLite has already rolled back the transaction because of an error
