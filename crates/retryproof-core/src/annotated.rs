@@ -281,7 +281,7 @@ impl<E: From<Rejected>> TakesRejected for E {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no idempotency engine of the type `{E}`",
     label = "this has to provide the engine",
-    note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`",
+    note = "implement `AsRef<{E}>` for it, or name an expression that provides it: `engine = ..`",
     note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; \
          with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
 )]

@@ -92,7 +92,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
 
 /// serde's message may quote the value, so the error keeps only its class and position (ID-4).
 fn json_error(verb: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Codec, format!("the value cannot be {verb} as JSON of its type"))
+    Error::new(ErrorKind::Codec, format!("the value cannot be {verb} as JSON for its type"))
         .with("class", format!("{:?}", error.classify()))
         .with("line", error.line())
         .with("column", error.column())

@@ -40,7 +40,7 @@ impl Fingerprint {
                 padded[..bytes.len()].copy_from_slice(bytes);
                 Ok(Self { len, bytes: padded })
             }
-            _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint has 1 to 64 bytes")
+            _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint must have 1 to 64 bytes")
                 .with("bytes", bytes.len())),
         }
     }

@@ -267,7 +267,7 @@ impl StoreProfile {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
-    label = "expected a store of records",
+    label = "expected a record store",
     note = "pass a store by value, such as a `MemoryStore`, or the `SharedStore` that \
             `retryproof::connect` returns"
 )]

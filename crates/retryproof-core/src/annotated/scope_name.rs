@@ -17,7 +17,7 @@ pub const fn default_scope(path: &'static str) -> &'static str {
 }
 
 pub(super) const TOO_LONG: &str =
-    "the path of this function is longer than a scope may be; name the scope";
+    "the path of this function is too long for a scope; name the scope explicitly";
 
 /// The full path of the function that encloses a closure, as the compiler writes it, without
 /// lifetimes (early-bound ones are written `<'_>`). The path has no other parameters, because a

@@ -37,7 +37,7 @@ impl Owned {
             .enable_all()
             .build()
             .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "no thread could be started for the heartbeat")
+                Error::new(ErrorKind::Unexpected, "a thread for the heartbeat could not be started")
                     .because(error)
             })?;
         Ok(Self(Some(runtime)))

@@ -243,8 +243,9 @@ impl Loading {
         let [_, name, part] = path else { return };
         let value = RawValue::Toml(value);
         let set = || {
-            Scope::new(*name)
-                .map_err(|_| "a scope has 1 to 255 bytes and no control character".to_owned())?;
+            Scope::new(*name).map_err(|_| {
+                "a scope must have 1 to 255 bytes and no control character".to_owned()
+            })?;
             let mut trial = IdempotencyConfig::default();
             let own = trial.scopes.entry((*name).to_owned()).or_default();
             *match *part {

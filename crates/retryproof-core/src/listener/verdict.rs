@@ -13,7 +13,7 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 /// How to answer a broker for one message (LST-2). There are no other answers, so the enum is
 /// deliberately exhaustive. Each verdict holds its [`Reason`], for logs and counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a message without an answer is redelivered"]
+#[must_use = "an unanswered message is redelivered"]
 pub enum Verdict {
     /// Acknowledge the message: its work is done and recorded.
     #[non_exhaustive]

@@ -50,7 +50,7 @@ pub struct Counters {
 /// The values of [`Counters`] at one instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each field counts the observer method of its name")]
+#[expect(missing_docs, reason = "each field counts calls to the observer method of the same name")]
 pub struct Counts {
     pub acquired: u64,
     pub taken_over: u64,

@@ -16,7 +16,7 @@ use crate::owner::FencingToken;
     message = "the store `{Self}` cannot delete expired records",
     label = "expected a store that implements `Purge`",
     note = "implement `Purge`, or leave out `with_purge()` if the store removes expired records \
-            by itself"
+            itself"
 )]
 pub trait Purge: IdempotencyStore {
     /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`

@@ -22,5 +22,5 @@ pub(crate) fn caught_now<T>(call: impl FnOnce() -> T) -> Result<T> {
 fn panicked(_: Panic) -> Error {
     // The panic hook has printed the message, which may contain a key; the error must not repeat it
     // (ID-4).
-    Error::unavailable("the store panicked; whether the call took effect is not known")
+    Error::unavailable("the store panicked; it is unknown whether the call took effect")
 }

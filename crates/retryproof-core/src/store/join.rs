@@ -22,7 +22,7 @@ use crate::owner::OwnerId;
 
 /// A database's SQL dialect: a marker type shared by a store and its database's drivers.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a dialect of SQL that a store and its drivers share",
+    message = "`{Self}` is not a SQL dialect shared by a store and its drivers",
     label = "expected a dialect",
     note = "use the store's dialect, such as `PostgresDialect`; for your own store, implement \
             `Dialect` for a marker type"
@@ -118,8 +118,8 @@ pub trait Join: IdempotencyStore {
 /// lines.
 #[diagnostic::on_unimplemented(
     message = "no record can join `{Self}`",
-    label = "not a transaction on the database of the store",
-    note = "use a transaction of a driver that the store supports, on the store's database, or \
+    label = "not a transaction on the store's database",
+    note = "use a transaction from a driver that the store supports, on the store's database, or \
             implement `TxPort` for a wrapper around your driver's transaction"
 )]
 pub trait TxPort<D: Dialect> {
@@ -180,9 +180,9 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 
-/// Opens transactions on the store's database; usually the application's connection pool.
+/// A source of transactions on the store's database, usually the application's connection pool.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` opens no transactions that a record can join",
+    message = "`{Self}` does not open transactions that a record can join",
     label = "not a source of transactions",
     note = "use a `SqliteTxSource` on SQLite, a `PgPool` on PostgreSQL and a `MySqlPool` on MySQL, \
          of sqlx 0.9, or of 0.8 with the features `postgres-sqlx-08` and `mysql-sqlx-08`; for \

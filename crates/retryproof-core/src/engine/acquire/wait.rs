@@ -136,8 +136,8 @@ impl AcquireLoop<'_> {
 
     fn refuse(&self, kind: ErrorKind) -> Error {
         let message = match kind {
-            ErrorKind::ShuttingDown => "no new lease is granted; retry on another instance",
-            _ => "max-running actions are running; retry later",
+            ErrorKind::ShuttingDown => "no new leases are granted; retry on another instance",
+            _ => "the `max-running` limit is reached; retry later",
         };
         self.named(Error::new(kind, message))
     }

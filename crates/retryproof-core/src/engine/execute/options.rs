@@ -24,7 +24,7 @@ pub enum OnDrop {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not take the value `{T}` that a refused completion could not store",
     label = "not a hook for this call",
-    note = "give `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
+    note = "pass `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
 )]
 pub trait OnFenced<T> {
     /// Called at most once, before the call gets the result of the owner that took over.
