@@ -155,8 +155,8 @@ impl PostgresConfig {
         } else {
             format!("{base}?{}", theirs.join("&"))
         };
-        let options =
-            PgConnectOptions::from_str(&url).map_err(|error| crate::error::classify(&error))?;
+        let options = PgConnectOptions::from_str(&url)
+            .map_err(|error| crate::error::classify_at_connect(&error))?;
         let mut config = Self::new(options);
         for (name, value) in ours {
             config = match (name, value, value.parse()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: turns the driver's errors into the library's errors. [`Failure`] keeps the
-//! driver's error while the store can still recover from it.
+//! [`classify`]: turns the driver's errors into the library's errors, and [`classify_at_connect`]
+//! those from before the store has connected. [`Failure`] keeps the driver's error while the store
+//! can still recover from it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,6 +10,7 @@ use retryproof_core::ErrorKind::{
     Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected,
 };
 use retryproof_core::{Error, ErrorKind};
+use retryproof_store_kit::while_running;
 use sqlx_core::Error as Driver;
 
 /// Why an operation failed: an error from the store, or one from the driver.
@@ -35,9 +37,14 @@ impl From<Driver> for Failure {
 const TLS: &str =
     "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
 
+/// Like [`classify_at_connect`], for a store that has connected before.
+pub(crate) fn classify(error: &Driver) -> Error {
+    while_running(classify_at_connect(error))
+}
+
 /// Turns a driver's error into one with a kind and advice. Its source holds only the server's code
 /// and first line, because constraint details quote the row, including keys and values (ID-4).
-pub(crate) fn classify(error: &Driver) -> Error {
+pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
         // The driver reports a rejected certificate as an I/O error.
@@ -263,6 +270,17 @@ mod tests {
             ("", Unexpected),
         ] {
             assert_eq!(of_code(code).0, kind, "{code}");
+        }
+    }
+
+    /// rustls reports a broken record of an open connection as it does a refused certificate.
+    #[test]
+    fn cmp_3_tls_errors_are_repeated_once_the_store_has_connected() {
+        let broken = || Driver::Io(std::io::ErrorKind::InvalidData.into());
+        let refused = || Driver::Tls("refused".into());
+        for error in [broken(), refused()] {
+            assert_eq!(classify_at_connect(&error).kind(), Config);
+            assert_eq!(classify(&error).kind(), Unavailable);
         }
     }
 }

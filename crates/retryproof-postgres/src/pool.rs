@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{PostgresConfig, Source};
 use crate::connection::{are_direct, open, open_with};
-use crate::error::{classify, is_connection_limit};
+use crate::error::{classify, classify_at_connect, is_connection_limit};
 use crate::schema;
 
 pub(crate) use share::PooledConnection;
@@ -87,7 +87,7 @@ impl Pool {
     pub(crate) async fn check(&self, config: &PostgresConfig, table: &str) -> Result<()> {
         let connect = || async {
             match timeout(self.connect_timeout, open(&self.source)).await {
-                Ok(opened) => opened.map_err(|error| classify(&error)),
+                Ok(opened) => opened.map_err(|error| classify_at_connect(&error)),
                 Err(_) => Err(PoolError::TooSlow.into_error(self)),
             }
         };
@@ -230,9 +230,7 @@ impl ConnectAttempt {
                         share.open.fetch_add(1, Ordering::AcqRel);
                         return Ok(lend(conn, Instant::now(), false));
                     }
-                    Ok(Err(PoolError::Driver(error))) if is_connection_limit(&error) => {
-                        refused = Some(error);
-                    }
+                    Ok(Err(error)) if error.is_about_load() => refused = Some(error),
                     Ok(Err(error)) => return Err(error),
                     Err(_) => {}
                 }
@@ -242,7 +240,7 @@ impl ConnectAttempt {
             }
             let none_can_return = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
             if round_end == *deadline || (none_can_return && refusals == MAX_REFUSALS) {
-                return Err(refused.map_or(PoolError::TooSlow, PoolError::Driver));
+                return Err(refused.unwrap_or(PoolError::TooSlow));
             }
             if none_can_return {
                 // The server may not have noticed yet that a connection was closed a moment ago.
@@ -271,6 +269,15 @@ pub(crate) enum PoolError {
 }
 
 impl PoolError {
+    /// Whether a returned connection would serve although the server opened no new one.
+    fn is_about_load(&self) -> bool {
+        match self {
+            Self::TooSlow => true,
+            Self::Driver(error) => is_connection_limit(error),
+            Self::AllInUse => false,
+        }
+    }
+
     pub(crate) fn into_error(self, pool: &Pool) -> Error {
         match self {
             Self::AllInUse => Error::unavailable(

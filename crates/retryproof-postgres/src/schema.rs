@@ -10,7 +10,7 @@ use sqlx_postgres::PgConnection;
 
 use crate::config::{DEFAULT_TABLE, PostgresConfig};
 use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres, open};
-use crate::error::{classify, is_missing_table};
+use crate::error::{classify_at_connect, is_missing_table};
 use crate::record::hash::pair_hash;
 
 const SCHEMA: Schema = Schema {
@@ -119,7 +119,7 @@ impl PostgresConfig {
                 "the user may not create tables in the first schema of its `search_path`; GRANT \
                  it CREATE there, or apply the shipped SQL as another user",
             ),
-            _ => classify(&error),
+            _ => classify_at_connect(&error),
         };
         let mut conn = open(&self.source).await.map_err(fail)?;
         let lock =
@@ -176,7 +176,7 @@ fn prefer_schema_of(table: &str) -> String {
 
 /// Fails for a server or a schema that the store cannot work with (STO-3).
 pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
-    let unreadable = |error: sqlx_core::Error| classify(&error);
+    let unreadable = |error: sqlx_core::Error| classify_at_connect(&error);
     let facts = fetch_row(
         conn,
         format!(
@@ -208,7 +208,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     let found = match version(conn, table).await {
         Ok(found) => found,
         Err(error) if is_missing_table(&error) => None,
-        Err(error) => return Err(classify(&error)),
+        Err(error) => return Err(classify_at_connect(&error)),
     };
     SCHEMA.check(found, table)?;
     for function in FUNCTIONS {

@@ -184,7 +184,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the CA certificates (PEM) that verify the servers. Default: the host's certificates.
+    /// Sets the CA certificates (PEM) that verify the servers. Default: the host's certificates, read
+    /// once, when the store connects.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {

@@ -154,8 +154,11 @@ impl Executor {
         let mut retried = false;
         loop {
             let exchange = self.exchange(&open, request);
-            let answered =
-                if has_waited { within(deadline, exchange).await? } else { exchange.await };
+            let answered = if has_waited {
+                within(deadline, exchange).await.unwrap_or_else(Err)
+            } else {
+                exchange.await
+            };
             let failure = match answered {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,

@@ -4,6 +4,7 @@
 use redis::Value;
 use retryproof_core::store::{Inspect, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{Identity, Result};
+use retryproof_store_kit::while_running;
 
 use crate::connection::Request;
 use crate::error::Failure;
@@ -17,13 +18,16 @@ const SCAN_COUNT: usize = 500;
 impl Inspect for RedisStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let summary = self.summary(&self.key(id)).await;
-        summary.map_err(|failure| failure.into_error().during("get").for_identity(id))
+        summary
+            .map_err(|failure| while_running(failure.into_error()).during("get").for_identity(id))
     }
 
     /// Scans the whole database, in steps. Records that are created or deleted during the scan may
     /// be counted or not.
     async fn stats(&self) -> Result<StoreStats> {
-        self.try_stats().await.map_err(|failure| failure.into_error().during("stats"))
+        self.try_stats()
+            .await
+            .map_err(|failure| while_running(failure.into_error()).during("stats"))
     }
 }
 

@@ -11,7 +11,7 @@ use retryproof_core::store::{
 use retryproof_core::{
     Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
 };
-use retryproof_store_kit::{CompletedHint, too_large, unreadable};
+use retryproof_store_kit::{CompletedHint, too_large, unreadable, while_running};
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
@@ -298,5 +298,5 @@ fn token_and_rest(answer: &[u8]) -> Result<(FencingToken, u64)> {
 }
 
 fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure) -> Error + 'a {
-    move |failure| failure.into_error().during(operation).for_identity(id)
+    move |failure| while_running(failure.into_error()).during(operation).for_identity(id)
 }

@@ -15,6 +15,23 @@ pub fn unreadable(field: &'static str) -> Error {
     .with("field", field)
 }
 
+/// The error of a store that has connected before: `Unavailable` in place of `Config`.
+///
+/// The certificate, password or address that a server refuses now was right at `connect`, so it may
+/// be right again in a moment: a certificate was renewed late, or a proxy restarts. The engine
+/// repeats only `Unavailable`, and a completion that was not repeated would let the work run again
+/// (CMP-3).
+#[must_use]
+pub fn while_running(error: Error) -> Error {
+    if error.kind() != ErrorKind::Config {
+        return error;
+    }
+    Error::unavailable(
+        "the server refuses the store's settings, which it accepted at `connect`; see the source",
+    )
+    .because(error)
+}
+
 /// The error for a value that is larger than the store accepts (CMP-9).
 #[must_use]
 #[cold]

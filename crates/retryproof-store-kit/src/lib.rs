@@ -13,7 +13,7 @@ mod waiters;
 
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
-pub use errors::{too_large, unreadable};
+pub use errors::{too_large, unreadable, while_running};
 pub use priority::CallPriority;
 pub use record::{Record, RecordPhase};
 pub use schema::{Schema, table_name};

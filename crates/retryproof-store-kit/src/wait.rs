@@ -68,7 +68,8 @@ where
         let now = Instant::now();
         // The sleep never outlasts the lease: once the lease ends, the waiter may take over
         // (ACQ-2).
-        let next = (now + jitter(pauses.after(reads)).min(left)).min(until);
+        let pause = jitter(pauses.after(reads)).min(left);
+        let next = now.checked_add(pause).map_or(until, |next| next.min(until));
         if next <= now || timeout_at(next, woken.as_mut()).await.is_ok() || next == until {
             break;
         }
@@ -82,7 +83,7 @@ pub fn jitter(pause: Duration) -> Duration {
     static STEPS: AtomicU32 = AtomicU32::new(0);
     // A Weyl sequence is evenly spread and needs no source of random numbers.
     let step = STEPS.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-    pause * (80 + step.rotate_left(16) % 41) / 100
+    pause.saturating_mul(80 + step.rotate_left(16) % 41) / 100
 }
 
 #[cfg(test)]
@@ -157,5 +158,14 @@ mod tests {
         let pauses: Vec<_> = (0..1_000).map(|_| jitter(pause)).collect();
         let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
         assert_eq!((least.as_millis(), most.as_millis()), (80, 120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acq_4_a_pause_without_end_lasts_until_the_wait_ends() {
+        let endless = Backoff::new(Duration::MAX, Duration::MAX);
+        let until = Instant::now() + Duration::from_secs(1);
+        let read = || async { Ok::<_, Infallible>(Some(Duration::MAX)) };
+        let Ok(()) = wait_for_change(&Notify::new(), until, || endless, read).await;
+        assert_eq!(Instant::now(), until);
     }
 }

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(check(&ours, &header, b"", NOW), Err(Distrust::Forged));
         let later = header.replace("t=1700000000", "t=1700000001");
         assert_eq!(check(&ours, &later, BODY, NOW), Err(Distrust::Forged));
-        let other = secret("another secret").sign(NOW, BODY);
+        let other = secret("a secret of another sender").sign(NOW, BODY);
         assert_eq!(check(&ours, &other, BODY, NOW), Err(Distrust::Forged));
         assert_eq!(check(&[], &header, BODY, NOW), Err(Distrust::Forged));
         // Every digit counts.

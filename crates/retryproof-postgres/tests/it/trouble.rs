@@ -103,6 +103,32 @@ async fn id_4_no_refusal_shows_the_user() {
     drop_role(&table, &name).await;
 }
 
+/// Only `Unavailable` is repeated. A completion that is given up would let the work run again.
+#[tokio::test]
+async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
+    let table = Table::new().await;
+    drop(table.store().await);
+    let (name, url) = role(&table, "SUPERUSER").await;
+    let store = PostgresStore::connect(on(&url, &table)).await.expect("it connects");
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+
+    let rename = |password: &str| format!("ALTER ROLE {name} PASSWORD '{password}'");
+    let kill =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
+    table.stranger().await.run(format!("{}; {kill}", rename("other"))).await;
+    let refused = store.complete(&id("held"), owner, &completion(CANARY)).await;
+    let error = refused.map(drop).expect_err("refused");
+    assert!(error.is_retryable() && whole(&error).contains("28P01"), "{}", whole(&error));
+    assert_masked(&error);
+
+    table.stranger().await.run(rename("secret")).await;
+    let completed = store.complete(&id("held"), owner, &completion(CANARY)).await;
+    assert_eq!(completed.expect("completed"), FencedWrite::Applied);
+    drop(store);
+    drop_role(&table, &name).await;
+}
+
 #[tokio::test]
 async fn cfg_1_a_missing_database_is_named() {
     let (base, _) =

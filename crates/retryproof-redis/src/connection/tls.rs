@@ -21,10 +21,11 @@ use tokio_rustls::client::TlsStream;
 pub(super) struct Tls(TlsConnector);
 
 impl Tls {
-    /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`.
+    /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`. They
+    /// are read once: a certificate that is added to the host later needs a new store.
     pub(super) fn new(roots: Option<&[u8]>) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
-        let mut trusted = RootCertStore::empty();
+        let (mut trusted, mut unread) = (RootCertStore::empty(), None);
         match roots {
             Some(pem) => {
                 for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -36,13 +37,19 @@ impl Tls {
             }
             None => {
                 // Host certificates that cannot be read are skipped.
-                trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                let mut host = rustls_native_certs::load_native_certs();
+                trusted.add_parsable_certificates(host.certs);
+                unread = host.errors.pop();
             }
         }
         if trusted.is_empty() {
-            return Err(refuse(
+            let error = refuse(
                 "no root certificate was found to verify the server; set `with_root_certificates`",
-            ));
+            );
+            return Err(match unread {
+                Some(cause) => error.because(cause),
+                None => error,
+            });
         }
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);

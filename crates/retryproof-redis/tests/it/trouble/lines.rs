@@ -269,3 +269,36 @@ async fn acq_4_a_waiter_outlives_its_line() {
     }
     drop(line.direct().await);
 }
+
+/// A connection that stalls right after it was opened is given up with the call that opened it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
+    let line = Line::new().await;
+    let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
+    let store = Arc::new(RedisStore::connect(config).await.expect("it connects"));
+    // The round trips of a call that opens a connection.
+    line.proxy.cut();
+    let before = line.proxy.flights();
+    let _ = store.peek(&id("any")).await.expect("a new connection");
+    let all = line.proxy.flights() - before;
+
+    // Distant, so that the stall begins between the handshake and the call's own round trip.
+    line.proxy.delay(Duration::from_millis(60));
+    line.proxy.cut();
+    let before = line.proxy.flights();
+    let call = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.peek(&id("any")).await })
+    };
+    while line.proxy.flights() < before + all - 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    line.proxy.stall(true);
+    let error = call.await.expect("no panic").expect_err("it stalls");
+    assert!(error.is_retryable(), "{error}");
+    line.proxy.stall(false);
+
+    let lines = line.proxy.lines();
+    let _ = store.peek(&id("any")).await.expect("a new connection");
+    assert_eq!(line.proxy.lines(), lines + 1);
+}

@@ -64,6 +64,25 @@ async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     is(&error, ErrorKind::Config, "password");
 }
 
+/// Only `Unavailable` is repeated. A completion that is given up would let the work run again.
+#[tokio::test]
+async fn cmp_3_a_password_that_changes_under_a_running_store_is_unavailable() {
+    let server = Server::start("requirepass right").await;
+    let config = RedisConfig::new("127.0.0.1", server.port).with_prefix(own_prefix());
+    let store = RedisStore::connect(config.with_password("right")).await.expect("it connects");
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+
+    server.told_with("right", "CONFIG SET requirepass other").await;
+    server.told_with("other", "CLIENT KILL TYPE normal").await;
+    let refused = store.complete(&id("held"), owner, &completion(CANARY)).await;
+    is(&refused.map(drop).expect_err("refused"), ErrorKind::Unavailable, "accepted at `connect`");
+
+    server.told_with("other", "CONFIG SET requirepass right").await;
+    let completed = store.complete(&id("held"), owner, &completion(CANARY)).await;
+    assert_eq!(completed.expect("completed"), FencedWrite::Applied);
+}
+
 #[tokio::test]
 async fn sto_5_a_database_that_is_not_there_is_named() {
     let server = Server::start("databases 2").await;
