@@ -117,12 +117,12 @@ pin_project! {
 }
 
 impl<B> GuardedBody<B> {
-    /// The inner service's body, untouched.
+    /// Wraps the inner service's body unchanged.
     pub fn inner(body: B) -> Self {
         Self { first: ReplayBody::default(), rest: BodyTail::Inner { body }, of_handler: false }
     }
 
-    /// A guarded handler's body, unread. A replay mark in its trailers is removed.
+    /// Wraps a guarded handler's unread body. A replay mark in its trailers is removed.
     pub(crate) fn of_handler(body: B) -> Self {
         Self { of_handler: true, ..Self::inner(body) }
     }
@@ -132,7 +132,7 @@ impl<B> GuardedBody<B> {
         Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// A body that yields the part that was read, then the rest.
+    /// A body that yields the part that was read, and then the rest.
     pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
         call.as_mut().forget_request();
         Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }

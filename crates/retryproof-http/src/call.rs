@@ -103,7 +103,7 @@ impl fmt::Debug for AdmittedRequest {
     }
 }
 
-/// The parts of a request for engine and handler, ready for the acquire.
+/// What engine and handler need from a request that is ready for the acquire.
 pub(crate) struct PreparedRequest {
     pub(crate) context: IdempotencyContext,
     pub(crate) body: Bytes,
@@ -137,7 +137,8 @@ struct CallState {
     version: Version,
     key: ClientKey,
     lease: Lease,
-    /// Whether a layer guards the call; then a router may respond in place of the handler (HTTP-1).
+    /// Whether a layer guards the call. If so, a router may respond in place of the handler
+    /// (HTTP-1).
     layered: bool,
     /// Set if the handler takes a transaction (CMP-7).
     tx: OnceLock<Arc<dyn CallTransaction>>,
@@ -227,8 +228,8 @@ impl fmt::Debug for CallMark {
 
 pin_project! {
     /// A call whose handler runs, with all that is needed to end it. It is boxed, so that the
-    /// stages pass on a pointer. The handler's response body is read in here, without an allocation
-    /// of its own; the unread part is sent to the connection from here too.
+    /// stages pass on a pointer. The handler's response body is read in place here, without a
+    /// separate allocation, and its unread part is sent to the connection from here.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,

@@ -36,7 +36,7 @@ pub trait RequestHead {
     }
 }
 
-/// The head of an admitted request, with the methods that prepare the request.
+/// The head of an admitted request, with the methods needed to prepare the request.
 pub trait AdmittedHead: RequestHead {
     /// Calls a [caller hook](crate::FilterBuilder::caller) with the request's head, in the types of
     /// the `http` crate, and returns its result.
@@ -86,8 +86,9 @@ impl Route {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
 
-    /// Whether a request on `inner` is still this very call, seen further inside. A request that a
-    /// handler makes in process, even with copied extensions, has another route or another path.
+    /// Whether a request on the route `inner` is this very call, seen further inside. A request
+    /// that a handler makes in process, even with copied extensions, has another route or another
+    /// path.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         // Both paths are as the client sent them, including any prefix that nested routers
         // stripped.

@@ -204,7 +204,8 @@ pub(crate) struct CallTerms {
     pub(crate) ttl: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) wait_timeout: Option<Duration>,
-    /// Whether a layer guards the call; then a router may respond in place of the handler (HTTP-1).
+    /// Whether a layer guards the call. If so, a router may respond in place of the handler
+    /// (HTTP-1).
     pub(crate) is_layered: bool,
 }
 

@@ -158,7 +158,7 @@ async fn commit_transaction(
 /// A response with its value ready to be recorded, and its body ready to be sent.
 struct CapturedResponse<R> {
     value: CompletionValue,
-    /// The result that a successful completion records.
+    /// What has been recorded if the completion succeeds.
     recorded: Result<Recorded, EncodingFailed>,
     body: UnsentBody<R>,
 }

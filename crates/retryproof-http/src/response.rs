@@ -139,7 +139,7 @@ impl<R> HandlerResponse<R> {
         Self { response: response.map(GuardedBody::replay), is_handlers: false, recorded: None }
     }
 
-    /// The response, with `recorded` as an extension.
+    /// Returns the response with `recorded` as an extension.
     pub(crate) fn into_response(self) -> Response<GuardedBody<R>> {
         let Self { mut response, recorded, .. } = self;
         if let Some(recorded) = recorded {
@@ -149,7 +149,7 @@ impl<R> HandlerResponse<R> {
     }
 }
 
-/// A response that needs no run of the handler, in a web framework's type.
+/// A response that is sent without running the handler, in a web framework's type.
 pub trait FrameworkResponse: Sized {
     /// Converts one of the filter's own responses.
     fn from_refusal(response: Response<ReplayBody>) -> Self;

@@ -165,7 +165,7 @@ fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }
 
-/// Asks the filter's hook for the fate of a response without a mark. If the hook panics, the
+/// Gets the fate of a response without a mark from the filter's hook. If the hook panics, the
 /// response is stored, so that the work does not run again.
 fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
     catch_panic(|| hook(parts)).unwrap_or_else(|_| {

@@ -241,7 +241,7 @@ pub(crate) struct FrameTimer {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The error of an expired time limit.
+/// The error if the time limit runs out.
 pub(crate) struct TimedOut;
 
 impl FrameTimer {

@@ -127,7 +127,7 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     let hasher = || Some(FingerprintHasher::new(FingerprintAlgorithm::Request, "POST", "/a"));
     let there = now(read_request(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
     assert_eq!(there.fingerprint, None, "it is hashed in one go");
-    // The body is pending before each frame, and before the end.
+    // The body is pending before each frame and before its end.
     let body = Halting {
         frames: Frames::of([b"abc", b"de", b"f"]),
         polls: 0,

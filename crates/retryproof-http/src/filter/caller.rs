@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use retryproof_core::{Error, ErrorKind};
 
-/// A caller hook of either form.
+/// A caller hook, synchronous or asynchronous.
 pub(crate) type CallerHook = dyn Fn(&Parts) -> CallerFuture + Send + Sync;
 
 /// What a caller hook returned: a caller, or a future that resolves to one.

@@ -21,7 +21,7 @@
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
-//! | no transaction for the handler | 503 `store-unavailable`; 500 `store-error` if it was begun at the wrong time | CMP-7 |
+//! | no transaction for the handler | 503 `store-unavailable`; 500 `store-error` if the handler began it at the wrong time | CMP-7 |
 //! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
@@ -61,7 +61,7 @@ pub(crate) enum Finding {
     },
     /// The handler's response body broke off.
     ResponseFailed,
-    /// The completion failed, and under the policy the call fails.
+    /// The completion failed, and the configured policy is to fail the call.
     CompletionFailed(Recorded),
     /// The handler could not get its transaction (CMP-7).
     NoTx {
@@ -89,7 +89,7 @@ pub(crate) enum CommitFailure {
 /// replaces it with its own problem, as for every refusal (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
-    /// The database opened no transaction.
+    /// The database could not open a transaction.
     Unavailable,
     /// The program began the transaction at the wrong time.
     Misused,
@@ -98,10 +98,9 @@ pub enum NoTx {
 /// How far a body over the limit was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// It was not read: its declared length is over the limit. An HTTP/1.x connection cannot be
-    /// reused.
+    /// Not read: its declared length is over the limit. An HTTP/1.x connection cannot be reused.
     Declared,
-    /// It was read up to the limit.
+    /// Read up to the limit.
     Partly,
 }
 

@@ -58,7 +58,8 @@ impl<'a> RequestParts<'a> {
     }
 }
 
-// This is written by hand because a path or a body may contain data that must not be logged (ID-4).
+// `Debug` is implemented by hand because a path or a body may contain data that must not be logged
+// (ID-4).
 impl fmt::Debug for RequestParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestParts({} with {} bytes)", self.method, self.body.len())

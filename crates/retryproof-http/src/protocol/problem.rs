@@ -39,7 +39,7 @@ pub enum Code {
     TooBusy,
     /// The handler's response body broke off; the work counts as done (HTTP-13).
     ResponseFailed,
-    /// The result could not be recorded, and under the policy the call fails (CMP-4).
+    /// The result could not be recorded, and the configured policy is to fail the call (CMP-4).
     CompletionFailed,
     /// The stored record cannot be read (CMP-8).
     RecordUnreadable,

@@ -66,7 +66,7 @@ pub(crate) enum SensitiveFields {
     Stored,
 }
 
-/// The configured fields of HTTP-9: sensitive ones to store, and others not to store.
+/// The configured fields (HTTP-9): sensitive ones to store, and others not to store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FieldRules {
     stored: Vec<Cow<'static, str>>,
@@ -183,7 +183,7 @@ const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
 /// Name codes below this are common names; higher ones encode the length of a literal name.
 const FIRST_LITERAL: usize = 64;
-/// The most header bytes, names and values, that a tombstone keeps (HTTP-13).
+/// The maximum number of header bytes (names and values) that a tombstone keeps (HTTP-13).
 const TOMBSTONE_HEADERS: usize = 8 * 1024;
 
 /// One header or trailer line: lower-case name and raw value.
