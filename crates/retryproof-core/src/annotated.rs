@@ -30,7 +30,7 @@ mod scope_name;
 pub use scope_name::default_scope;
 use scope_name::{TOO_LONG, method_path, place};
 
-/// One call of an annotated function: its identity and the settings of the attribute.
+/// One call to an annotated function: its identity and the attribute's settings.
 #[derive(Debug)]
 pub struct AnnotatedCall<C = JsonCodec> {
     context: Result<ContextBuilder>,
@@ -44,7 +44,7 @@ impl AnnotatedCall {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// A call of a function without a named scope: the scope is the module path plus the function's
+    /// A call to a function without a named scope: the scope is the module path plus the function's
     /// name ([`default_scope`]). `module_path!()` does not show an enclosing function or block; the
     /// type name of `here`, a closure in the function's body, does (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
@@ -62,7 +62,7 @@ impl AnnotatedCall {
         }
     }
 
-    /// A call of a method without a named scope: the scope is the type's full path, the trait with
+    /// A call to a method without a named scope: the scope is the type's full path, the trait with
     /// its parameters for a trait method, and the method's name (ANN-4). The type name of `here`, a
     /// closure in the method's body, shows the trait.
     pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {

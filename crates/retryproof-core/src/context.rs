@@ -16,8 +16,8 @@ use crate::identity::{Identity, IntoScope, Key};
 /// # When to use
 /// Build one for each call of [`execute`](crate::IdempotencyEngine::execute) or
 /// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key must come from the caller and
-/// stay the same across retries; a key made for each attempt protects nothing. Add a fingerprint
-/// where a caller could reuse a key for a different request.
+/// stay the same across retries; a key made for each attempt protects nothing. Add a fingerprint if
+/// a caller could reuse a key for a different request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -164,8 +164,8 @@ impl ContextBuilder {
     /// request. The default is 0.
     ///
     /// If a duplicate would raise the total of all waiters in the process above
-    /// `max-waiting-bytes`, it does not wait and ends as in flight (ACQ-13). Calls that need not
-    /// wait are not limited.
+    /// `max-waiting-bytes`, it does not wait and ends as in flight (ACQ-13). Calls that do not have
+    /// to wait are not limited.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;

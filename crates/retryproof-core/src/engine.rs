@@ -219,8 +219,8 @@ impl IdempotencyEngine {
         self.joined(source).map_err(ExecuteError::Store)?.execute(ctx, action).await
     }
 
-    /// Starts a call with options: the codec, the completion policy, what a drop does, and a hook
-    /// for a value whose completion is refused.
+    /// Starts a call with options: the codec, the completion policy, what happens on a drop, and a
+    /// hook for a value whose completion is refused.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call::new(self.clone(), ctx)
     }
@@ -249,7 +249,7 @@ impl IdempotencyEngine {
     /// Checks that the store answers, by one peek at an identity reserved for this check.
     ///
     /// # Errors
-    /// The errors of that peek.
+    /// The same errors as that peek.
     pub async fn health(&self) -> Result<()> {
         let identity = Identity::of("retryproof.health", "probe")?;
         self.0.store.peek(&identity, self.0.store.operation_timeout()).await.map(drop)

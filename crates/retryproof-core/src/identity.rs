@@ -217,7 +217,7 @@ impl Identity {
     /// A hash of scope and key with a random seed of this process, for stores that keep records in
     /// memory.
     ///
-    /// The hash is computed once, so that a lookup need not hash the strings again, and clients
+    /// The hash is computed once, so that a lookup does not hash the strings again, and clients
     /// cannot choose keys that collide. The hash differs in each process: never store it or send it
     /// anywhere.
     #[must_use]

@@ -16,8 +16,8 @@
 //! | no key, a key out of bounds, a message that does not decode | dead letter | `Poison` |
 //! | done, but the result cannot be decoded | ack; dead letter if the result has to be [sent on](Verdict::replying) | `Unreadable` |
 //! | the record cannot be decoded, so it is unknown whether the work is done | dead letter: an ack could skip work that never ran | `Unreadable` |
-//! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
-//! | the lease was lost, the store is unavailable, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
+//! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's redelivery limit | `Held` |
+//! | the lease was lost, the store is unavailable, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's redelivery limit | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
 //! A listener turns the three verdicts into the broker's own answers. A consumer without a listener
 //! does that in three lines:

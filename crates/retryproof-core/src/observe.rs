@@ -148,7 +148,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// The observers of an engine. A panic in one does not reach the others or the caller.
+/// An engine's observers. A panic in one does not reach the others or the caller.
 #[derive(Clone, Default)]
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 

@@ -33,8 +33,8 @@ pub(super) fn place<H>(_: &H) -> &'static str {
 }
 
 /// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
-/// for any other method. A path in neither form, which a later compiler may write, stays as it is:
-/// a scope that is too narrow is better than one scope for two methods.
+/// for any other method. A path in neither form, which a later compiler may write, is returned
+/// unchanged: a scope that is too narrow is better than one scope for two methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);

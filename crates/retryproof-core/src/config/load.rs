@@ -51,7 +51,7 @@ impl IdempotencyConfig {
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // A lossy conversion is enough for names, because all names of settings are ASCII.
+        // A lossy conversion is enough for names, because all setting names are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)

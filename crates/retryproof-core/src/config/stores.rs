@@ -31,7 +31,7 @@ pub struct MemorySettings {
     pub max_bytes: Option<usize>,
 }
 
-/// `sqlite.*`: settings of the SQLite store. `None` keeps the value from the URL, or else the store's
+/// `sqlite.*`: settings of the SQLite store. `None` keeps the value from the URL, or the store's
 /// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -53,7 +53,7 @@ pub enum Synchronous {
     Normal,
 }
 
-/// `postgres.*`: settings of the PostgreSQL store. `None` keeps the value from the URL, or else the
+/// `postgres.*`: settings of the PostgreSQL store. `None` keeps the value from the URL, or the
 /// store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -81,8 +81,8 @@ pub enum Pooler {
     Transaction,
 }
 
-/// `mysql.*`: settings of the MySQL and MariaDB store. `None` keeps the value from the URL, or else
-/// the store's default.
+/// `mysql.*`: settings of the MySQL and MariaDB store. `None` keeps the value from the URL, or the
+/// store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MysqlSettings {
@@ -92,7 +92,7 @@ pub struct MysqlSettings {
     pub max_connections: Option<usize>,
 }
 
-/// `redis.*`: settings of the Redis store. `None` keeps the value from the URL, or else the store's
+/// `redis.*`: settings of the Redis store. `None` keeps the value from the URL, or the store's
 /// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]

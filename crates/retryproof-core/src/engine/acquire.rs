@@ -70,7 +70,7 @@ enum Found {
 impl IdempotencyEngine {
     /// Like [`try_acquire`](Self::try_acquire), but for a tracked action, which counts against
     /// `max-running` and which [`shutdown`](Self::shutdown) waits for (RUN-5). The permit is taken
-    /// before the acquire and returned while waiting.
+    /// before the acquire and given back while the call waits.
     ///
     /// # Errors
     /// Same as [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing

@@ -221,7 +221,7 @@ impl HeldLease {
         self.lease.0.end(End::Failed(phase));
     }
 
-    /// Wraps an end of the lease so that it continues in the background when its caller drops it.
+    /// Wraps a lease ending so that it continues in the background when its caller drops it.
     pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
         self.lease.0.detach(ending)
     }

@@ -235,7 +235,7 @@ impl<C, H> Call<C, H> {
     }
 }
 
-/// Holds the lease of a running execution, and decides what a drop does to it (RUN-5).
+/// Holds the lease of a running execution, and decides what happens to the lease on a drop (RUN-5).
 pub(super) struct DropGuard {
     held: Option<HeldLease>,
     /// Whether the action has been polled.

@@ -38,7 +38,7 @@ use source::{DynTxSource, ErasedSource, TxThrough};
 /// fails whatever the completion policy, because the writes are rolled back with it.
 ///
 /// A retry that finds the lease of a dead process waits for that lease to run out; it never finds
-/// half of the work.
+/// half-finished work.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
     source: Arc<dyn DynTxSource<T>>,

@@ -255,7 +255,7 @@ pub(super) fn no_answer(limit: Duration) -> Error {
 }
 
 /// Counts failures in a row. Once there are [`FAILURES`], one call at a time tries the store and
-/// the others fail at once.
+/// the others fail immediately.
 #[derive(Debug, Default)]
 struct CircuitBreaker {
     failures: AtomicU32,

@@ -27,8 +27,8 @@ pub trait AnyDelivery: Clone + Send + 'static {
     fn context(&self) -> Result<IdempotencyContext, Poison>;
 }
 
-/// A program's options for the calls that handle its messages. By default, the lease and ttl are
-/// those of the scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
+/// A program's options for the calls that handle its messages. By default, the lease and ttl come
+/// from the scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct MessageOptions {

@@ -179,8 +179,8 @@ impl Verdict {
         }
     }
 
-    /// Whether this delivery counts against the broker's limit of redeliveries. Every nack does,
-    /// except when another delivery is in flight.
+    /// Whether this delivery counts against the broker's redelivery limit. Every nack does, except
+    /// when another delivery is in flight.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)

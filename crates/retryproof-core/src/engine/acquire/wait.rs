@@ -33,8 +33,8 @@ impl AcquireLoop<'_> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // The leader may be a future that is not polled, so this caller tries once by itself
-            // (ACQ-5).
+            // The leader may be a future that is not polled, so this caller makes one attempt
+            // itself (ACQ-5).
             return Ok(match self.pass(ticket, self.permit()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(ticket.shared.holder()),
@@ -126,7 +126,7 @@ impl AcquireLoop<'_> {
         Ok(Some(found))
     }
 
-    /// The stored result if there is one, otherwise the refusal that `kind` stands for.
+    /// The stored result if there is one, otherwise the error for `kind`.
     pub(super) async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
         match self.peek().await? {
             Peeked::Complete(result) => Ok(Acquisition::Complete(result)),

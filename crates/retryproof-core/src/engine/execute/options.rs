@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a call: what a drop does, and where a refused value goes.
+//! The options of a call: what happens on a drop, and where a refused value goes.
 
 use std::fmt;
 

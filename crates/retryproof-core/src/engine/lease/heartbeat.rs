@@ -282,8 +282,8 @@ impl LeaseState {
     /// whether the store refuses calls or leaves them unanswered. Each extend is cut off just below
     /// lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
     ///
-    /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` for
-    /// everything. So once heartbeats are stopped, this method returns when all of its extends are
+    /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` in
+    /// total. So once heartbeats are stopped, this method returns when all of its extends are
     /// answered, or a moment later if one hangs.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
