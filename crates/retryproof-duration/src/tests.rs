@@ -146,7 +146,7 @@ fn near_grammar() -> impl Strategy<Value = String> {
     .prop_map(|pieces| pieces.concat())
 }
 
-/// A second implementation of the grammar, as plain as possible and slow.
+/// A second implementation of the grammar, as plain as possible.
 fn by_the_book(text: &str) -> bool {
     fn number(text: &str) -> bool {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())

@@ -31,7 +31,7 @@ use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call, with_request};
 
-/// What [`admit`] decides from a request's head.
+/// The decision about a request, from its head alone.
 #[derive(Debug)]
 pub enum AdmitOutcome {
     /// Pass the request on unchanged: the guard does not apply to it. A mark on its response
@@ -46,8 +46,8 @@ pub enum AdmitOutcome {
     Admitted(AdmittedRequest),
 }
 
-/// Checks from the request's head whether it is already guarded, and whether its key and its
-/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15).
+/// Checks, from its head, whether a request is already guarded, and whether its key and declared
+/// length are acceptable (HTTP-2 to HTTP-4, HTTP-15).
 pub(crate) fn admit(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,

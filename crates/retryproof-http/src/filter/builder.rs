@@ -300,8 +300,9 @@ impl<C> FilterBuilder<C> {
     /// status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
     ///
     /// By default that response is stored and replayed, because the handler may have done more than
-    /// its writes. Use this setting if handlers do all of their work in the transaction. It has no
-    /// effect on a handler that did not begin its [`GuardedTx`](crate::GuardedTx).
+    /// write in the transaction. Use this setting if handlers do all of their work in the
+    /// transaction. It has no effect on a handler that did not begin its
+    /// [`GuardedTx`](crate::GuardedTx).
     pub fn release_on_rollback(mut self) -> Self {
         self.settings.release_on_rollback = true;
         self

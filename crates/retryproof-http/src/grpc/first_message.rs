@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds out whether a response is one message or a stream, which only its bytes show. A message is
-//! a flag, four bytes of length and that many bytes. The first message is followed by another one,
-//! or by the trailers.
+//! Finds out from a response's bytes whether it is one message or a stream. A message is a flag,
+//! four bytes of length and that many bytes. The first message is followed by another one, or by
+//! the trailers.
 
 use std::fmt;
 use std::future::poll_fn;
