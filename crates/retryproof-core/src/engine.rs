@@ -120,8 +120,8 @@ impl IdempotencyEngine {
     ///
     /// # Errors
     /// See [`ExecuteError`]. The action's own error is returned unchanged and frees the key
-    /// (RUN-4). If an error leaves it unknown what happened, use
-    /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
+    /// (RUN-4). If an error does not show what happened, use [`execute_with`](Self::execute_with)
+    /// and [`Lease::hold_on_error`].
     ///
     /// # Panics
     /// A panic in the action resumes after the key is freed.

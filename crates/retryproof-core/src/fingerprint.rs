@@ -147,7 +147,8 @@ mod tests {
         _seen: u8,
     }
 
-    /// Different values of one type, and values of different types with the same text in sequence.
+    /// Different values of one type, and values of different types whose parts join to the same
+    /// text.
     #[test]
     fn fp_4_values_that_differ_have_fingerprints_that_differ() {
         let all = [

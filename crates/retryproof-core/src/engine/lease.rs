@@ -220,7 +220,7 @@ impl Lease {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // The waiter registers before the check, so that a loss between the two is not missed.
+            // The waiter registers before the check, so that a loss in between is not missed.
             changed.as_mut().enable();
             if let Some(loss) = self.0.beat.lock().loss {
                 return loss;

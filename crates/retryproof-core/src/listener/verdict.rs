@@ -289,7 +289,7 @@ impl fmt::Display for Poison {
         f.write_str(match self {
             Self::NoKey => "the message has no key",
             Self::BadKey => {
-                "the message's key is not 1 to 512 bytes of text without control characters"
+                "the message's key must be 1 to 512 bytes of text without control characters"
             }
             Self::Unreadable => "the message cannot be decoded",
         })

@@ -307,7 +307,7 @@ impl LeaseState {
             let now = store.now();
             let stopped = self.changed.notified();
             let mut stopped = pin!(stopped);
-            // The waiter registers before the check, so that a stop between the two is not missed.
+            // The waiter registers before the check, so that a stop in between is not missed.
             stopped.as_mut().enable();
             if self.beat.lock().stopped {
                 let by = *leave_by.get_or_insert(now + moment);
