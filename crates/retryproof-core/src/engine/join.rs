@@ -135,8 +135,8 @@ impl HeldLease {
         P: TxPort<D> + ?Sized,
     {
         let store = Arc::clone(&self.lease.0.store);
-        // The lease is joined before the first poll, so that dropping the future unpolled frees the
-        // key as well.
+        // The pending commit is created before the first poll, so that dropping the future unpolled
+        // frees the key as well.
         let pending = match store.shared().joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
             Err(error) => {

@@ -225,9 +225,9 @@ impl Verdict {
             // Any other invalid value is a scope or a duration: the program's mistake, not the
             // message's.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
-            // Without an operation, the engine failed to decode the result of a record that is known
-            // to be complete. With one, the store failed to decode the record: its state is
-            // unknown, and an ack could skip work that never ran.
+            // If the error names no operation, the engine failed to decode the result of a record
+            // that is known to be complete. Otherwise the store failed to decode the record: its
+            // state is unknown, and an ack could skip work that never ran.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),
