@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For tests of listeners on a message broker: the addresses of the shared brokers, a private
-//! broker for one test, and waiting for a condition.
+//! Helpers for testing listeners on a message broker: the addresses of the shared brokers, a
+//! private broker for one test, and waiting for a condition.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ pub use server::Server;
 pub use verdicts::{lease_lost, not_recorded};
 pub use work::{Gate, counted, gated, unsure};
 
-/// Longer than any step takes that succeeds, even on a busy machine.
+/// Longer than any successful step takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The address of the service `name`: from the variable, or else from the file that `cargo xtask
-/// services` wrote below `root`, the folder of the workspace. None if the service does not run.
+/// services` wrote below `root`, the workspace's folder. `None` if the service is not running.
 #[must_use]
 pub fn service(root: &str, name: &str) -> Option<String> {
     if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {
@@ -32,7 +32,7 @@ pub fn service(root: &str, name: &str) -> Option<String> {
     written.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// Waits until `holds` returns true, and calls it repeatedly.
+/// Calls `holds` repeatedly until it returns `true`.
 ///
 /// # Panics
 /// If that takes longer than [`PATIENCE`].
@@ -45,10 +45,10 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(timeout(PATIENCE, waiting).await.is_ok(), "{what}: not within {PATIENCE:?}");
 }
 
-/// The same for a condition without a future.
+/// Like [`eventually`], for a condition that is not async.
 ///
 /// # Panics
-/// As [`eventually`].
+/// Like [`eventually`].
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, async || holds()).await;
 }

@@ -15,20 +15,20 @@
 //! ```
 //!
 //! # Time
-//! `time = paused`: each case has a runtime of one thread whose clock is paused, for stores on
-//! tokio's clock that do nothing on other threads. `time = real`: each case has a runtime of two
-//! threads on the host's clock. Leases that must run out are some ten milliseconds long, and the
-//! kit relies on the store's answers instead of measured time, so a loaded machine makes it slow
-//! but not wrong.
+//! With `time = paused`, each case has a single-threaded runtime whose clock is paused, for stores
+//! that use tokio's clock and do nothing on other threads. With `time = real`, each case has a
+//! runtime of two threads on the host's clock. Leases that must run out are a few tens of
+//! milliseconds long, and the kit relies on the store's answers instead of measured time, so a
+//! loaded machine makes the kit slow but not wrong.
 //!
-//! With either time, a store with an injected clock declares it by
+//! With either setting, a store with an injected clock declares it with
 //! [`with_clock`](crate::SubjectBuilder::with_clock); expiry is then tested to the last
 //! millisecond.
 //!
 //! # Joined transactions
-//! A SQL store declares by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
-//! its completions join, with a [`Ledger`](crate::Ledger) that writes in them. The cases of CMP-7
-//! then test both together, including the driver's port.
+//! A SQL store declares with [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
+//! its completions join, and passes a [`Ledger`](crate::Ledger) that writes in them. The cases of
+//! CMP-7 then test the store and the ledger together, including the driver's port.
 //!
 //! # The factory
 //! The factory is called once per case. It returns a [`Subject`], or `None` if the server that it
@@ -36,10 +36,10 @@
 //! `RETRYPROOF_REQUIRE_STORES` is `1`.
 //!
 //! # Skipped cases
-//! A case that [needs](Need) what the subject does not offer passes without testing anything. One
-//! more test, `sto_2_summary_of_the_kit`, writes one line to the standard error, past the capture
-//! of the test harness, that names these cases with the reason. (A harness that hides the output of
-//! passing tests, such as nextest, shows it with `--success-output final`.)
+//! A case that [needs](Need) what the subject does not offer passes without testing anything. An
+//! additional test, `sto_2_summary_of_the_kit`, bypasses the test harness's capture and writes one
+//! line to the standard error that names these cases with the reason. (A harness that hides the
+//! output of passing tests, such as nextest, shows the line with `--success-output final`.)
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases judged; not judged for lack of purge (8): sto_4_purge_keeps_what_is_live, …
@@ -84,7 +84,7 @@ pub struct Case {
     pub name: &'static str,
     /// The module of the case.
     pub group: &'static str,
-    /// What it needs beyond the contract.
+    /// What the case needs beyond the contract.
     pub needs: Option<Need>,
     #[doc(hidden)]
     pub run: for<'a> fn(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
@@ -99,14 +99,14 @@ impl fmt::Debug for Case {
 /// The clock of a case's runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Time {
-    /// The runtime's own, paused.
+    /// The runtime's own clock, paused.
     Paused,
-    /// The host's.
+    /// The host's clock.
     Real,
 }
 
-/// Longer than any case takes; a case that hangs fails after it. A paused clock advances as soon as
-/// nothing else can run, and in one case it passes ten years.
+/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock advances
+/// as soon as nothing else can run, and one case lets ten years pass.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
 
@@ -124,7 +124,7 @@ where
     let runtime = runtime(time);
     runtime.block_on(async {
         let Some(subject) = made(time, factory).await else {
-            eprintln!("skipped: the factory gave no store");
+            eprintln!("skipped: the factory returned no store");
             return;
         };
         if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
@@ -133,7 +133,7 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // No limit if more sequences than the default were requested.
+            // There is no limit if the number of sequences was set.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
                 PATIENCE_WHILE_PAUSED
             }
@@ -154,7 +154,7 @@ fn runtime(time: Time) -> tokio::runtime::Runtime {
         Time::Paused => runtime.start_paused(true),
         Time::Real => runtime.worker_threads(2),
     };
-    runtime.enable_all().build().expect("a runtime")
+    runtime.enable_all().build().expect("the runtime should build")
 }
 
 async fn made<F, Fut, T>(time: Time, factory: F) -> Option<Subject>
@@ -167,7 +167,7 @@ where
     let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
     assert!(
         made.is_some() || !required,
-        "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1"
+        "the factory returned no store, but RETRYPROOF_REQUIRE_STORES is 1"
     );
     if let (Some(subject), Time::Paused) = (&mut made, time) {
         subject.pause();
@@ -186,12 +186,12 @@ where
     let runtime = runtime(time);
     let line = runtime.block_on(async {
         made(time, factory).await.map_or_else(
-            || format!("no case of {} judged: the factory gave no store", cases().len()),
+            || format!("no case of {} judged: the factory returned no store", cases().len()),
             |subject| summary(&subject),
         )
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
-    // Not `eprintln!`: the harness captures that and shows it only for failed tests.
+    // `eprintln!` is not used, because the harness captures it and shows it only for failed tests.
     let _ = writeln!(std::io::stderr(), "{place} {line}");
 }
 
@@ -202,7 +202,7 @@ pub fn cases() -> &'static [Case] {
     crate::__each_case! { table }
 }
 
-/// Makes one `#[test]` for each case of the [kit](mod@crate::conformance).
+/// Generates one `#[test]` for each case of the [kit](mod@crate::conformance).
 ///
 /// `conformance! { time = paused | real, factory = path_or_closure }`
 #[macro_export]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use retryproof_core::store::{AcquireRequest, Completion, IdempotencyStore};
 use retryproof_core::{FencingToken, Identity, OwnerId};
 
-/// One call that is to be dropped.
+/// A call to drop.
 #[derive(Debug, Clone)]
 pub(crate) enum Doomed {
     Acquire(AcquireRequest),
@@ -20,8 +20,8 @@ pub(crate) enum Doomed {
     Release(OwnerId),
 }
 
-/// Makes the call and drops it when it has been pending `times` times. Returns whether it was done
-/// before that.
+/// Makes the call, and drops it when it has been pending `times` times. Returns whether the call
+/// ended before that.
 pub(crate) async fn doom<S: IdempotencyStore>(
     store: &S,
     id: &Identity,

@@ -38,11 +38,11 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {
-    /// They fail at once.
+    /// Calls fail immediately.
     Refuse,
-    /// They never end, even after the outage.
+    /// Calls never end, even after the outage.
     Swallow,
-    /// They wait for its end and are executed then.
+    /// Calls wait for the outage to end, and are then executed.
     Stall,
 }
 
@@ -50,11 +50,11 @@ pub enum Outage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
-    /// Its number among all calls since the plan was set, from 1 on.
+    /// The call's number among all calls since the plan was set, counted from 1.
     pub number: u64,
     /// The method.
     pub operation: Operation,
-    /// Its number among the calls of this method, from 1 on.
+    /// The call's number among the calls of this method, counted from 1.
     pub of_operation: u64,
 }
 
@@ -77,44 +77,45 @@ struct State {
 }
 
 impl Faults {
-    /// No faults.
+    /// Injects no faults.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outage: watch::Sender::new(None) }))
     }
 
-    /// Calls `plan` before each call and restarts the call numbers. A later plan replaces it.
+    /// Calls `plan` before each store call, and restarts the call numbers. A later plan replaces
+    /// it.
     pub fn plan(&self, plan: impl FnMut(&Call) -> Option<Fault> + Send + 'static) {
         *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
     }
 
-    /// The `nth` call from now fails, for any method; the first is 1.
+    /// Makes the `nth` call from now fail, whatever its method; the first is 1.
     pub fn fail_call(&self, nth: u64, fault: Fault) {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }
 
-    /// Every `nth` call from now fails.
+    /// Makes every `nth` call from now fail.
     ///
     /// # Panics
-    /// When `nth` is zero.
+    /// If `nth` is zero.
     pub fn fail_every(&self, nth: u64, fault: Fault) {
-        assert!(nth > 0, "every 0th call is none");
+        assert!(nth > 0, "`nth` must be at least 1");
         self.plan(move |call| (call.number % nth == 0).then_some(fault));
     }
 
-    /// The next `times` calls of a method fail.
+    /// Makes the next `times` calls of a method fail.
     pub fn fail_next(&self, operation: Operation, times: u64, fault: Fault) {
         self.plan(move |call| {
             (call.operation == operation && call.of_operation <= times).then_some(fault)
         });
     }
 
-    /// No further faults; an outage continues.
+    /// Injects no further faults. An outage continues.
     pub fn clear(&self) {
         self.0.state.lock().plan = None;
     }
 
-    /// The store is unavailable from now on, until [`end_outage`](Self::end_outage).
+    /// Makes the store unavailable until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self, outage: Outage) {
         self.0.outage.send_replace(Some(outage));
     }
@@ -130,8 +131,8 @@ impl Faults {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many calls failed since the plan was set, including outages. Assert that it is not zero:
-    /// a test that injected nothing has shown nothing.
+    /// How many calls failed since the plan was set, including outages. Assert that this is not
+    /// zero: a test that injected no fault has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected
@@ -163,16 +164,18 @@ impl Faults {
         }
         match away {
             None => {}
-            Some(Outage::Refuse) => return Err(failed(operation, "the store is away (injected)")),
+            Some(Outage::Refuse) => {
+                return Err(failed(operation, "the store is unavailable (injected)"));
+            }
             Some(Outage::Swallow) => return pending().await,
-            // It fails only if the sender is dropped, but `self` owns it.
+            // The wait fails only if the sender is dropped, but `self` owns the sender.
             Some(Outage::Stall) => drop(outage.wait_for(|outage| outage.is_none()).await),
         }
         match fault {
             None => call.await,
             Some(Fault::Refused) => Err(failed(operation, "the call was refused (injected)")),
             Some(Fault::AnswerLost) => {
-                // Whatever it was: it is lost.
+                // The answer is lost, whatever it was.
                 let _ = call.await;
                 Err(failed(operation, "the answer was lost (injected)"))
             }
@@ -184,7 +187,7 @@ impl Faults {
             Some(Fault::Panicked) => panic!("{} panics (injected)", operation.name()),
             Some(Fault::AnswerPanicked) => {
                 let _ = call.await;
-                panic!("{} panics after the store has done it (injected)", operation.name())
+                panic!("{} panics after the store has executed it (injected)", operation.name())
             }
         }
     }
@@ -226,7 +229,7 @@ pub struct FaultStore<S> {
 }
 
 impl<S> FaultStore<S> {
-    /// A store around `inner`.
+    /// Wraps `inner`, and injects `faults`.
     #[must_use]
     pub fn new(inner: S, faults: Faults) -> Self {
         Self { inner, faults }

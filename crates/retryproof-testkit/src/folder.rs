@@ -26,10 +26,10 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Creates a folder whose name contains `name`. Removes files that an earlier process with the
-    /// same id has left there.
+    /// same ID has left there.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the folder cannot be created.
     pub fn new(name: &str) -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What a server has started may outlive it by a moment, and write until then.
+        // A process that a server started may outlive the server briefly, and still write files.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.0).is_ok() || !self.0.exists() {
                 break;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Ledger`]: the application's side of a database whose transactions a store joins, for the cases
-//! about joined completions (CMP-7).
+//! [`Ledger`]: the application's side of a database whose transactions a store joins. The cases
+//! about joined completions use it (CMP-7).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use retryproof_core::{
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Writes rows in the transactions that a store joins, and counts the rows that were committed. `T`
-/// is the transaction.
+/// Writes rows in the transactions that a store joins, and counts the committed rows. `T` is the
+/// transaction's type.
 pub trait Ledger<T>: Send + Sync + 'static {
     /// Writes one row in the transaction.
     ///
@@ -22,14 +22,14 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// The driver's error. A case that continues after an error does so on purpose.
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Makes the database end the transaction, or make it impossible to commit, as it does after
-    /// some errors: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these, a plain
+    /// Makes the database end the transaction, or makes it impossible to commit, as some errors do:
+    /// a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these two databases, a plain
     /// `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK` would
-    /// not be detected, so use a statement that fails: `SELECT 1/0`. A row may be written
-    /// afterwards, and must not be kept.
+    /// not be detected, so use a statement that fails: `SELECT 1/0`. The case may write a row
+    /// afterwards, which must not be kept.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
-    /// How many rows another connection sees.
+    /// The number of rows that another connection sees.
     fn rows(&self) -> impl Future<Output = u64> + Send;
 }
 
@@ -40,13 +40,14 @@ pub(crate) enum Deed {
     Write,
     /// Writes a row and fails.
     Fail,
-    /// Writes a row, loses its transaction, ignores that, writes another row and returns a value.
+    /// Writes a row, loses its transaction, ignores the loss, writes another row and returns a
+    /// value.
     GoOn,
 }
 
 /// A source of transactions and its ledger, with their types erased.
 pub(crate) trait JoinedLedger: Send + Sync {
-    /// One joined call; returns whether the engine reported its record as committed.
+    /// Makes one joined call. Returns whether the engine reported the call's record as committed.
     fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool>;
     fn rows(&self) -> Boxed<'_, u64>;
 }
@@ -68,18 +69,18 @@ where
             let engine = IdempotencyEngine::new(store);
             let joined = engine
                 .joined(self.source.clone())
-                .expect("the store joins the source's transactions");
+                .expect("the store should join the source's transactions");
             let ctx = IdempotencyContext::builder(id.scope().clone(), id.key().expose());
             let Ok(Acquisition::Granted(held)) =
                 engine.try_acquire(&ctx.build().expect("valid")).await
             else {
-                panic!("the key is not free")
+                panic!("the key should be free")
             };
-            let mut tx = joined.begin().await.expect("a transaction");
-            self.ledger.write(&mut tx).await.expect("a row is written");
+            let mut tx = joined.begin().await.expect("the transaction should begin");
+            self.ledger.write(&mut tx).await.expect("the row should be written");
             if deed == Deed::Fail {
                 joined.roll_back(tx).await;
-                held.release().await.expect("the key is freed");
+                held.release().await.expect("the key should be freed");
                 return false;
             }
             if deed == Deed::GoOn {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use retryproof_core::FencingToken;
 use retryproof_core::store::FencedWrite;
 
-/// Numbers stand for owners, fingerprints and values.
+/// The model uses numbers for owners, fingerprints and values.
 pub(crate) type Owner = usize;
 
 #[derive(Debug, Clone, Default)]
@@ -54,11 +54,11 @@ pub(crate) struct Ask {
 /// The state of a record at the current time.
 enum Standing<'a> {
     Absent,
-    /// Past its lease and its ttl: it may exist or not.
+    /// Past its lease and its ttl. The store may have deleted it.
     Forgotten(&'a Record),
     Expired(&'a Record),
     Running(&'a Record, Duration),
-    /// Past its ttl: it may exist or not.
+    /// Past its ttl. The store may have deleted it.
     Stale(&'a Record),
     Complete(&'a Record, u32),
 }
@@ -108,13 +108,14 @@ impl Model {
         self.is(answer, &[right])
     }
 
-    /// Checks the answer to an acquire, and follows it.
+    /// Checks the answer to an acquire, and updates the model from it.
     pub(crate) fn acquire(&mut self, ask: &Ask, answer: Answer) -> Result<(), String> {
         let granted = match answer {
             Answer::Granted { token, took_over } => Some((token, took_over)),
             _ => None,
         };
-        // (token that it has to keep, takeover) for each correct form of a grant.
+        // For each correct form of a grant: the token that it must keep, and whether it is a
+        // takeover.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record)
@@ -163,7 +164,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the answer to an extend, and follows it.
+    /// Checks the answer to an extend, and updates the model from it.
     pub(crate) fn extend(
         &mut self,
         owner: Owner,
@@ -179,7 +180,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the answer to a completion, and follows it.
+    /// Checks the answer to a completion, and updates the model from it.
     pub(crate) fn complete(
         &mut self,
         owner: Owner,
@@ -205,7 +206,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the answer to a release, and follows it.
+    /// Checks the answer to a release, and updates the model from it.
     pub(crate) fn release(&mut self, owner: Owner, answer: Answer) -> Result<(), String> {
         let right: &[FencedWrite] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
@@ -243,7 +244,7 @@ impl Model {
 
     fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
         let fits = |right: &Answer| match (*right, answer) {
-            // With a running clock the model does not know the remaining time; the caller passes
+            // While the clock runs, the model does not know the remaining time; the caller passes
             // zero to skip the check.
             (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining })
                 if remaining.is_zero() =>

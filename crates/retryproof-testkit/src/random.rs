@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Random`]: numbers from a seed, for tests that must be repeatable.
+//! [`Random`]: pseudo-random numbers from a seed, for tests that must be repeatable.
 
 /// SplitMix64: small, fast, and good enough to choose the steps of a test. Not for secrets.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be zero.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = bound as u64;
         usize::try_from(self.next() % bound).unwrap_or(0)

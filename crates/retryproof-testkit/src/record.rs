@@ -23,9 +23,9 @@ pub enum Said {
     Pending,
     /// The call was dropped before the answer.
     Dropped,
-    /// The lease is the caller's.
+    /// The caller holds the lease.
     Granted,
-    /// The lease is the caller's, taken over from an owner that died.
+    /// The caller holds the lease, taken over from an owner that died.
     TookOver,
     /// Another owner holds the lease.
     Busy,
@@ -35,7 +35,7 @@ pub enum Said {
     Absent,
     /// A wait has ended.
     Woken,
-    /// The answer of a call that is fenced by owner.
+    /// The answer to a call that is fenced by owner.
     Fenced(FencedWrite),
     /// The number of purged records.
     Purged(usize),
@@ -49,9 +49,9 @@ pub enum Said {
 pub struct Entry {
     /// The method.
     pub operation: Operation,
-    /// The identity; none for a purge. It prints masked (ID-4).
+    /// The identity; `None` for a purge. It prints masked (ID-4).
     pub identity: Option<Identity>,
-    /// The owner; none for a peek, a wait and a purge.
+    /// The owner; `None` for a peek, a wait and a purge.
     pub owner: Option<OwnerId>,
     /// The answer.
     pub said: Said,
@@ -150,7 +150,7 @@ impl fmt::Debug for CallLog {
     }
 }
 
-/// A call that was sent; notes its end, including a drop.
+/// A call that was sent. Logs the call's end, also if the call is dropped.
 struct Open<'a> {
     log: &'a CallLog,
     at: usize,
@@ -169,7 +169,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// A store that keeps a [`CallLog`], for tests that count round trips or follow an order of calls.
+/// A store that keeps a [`CallLog`], for tests that count round trips or check the order of calls.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyContext, IdempotencyEngine, SharedStore};
@@ -192,7 +192,7 @@ pub struct Recorder<S> {
 }
 
 impl<S> Recorder<S> {
-    /// A store around `inner`.
+    /// Wraps `inner` and logs its calls in `log`.
     #[must_use]
     pub fn new(inner: S, log: CallLog) -> Self {
         Self { inner, log }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`assert_runs_once!`](crate::assert_runs_once): many concurrent calls, one run of the action.
+//! [`assert_runs_once!`](crate::assert_runs_once) checks that many concurrent calls run the action
+//! once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use tokio::sync::Barrier;
 pub struct Runs(Arc<AtomicUsize>);
 
 impl Runs {
-    /// Notes one run; the action under test calls it.
+    /// Counts one run. The action under test calls this.
     pub fn note(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many runs were noted.
+    /// The number of runs so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
@@ -59,7 +60,7 @@ where
 /// Makes many concurrent calls and asserts that the action ran once. Returns all answers for
 /// further assertions.
 ///
-/// The first argument is the number of calls, the second a closure that makes one call, whose
+/// The first argument is the number of calls. The second is a closure that makes one call, whose
 /// action calls `runs.note()`. Use the macro inside an async function on a tokio runtime.
 ///
 /// ```

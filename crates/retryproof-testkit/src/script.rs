@@ -11,7 +11,7 @@ use retryproof_core::{Fingerprint, Identity, OwnerId};
 
 use crate::values::{DAY, LONG, body, envelope, fingerprint};
 
-/// The answers to the script's calls, without the parts that differ from run to run.
+/// The answers to the script's calls, without the parts that differ between runs.
 pub(crate) type Transcript = Vec<String>;
 
 fn acquired(answer: retryproof_core::Result<Acquired>) -> String {
@@ -42,7 +42,7 @@ fn fenced(answer: retryproof_core::Result<FencedWrite>) -> String {
     format!("{:?}", answer.map_err(|error| error.kind()))
 }
 
-/// Each method at least once, in each of its plain answers.
+/// Calls each method at least once for each of its plain answers.
 pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Transcript {
     let (owner, other) = (OwnerId::new(), OwnerId::new());
     let ask = |owner| AcquireRequest::new(owner, LONG, DAY).with_fingerprint(Some(fingerprint(3)));
@@ -78,7 +78,7 @@ pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Tra
     said
 }
 
-/// As [`script`], through the boxed twin.
+/// Like [`script`], through the boxed form of the store.
 pub(crate) async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     let (owner, other) = (OwnerId::new(), OwnerId::new());
     let store = || Arc::clone(&store);

@@ -21,7 +21,7 @@ pub struct SlowStore<S> {
 }
 
 impl<S> SlowStore<S> {
-    /// A store around `inner` that delays calls by `there` and answers by `back`.
+    /// Wraps `inner`, and delays calls by `there` and answers by `back`.
     #[must_use]
     pub fn new(inner: S, there: Duration, back: Duration) -> Self {
         Self { inner, there, back }

@@ -55,8 +55,8 @@ pub struct SubjectBuilder<S> {
 }
 
 impl Subject {
-    /// Starts with only the contract, for a store that uses the runtime's clock: the host's under
-    /// `time = real`, the paused one under `time = paused`.
+    /// Starts with only the contract, for a store that uses the runtime's clock: the host's clock
+    /// under `time = real`, the paused clock under `time = paused`.
     pub fn of<S: IdempotencyStore>(store: S) -> SubjectBuilder<S> {
         let concrete = Concrete(Arc::new(store));
         SubjectBuilder {
@@ -66,7 +66,7 @@ impl Subject {
         }
     }
 
-    /// The store, as an engine holds it.
+    /// The store, in the form in which an engine holds it.
     #[must_use]
     pub fn store(&self) -> &SharedStore {
         &self.store
@@ -98,7 +98,7 @@ impl Subject {
         self.concrete.doom(id, call, times).await
     }
 
-    /// How many writes the store has made, if it counts them.
+    /// The number of writes that the store has made, if it counts them.
     pub(crate) async fn writes(&self) -> Option<u64> {
         match &self.hooks.writes {
             Some(writes) => Some(writes().await),
@@ -133,11 +133,11 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// Like [`id`](Self::id), with a scope. Distinct pairs give distinct identities for any bytes,
-    /// because the mark has a fixed length.
+    /// Like [`id`](Self::id), with a scope. Distinct pairs give distinct identities whatever their
+    /// bytes, because the mark has a fixed length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
-        let scope = Scope::new(format!("{}{scope}", self.mark)).expect("a valid scope");
-        Identity::new(scope, Key::new(key).expect("a valid key"))
+        let scope = Scope::new(format!("{}{scope}", self.mark)).expect("the scope should be valid");
+        Identity::new(scope, Key::new(key).expect("the key should be valid"))
     }
 
     /// Whether the store's clock moves only when advanced, so that expiry can be tested to the
@@ -179,7 +179,7 @@ impl Subject {
 }
 
 impl<S: IdempotencyStore> SubjectBuilder<S> {
-    /// The store can purge.
+    /// Declares that the store can purge.
     pub fn with_purge(mut self) -> Self
     where
         S: Purge,
@@ -188,7 +188,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store can be inspected.
+    /// Declares that the store can be inspected.
     pub fn with_inspect(mut self) -> Self
     where
         S: Inspect,
@@ -198,7 +198,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Opens another handle on the same data, as another process would.
+    /// Declares how to open another handle on the same data, as another process would.
     pub fn with_another<F, Fut>(mut self, open: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -208,14 +208,14 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store's clock moves only when `advance` is called.
+    /// Declares that the store's clock moves only when `advance` is called.
     pub fn with_clock(mut self, advance: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         self.hooks.clock = Some(Box::new(advance));
         self
     }
 
-    /// Damages the stored record of an identity without using the store, so that it can no longer
-    /// be read (CMP-8).
+    /// Declares how to damage an identity's stored record without using the store, so that the
+    /// record can no longer be read (CMP-8).
     pub fn with_corrupt<F, Fut>(mut self, corrupt: F) -> Self
     where
         F: Fn(Identity) -> Fut + Send + Sync + 'static,
@@ -225,8 +225,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Counts the writes that the store has made, starting at any number; only differences matter
-    /// (ACQ-8).
+    /// Declares how to count the writes that the store has made. The count may start at any number,
+    /// because only differences matter (ACQ-8).
     pub fn with_writes<F, Fut>(mut self, writes: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -236,7 +236,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` writes in them.
+    /// Declares that the store joins the transactions of `source` (CMP-7); `ledger` writes in them.
     pub fn with_joined<D, T>(mut self, source: T, ledger: impl Ledger<T::Tx>) -> Self
     where
         D: Dialect,
@@ -248,14 +248,14 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// How many random sequences of steps are compared with the model: 256 by default, 48 under
-    /// real time.
+    /// Sets how many random sequences of steps are compared with the model: 256 by default, 48
+    /// under real time.
     pub fn with_sequences(mut self, sequences: u32) -> Self {
         self.hooks.sequences = Some(sequences);
         self
     }
 
-    /// The subject.
+    /// Builds the subject.
     #[must_use]
     pub fn build(self) -> Subject {
         let Self { concrete, shared, hooks } = self;
@@ -301,7 +301,7 @@ impl<S: fmt::Debug> fmt::Debug for Concrete<S> {
     }
 }
 
-/// What the kit does on the concrete store, with its type erased.
+/// What the kit does with the concrete store, with the store's type erased.
 trait OnConcrete: Send + Sync {
     fn script(&self, id: Identity) -> Boxed<Transcript>;
     fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool>;

@@ -11,7 +11,7 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 pub(crate) fn fingerprint(byte: u8) -> Fingerprint {
-    Fingerprint::new(&[1, byte]).expect("a valid fingerprint")
+    Fingerprint::new(&[1, byte]).expect("the fingerprint should be valid")
 }
 
 /// A value as the engine writes it.

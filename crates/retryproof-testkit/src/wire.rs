@@ -46,7 +46,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// A TCP proxy on a free loopback port.
 ///
-/// Dropping it closes every connection through it.
+/// Dropping the proxy closes every connection through it.
 #[derive(Debug)]
 pub struct WireProxy {
     addr: SocketAddr,
@@ -60,11 +60,11 @@ struct Shared {
     flights: AtomicU64,
     lines: AtomicU64,
     refusing: AtomicBool,
-    /// Changes when every connection should be cut.
+    /// Each change tells every connection to cut itself.
     cuts: watch::Sender<u64>,
-    /// While true, nothing is forwarded in either direction.
+    /// While `true`, nothing is forwarded in either direction.
     stalled: watch::Sender<bool>,
-    /// The delay of a burst from the client.
+    /// How long a burst from the client is delayed.
     delay: watch::Sender<Duration>,
 }
 
@@ -145,8 +145,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             continue;
         }
         shared.lines.fetch_add(1, Ordering::SeqCst);
-        // Before the task runs, so that a cut right after the accept applies to this connection
-        // too.
+        // The subscription precedes the task, so that a cut right after the accept applies to this
+        // connection too.
         let cut = shared.cuts.subscribe();
         tokio::spawn(pass(client, Arc::clone(&shared), cut));
     }
@@ -155,7 +155,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// Forwards one connection until either side closes it or it is cut.
 async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
     let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
-    // Send small packets at once, as the drivers do on their side.
+    // Send small packets immediately, as the drivers do on their side.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut stalled = shared.stalled.subscribe();
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
@@ -190,8 +190,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             },
             read = server.read(&mut answer) => match read {
                 Ok(bytes @ 1..) => {
-                    // Counted before it is forwarded, so that a client with the answer sees it
-                    // counted.
+                    // The round trip is counted before the answer is forwarded, so that a client
+                    // that has the answer also sees the new count.
                     if std::mem::take(&mut open) {
                         shared.flights.fetch_add(1, Ordering::SeqCst);
                     }
@@ -205,7 +205,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
     }
 }
 
-/// Waits until the first burst is due; forever if there is none.
+/// Waits until the first burst is due. If there is no burst, waits forever.
 async fn until_first(under_way: &VecDeque<(Instant, Vec<u8>)>) {
     match under_way.front() {
         Some((at, _)) => sleep_until(*at).await,

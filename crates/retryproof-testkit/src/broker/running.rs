@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Running`]: a listener that runs on a separate task.
+//! [`Running`]: a listener that runs in a separate task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Runs `listener` on a separate task, inside a tokio runtime.
+    /// Runs `listener` in a separate task, inside a tokio runtime.
     pub fn start<Fut>(listener: impl FnOnce(Stop) -> Fut) -> Self
     where
         Fut: Future<Output = Result<()>> + Send + 'static,
@@ -39,36 +39,39 @@ impl Running {
         Self { stop, heard, task: tokio::spawn(listener(stopped)) }
     }
 
-    /// Signals it to stop, and returns as soon as it has received the signal.
+    /// Signals the listener to stop, and returns as soon as it has received the signal.
     ///
     /// # Panics
-    /// If it does not receive the signal within [`PATIENCE`].
+    /// If the listener does not receive the signal within [`PATIENCE`].
     pub async fn ask_to_stop(&self) {
         self.stop.notify_one();
         until("heard", || self.heard.load(Ordering::SeqCst)).await;
     }
 
-    /// Stops it.
+    /// Stops the listener.
     ///
     /// # Panics
-    /// When it does not end within [`PATIENCE`], or not well.
+    /// If the listener does not end within [`PATIENCE`], or ends with an error.
     pub async fn stop(self) {
         self.stop.notify_one();
-        self.ended().await.expect("no error");
+        self.ended().await.expect("the listener should end without an error");
     }
 
-    /// Waits for its end, with or without [`ask_to_stop`](Self::ask_to_stop).
+    /// Waits for the listener's end, with or without [`ask_to_stop`](Self::ask_to_stop).
     ///
     /// # Errors
     /// The listener's error.
     ///
     /// # Panics
-    /// When it does not end within [`PATIENCE`], or panics.
+    /// If the listener does not end within [`PATIENCE`], or panics.
     pub async fn ended(self) -> Result<()> {
-        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
+        timeout(PATIENCE, self.task)
+            .await
+            .expect("the listener should end")
+            .expect("the listener should not panic")
     }
 
-    /// Aborts it like a process that dies: no further message is answered.
+    /// Aborts the listener as if its process died: no further message is answered.
     pub async fn die(self) {
         self.task.abort();
         drop(self.task.await);

@@ -14,9 +14,9 @@ pub struct Seen(Arc<Mutex<BTreeMap<String, MessageFate>>>);
 /// The results of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageFate {
-    /// How often its work ran.
+    /// How many times the message's work ran.
     pub runs: u32,
-    /// The results of its deliveries, in their order.
+    /// The results of the message's deliveries, in order.
     pub ends: Vec<Reason>,
 }
 
@@ -26,7 +26,7 @@ impl Seen {
         self.0.lock().entry(body.to_owned()).or_default().runs += 1;
     }
 
-    /// Notes that a delivery of it ends.
+    /// Notes that a delivery of a message ends.
     pub fn ended(&self, body: &str, verdict: &Verdict) {
         self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.reason());
     }
@@ -51,7 +51,7 @@ impl Seen {
 }
 
 impl MessageFate {
-    /// Whether it ran once, and every other delivery was recognised.
+    /// Whether the message ran once, and every other delivery was recognised.
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();

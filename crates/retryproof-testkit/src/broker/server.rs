@@ -2,7 +2,7 @@
 //! [`Server`]: a private message broker for one test, which may be killed and restarted with its
 //! data.
 //!
-//! The programs have to be on this machine; `cargo xtask services up nats rabbitmq` installs them.
+//! The programs must be on this machine; `cargo xtask services up nats rabbitmq` installs them.
 
 use std::fs;
 use std::io;
@@ -18,21 +18,22 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 
-/// A broker takes seconds to start, and many of them on a busy machine; one that takes this long
-/// hangs.
+/// A broker takes seconds to start, and many seconds on a busy machine. A broker that takes this
+/// long is stuck.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// A broker on a free port of 127.0.0.1, with its data in a temporary folder. Dropping it removes
-/// both.
+/// A broker on a free port of 127.0.0.1, with its data in a temporary folder. Dropping this value
+/// stops the broker and removes the folder.
 ///
-/// Start it on the thread that runs the test, not on one of `spawn_blocking`: if `setpriv` is
-/// installed, its processes die with the thread that started them, so none outlives a killed test.
+/// Start the broker on the thread that runs the test, not in `spawn_blocking`: if `setpriv` is
+/// installed, the broker's processes die with the thread that started them, so none outlives a
+/// killed test.
 #[derive(Debug)]
 pub struct Server {
     url: String,
     folder: Folder,
-    /// In the order in which they are started; the broker itself is the last.
+    /// The processes, in the order in which they are started; the broker itself is the last.
     processes: Vec<Process>,
 }
 
@@ -46,7 +47,7 @@ struct Process {
 }
 
 impl Server {
-    /// A NATS server with JetStream, its streams on disk.
+    /// A NATS server with JetStream, which keeps its streams on disk.
     ///
     /// # Errors
     /// If the program is missing, or the server does not answer in time.
@@ -71,7 +72,8 @@ impl Server {
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // Started here, because the node would otherwise start one that this server does not stop.
+        // Started here, because the node would otherwise start an `epmd` that this server does not
+        // stop.
         let epmd = [
             program("epmd")?,
             "-port".into(),
@@ -79,7 +81,7 @@ impl Server {
             "-address".into(),
             "127.0.0.1".into(),
         ];
-        // It answers with its port, as a number of four bytes.
+        // `epmd` answers with its port, as a number of four bytes.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
@@ -100,9 +102,10 @@ impl Server {
             format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
             format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
             format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-            // With this, the script becomes the node, so that killing one kills the other.
+            // With this variable, the script becomes the node, so that killing the process kills
+            // the node.
             "RABBITMQ_ALLOW_INPUT=1".into(),
-            // Not the script on PATH, which changes to another user.
+            // The script on PATH is not used, because it changes to another user.
             Path::new(&program("rabbitmq-env")?)
                 .with_file_name("rabbitmq-server")
                 .display()
@@ -122,21 +125,21 @@ impl Server {
     }
 
     async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
-        // Made before the processes are started: if one of them fails to start, dropping it ends
-        // the others.
+        // The server exists before its processes start: if one of them fails to start, dropping the
+        // server ends the others.
         let mut server = Self { url, folder, processes };
         server.start().await?;
         Ok(server)
     }
 
-    /// Where it is.
+    /// The broker's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Waits until a quorum queue of this RabbitMQ would survive a kill: one that was made within
-    /// the last half second is lost with all its messages.
+    /// Waits until a quorum queue of this RabbitMQ would survive a kill. A queue that was created
+    /// within the last half second would be lost with all its messages.
     ///
     /// # Errors
     /// If the queue is not on disk in time.
@@ -154,19 +157,19 @@ impl Server {
     /// Kills the broker with SIGKILL, and returns when the process has ended.
     ///
     /// # Errors
-    /// If it cannot be killed.
+    /// If the broker cannot be killed.
     pub fn kill(&mut self) -> io::Result<()> {
         self.processes.last_mut().map_or(Ok(()), Process::kill)
     }
 
-    /// Starts every process that does not run, on the same port and with the same data, and waits
+    /// Starts every process that is not running, on the same port and with the same data, and waits
     /// until it answers.
     ///
     /// # Errors
-    /// If one does not answer in time; the error has the end of the log.
+    /// If a process does not answer in time; the error contains the end of the log.
     ///
     /// # Cancel safety
-    /// If dropped, the broker may still be starting; call it again.
+    /// If the future is dropped, the broker may still be starting; call `start` again.
     pub async fn start(&mut self) -> io::Result<()> {
         let log = self.folder.path().join("log");
         for process in &mut self.processes {
@@ -209,8 +212,8 @@ impl Process {
             {
                 return Ok(());
             }
-            // A process that was killed a moment ago may still block its successor, which then
-            // ends.
+            // A process that was just killed may still block its successor, which then ends and is
+            // started again.
             if let Some(child) = &mut self.child
                 && child.try_wait()?.is_some()
             {
@@ -238,8 +241,8 @@ impl Process {
     }
 }
 
-/// Whether the list of quorum queues on disk has this one, and not only one whose name begins with
-/// the same letters.
+/// Whether the list of quorum queues on disk contains this queue, and not only a queue whose name
+/// begins with the same letters.
 fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     for own in fs::read_dir(node)?.flatten() {
         let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
@@ -252,8 +255,8 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The command of a process that dies with this one, however this one ends, if `setpriv` is
-/// installed.
+/// The command for a process that dies with this process, however this process ends, if `setpriv`
+/// is installed.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();
@@ -264,13 +267,13 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A port that is free. It is below the range from which the system assigns ports, so it is still
-/// free when a server is started again.
+/// A free port. It is below the range from which the system assigns ports, so it is still free when
+/// a server is restarted.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Test processes that run at the same time begin at different ports, so that a port which
-        // one of them has released is not the next one of another.
+        // Concurrent test processes begin at different ports, so that no process soon takes a port
+        // that another process has released.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -279,7 +282,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// A temporary folder with a folder for the data in it.
+/// A temporary folder that contains a folder for the data.
 fn folder() -> io::Result<Folder> {
     let folder = Folder::new("server")?;
     fs::create_dir(folder.path().join("data"))?;
@@ -292,7 +295,7 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// A program, also in the folders that Debian keeps out of PATH.
+/// The path of a program, searched for also in the folders that Debian keeps out of PATH.
 fn program(name: &str) -> io::Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin"].map(PathBuf::from);
@@ -302,7 +305,7 @@ fn program(name: &str) -> io::Result<String> {
         .find(|path| path.is_file());
     found.map(|path| path.display().to_string()).ok_or_else(|| {
         io::Error::other(format!(
-            "there is no {name} here: `cargo xtask services up nats rabbitmq` installs it"
+            "{name} is not installed; run `cargo xtask services up nats rabbitmq`"
         ))
     })
 }

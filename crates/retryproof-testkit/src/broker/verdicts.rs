@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Verdicts that a listener has to distinguish and that are hard to produce in a test.
+//! Verdicts that a listener has to distinguish, but that are hard to produce in a test.
 
 use retryproof_core::listener::Verdict;
 use retryproof_core::{
@@ -15,7 +15,7 @@ pub fn lease_lost() -> Verdict {
     Verdict::of_rejected(&Rejected::LeaseLost)
 }
 
-/// The verdict on work that ran, and whose completion the store refused (CMP-4).
+/// The verdict on work that ran, but whose completion the store refused (CMP-4).
 ///
 /// # Panics
 /// Never.
@@ -25,7 +25,9 @@ pub async fn not_recorded() -> Verdict {
     let mut config = IdempotencyConfig::default();
     config.completion_failure_policy = CompletionFailurePolicy::Propagate;
     let store = SharedStore::new(FaultStore::new(MemoryStore::new(), faults));
-    let engine = IdempotencyEngine::builder(store).config(config).build().expect("an engine");
-    let ctx = IdempotencyContext::builder("broker.tests", "k").build().expect("a context");
+    let engine =
+        IdempotencyEngine::builder(store).config(config).build().expect("the engine should build");
+    let ctx =
+        IdempotencyContext::builder("broker.tests", "k").build().expect("the context should build");
     Verdict::of(&engine.execute(ctx, async || Ok::<_, std::io::Error>(())).await)
 }

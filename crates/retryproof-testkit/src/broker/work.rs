@@ -22,31 +22,31 @@ impl Gate {
         Self { begun: AtomicUsize::new(0), open: Semaphore::new(0) }
     }
 
-    /// How often work has begun.
+    /// How many times work has begun.
     #[must_use]
     pub fn begun(&self) -> usize {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Lets this many continue, now or when they arrive.
+    /// Lets `runs` runs continue, now or when they arrive.
     pub fn let_go(&self, runs: usize) {
         self.open.add_permits(runs);
     }
 
-    /// Counts, and waits.
+    /// Counts one run, and waits until the gate lets it continue.
     ///
     /// # Cancel safety
-    /// If dropped, it has been counted, and its turn passes to another.
+    /// If the future is dropped, its run stays counted, and another run may pass instead.
     pub async fn pass(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
-        // Never closed.
+        // The semaphore is never closed.
         if let Ok(turn) = self.open.acquire().await {
             turn.forget();
         }
     }
 }
 
-/// Handles a message by an engine, with work that counts its runs and does nothing else.
+/// Handles a message with an engine. The work counts its runs and does nothing else.
 pub async fn counted(
     engine: &IdempotencyEngine,
     ctx: IdempotencyContext,
@@ -59,7 +59,7 @@ pub async fn counted(
     Verdict::of(&engine.execute(ctx, work).await)
 }
 
-/// Handles a message by an engine, with work that passes the gate and does nothing else.
+/// Handles a message with an engine. The work passes the gate and does nothing else.
 pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &Gate) -> Verdict {
     let work = async || {
         gate.pass().await;
@@ -68,14 +68,14 @@ pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &G
     Verdict::of(&engine.execute(ctx, work).await)
 }
 
-/// Handles one message by work whose first run fails and does not know what it did (RUN-4), and
-/// whose next one is a takeover that succeeds.
+/// Handles one message with work whose first run fails with an unknown effect (RUN-4), and whose
+/// next run is a takeover that succeeds.
 pub async fn unsure(engine: &IdempotencyEngine, ctx: IdempotencyContext) -> Verdict {
     let work = |lease: Lease| async move {
         match lease.attempt() {
             Attempt::First => {
                 lease.hold_on_error();
-                Err("sent, and no answer")
+                Err("sent, but not answered")
             }
             Attempt::Takeover => Ok(()),
         }

@@ -104,19 +104,22 @@ impl StoreCaller {
     }
 
     pub(super) async fn acquire(&self, lease: Duration) -> Acquired {
-        self.store.acquire(&self.id, &self.request(lease)).await.expect("an acquire is answered")
+        self.store
+            .acquire(&self.id, &self.request(lease))
+            .await
+            .expect("the acquire should succeed")
     }
 
     pub(super) async fn peek(&self) -> Peeked {
-        self.store.peek(&self.id).await.expect("a look is answered")
+        self.store.peek(&self.id).await.expect("the peek should succeed")
     }
 
     pub(super) async fn wait_for_change(&self, seen: FencingToken, at_most: Duration) {
-        self.store.wait_for_change(&self.id, seen, at_most).await.expect("a wait is answered");
+        self.store.wait_for_change(&self.id, seen, at_most).await.expect("the wait should succeed");
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> FencedWrite {
-        self.store.extend(&self.id, self.owner, lease).await.expect("an extend is answered")
+        self.store.extend(&self.id, self.owner, lease).await.expect("the extend should succeed")
     }
 
     pub(super) fn completion(&self, body: &[u8]) -> Completion {
@@ -128,11 +131,14 @@ impl StoreCaller {
     }
 
     pub(super) async fn complete_with(&self, done: &Completion) -> FencedWrite {
-        self.store.complete(&self.id, self.owner, done).await.expect("a completion is answered")
+        self.store
+            .complete(&self.id, self.owner, done)
+            .await
+            .expect("the completion should succeed")
     }
 
     pub(super) async fn release(&self) -> FencedWrite {
-        self.store.release(&self.id, self.owner).await.expect("a release is answered")
+        self.store.release(&self.id, self.owner).await.expect("the release should succeed")
     }
 }
 

@@ -22,7 +22,7 @@ pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
         assert_eq!(is_complete(holder.peek().await).fingerprint(), stored.as_ref());
         let found = completed(s.caller(&id).with_fingerprint(2).acquire(LONG).await);
         assert_eq!(found.fingerprint(), stored.as_ref());
-        let judged = found.open(Some(&fingerprint(2))).expect("it opens");
+        let judged = found.open(Some(&fingerprint(2))).expect("the result should open");
         assert_eq!(matches!(judged, Opened::Mismatch), stored.is_some());
     }
 }
@@ -31,7 +31,7 @@ pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
 pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     for bytes in [&[0][..], &[1], &[255], &[0, 0], &[3; 33], &[0; 64], &[255; 64]] {
         let id = s.id(&format!("{bytes:?}"));
-        let kept = Fingerprint::new(bytes).expect("a valid fingerprint");
+        let kept = Fingerprint::new(bytes).expect("the fingerprint should be valid");
         let holder = s.caller(&id);
         granted(holder.acquire(LONG).await);
         let done = Completion::new(envelope(b"done"), DAY, Some(kept));
@@ -67,7 +67,7 @@ impl Subject {
         self.store()
             .get(id)
             .await
-            .expect("an inspection is answered")
+            .expect("the inspection should succeed")
             .map(|record| record.has_fingerprint)
     }
 }

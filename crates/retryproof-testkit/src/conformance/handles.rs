@@ -8,30 +8,30 @@ use crate::subject::Subject;
 
 /// A holder is seen through every handle, and through one that is opened later.
 pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
     assert_eq!(busy(s.caller(&id).on(&other).acquire(LONG).await).1, token);
-    let later = s.another().await.expect("a need of the case");
+    let later = s.another().await.expect("the subject should offer what the case needs");
     assert_eq!(is_busy(s.caller(&id).on(&later).peek().await).1, token);
     assert_eq!(busy(s.caller(&id).on(&later).acquire(LONG).await).1, token);
 }
 
 /// A result is replayed through every handle, and through one that is opened later.
 pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     assert_eq!(holder.complete(b"shared").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).on(&other).acquire(LONG).await)), b"shared");
-    let later = s.another().await.expect("a need of the case");
+    let later = s.another().await.expect("the subject should offer what the case needs");
     assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
 }
 
 /// An owner is an id, not a connection: its calls may come through any handle.
 pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
     let holder = s.caller(&id);
     let elsewhere = holder.on(&other);
@@ -50,7 +50,7 @@ pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
 
 /// A takeover through one handle fences the old owner on the other.
 pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
     let zombie = s.caller(&id);
     let dead = granted(zombie.acquire(s.short()).await).token;
@@ -67,7 +67,7 @@ pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
 
 /// Of many callers on two handles one wins, on a fresh key and at the end of a lease.
 pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     for round in 0..8 {
         let id = s.id(&format!("k{round}"));
         if round % 2 == 1 {
@@ -85,7 +85,7 @@ pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
             .collect();
         let mut winners = 0;
         for caller in callers {
-            winners += usize::from(caller.await.expect("the caller ends"));
+            winners += usize::from(caller.await.expect("the caller should end"));
         }
         assert_eq!(winners, 1, "winners of round {round}");
     }

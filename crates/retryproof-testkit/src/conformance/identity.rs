@@ -203,8 +203,10 @@ pub async fn id_3_the_longest_identities_fit(s: &Subject) {
 
 /// The `Debug` output of a store and its errors contain no key and no value.
 pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
-    let id =
-        Identity::new(s.id("k").scope().clone(), Key::new("canary-key-4711").expect("a valid key"));
+    let id = Identity::new(
+        s.id("k").scope().clone(),
+        Key::new("canary-key-4711").expect("the key should be valid"),
+    );
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     let mut printed = format!("{:?}", s.store());
@@ -223,7 +225,7 @@ pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
             .store
             .complete(&holder.id, holder.owner, &over)
             .await
-            .expect_err("it is too large");
+            .expect_err("a value over the limit should be refused");
         printed += &format!("{error} {error:?}");
     }
     assert!(!printed.contains("canary"), "{printed}");

@@ -9,7 +9,7 @@ use crate::subject::Subject;
 
 impl Subject {
     async fn summary(&self, id: &Identity) -> Option<RecordSummary> {
-        self.store().get(id).await.expect("an inspection is answered")
+        self.store().get(id).await.expect("the inspection should succeed")
     }
 }
 
@@ -20,23 +20,23 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert!(s.summary(&id).await.is_none());
     let holder = s.caller(&id).with_fingerprint(1);
     let token = granted(holder.acquire(LONG).await).token;
-    let seen = s.summary(&id).await.expect("a record");
+    let seen = s.summary(&id).await.expect("the record should exist");
     assert_eq!((seen.state, seen.token, seen.value_bytes), (RecordState::InProgress, token, 0));
     assert!(seen.has_fingerprint);
-    let left = seen.remaining.expect("it is not over");
+    let left = seen.remaining.expect("the record should have time left");
     assert!(left <= LONG && left > LONG / 2, "{left:?}");
 
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
-    let seen = s.summary(&id).await.expect("a dead lease is still to be seen");
+    let seen = s.summary(&id).await.expect("a dead lease should still be visible");
     assert_eq!((seen.state, seen.token, seen.remaining), (RecordState::InProgress, token, None));
 
     assert_eq!(holder.complete(b"a value").await, FencedWrite::Applied);
-    let seen = s.summary(&id).await.expect("a record");
+    let seen = s.summary(&id).await.expect("the record should exist");
     assert_eq!((seen.state, seen.token), (RecordState::Complete, token));
     assert_eq!(seen.value_bytes, envelope(b"a value").len());
     assert!(seen.has_fingerprint);
-    let left = seen.remaining.expect("it is not over");
+    let left = seen.remaining.expect("the record should have time left");
     assert!(left <= DAY && left > DAY / 2, "{left:?}");
 }
 
@@ -50,8 +50,12 @@ pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
             assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         }
     }
-    let stats =
-        s.store().stats().await.expect("stats are answered").expect("the store can inspect");
+    let stats = s
+        .store()
+        .stats()
+        .await
+        .expect("the stats should be readable")
+        .expect("the store should offer inspection");
     assert!(stats.records >= 6 && stats.in_progress >= 4, "{stats:?}");
     assert!(stats.in_progress + 2 <= stats.records, "{stats:?}");
 }

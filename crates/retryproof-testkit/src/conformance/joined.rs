@@ -10,8 +10,8 @@ use crate::subject::Subject;
 
 /// The state of the record, and the number of rows.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
-    let rows = s.joined().expect("a need of the case").rows().await;
-    let record = match s.store().peek(id).await.expect("a look is answered") {
+    let rows = s.joined().expect("the subject should offer what the case needs").rows().await;
+    let record = match s.store().peek(id).await.expect("the peek should succeed") {
         Peeked::Absent => "absent",
         Peeked::Busy { .. } => "in progress",
         Peeked::Complete(_) => "complete",
@@ -20,7 +20,7 @@ async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
 }
 
 async fn call(s: &Subject, id: &Identity, deed: Deed) -> bool {
-    let joined = s.joined().expect("a need of the case");
+    let joined = s.joined().expect("the subject should offer what the case needs");
     joined.call(s.store().clone(), id.clone(), deed).await
 }
 

@@ -57,7 +57,7 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let completer = s.caller(&done);
     granted(completer.acquire(LONG).await);
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
-    let stats = s.store().stats().await.expect("stats are answered");
+    let stats = s.store().stats().await.expect("the stats should be readable");
     let writes = s.writes().await;
     for _ in 0..20 {
         is_absent(s.caller(&absent).peek().await);
@@ -67,5 +67,5 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
         completed(s.caller(&done).acquire(LONG).await);
     }
     assert_eq!(s.writes().await, writes, "they wrote");
-    assert_eq!(s.store().stats().await.expect("stats are answered"), stats);
+    assert_eq!(s.store().stats().await.expect("the stats should be readable"), stats);
 }

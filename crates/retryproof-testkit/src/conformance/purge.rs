@@ -14,7 +14,7 @@ impl Subject {
     pub(super) async fn purge_all(&self) -> usize {
         let mut gone = 0;
         for _ in 0..10_000 {
-            match self.store().purge(100).await.expect("a purge is answered") {
+            match self.store().purge(100).await.expect("the purge should succeed") {
                 Some(100) => gone += 100,
                 Some(rest) => return gone + rest,
                 None => panic!("the store cannot purge"),
@@ -28,7 +28,7 @@ impl Subject {
         if !self.can_inspect() {
             return None;
         }
-        Some(self.store().get(id).await.expect("an inspection is answered").is_some())
+        Some(self.store().get(id).await.expect("the inspection should succeed").is_some())
     }
 }
 
@@ -107,8 +107,12 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids = ten_expired_results(s).await;
     for _ in 0..4 {
-        let gone =
-            s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+        let gone = s
+            .store()
+            .purge(3)
+            .await
+            .expect("the purge should succeed")
+            .expect("the store should be able to purge");
         assert!(gone <= 3, "{gone} went in a batch of 3");
     }
     s.purge_all().await;
@@ -127,8 +131,12 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     granted(holder.acquire(LONG).await);
     s.pass(20 * MS).await;
     let ids = ten_expired_results(s).await;
-    let mut gone =
-        s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+    let mut gone = s
+        .store()
+        .purge(3)
+        .await
+        .expect("the purge should succeed")
+        .expect("the store should be able to purge");
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "its lease runs");
     s.pass(50 * MS).await;
     gone += s.purge_all().await;
@@ -218,13 +226,13 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
             let store = s.store().clone();
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    store.purge(5).await.expect("a purge is answered");
+                    store.purge(5).await.expect("the purge should succeed");
                 }
             })
         })
         .collect();
     for purge in purges {
-        purge.await.expect("the purge ends");
+        purge.await.expect("the purge should end");
     }
     s.purge_all().await;
     for id in &ids {

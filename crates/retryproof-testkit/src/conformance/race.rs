@@ -16,7 +16,7 @@ async fn all<T: Send + 'static>(
     let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
     let mut answers = Vec::new();
     for task in tasks {
-        answers.push(task.await.expect("the call ends"));
+        answers.push(task.await.expect("the call should end"));
     }
     answers
 }
@@ -34,10 +34,10 @@ async fn beside_takers<T: Send + 'static>(
     let before: Vec<_> = before.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
     let call = tokio::spawn(call);
     let after: Vec<_> = after.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
-    let answer = call.await.expect("the call ends");
+    let answer = call.await.expect("the call should end");
     let (mut grants, mut results) = (Vec::new(), 0);
     for taker in before.into_iter().chain(after) {
-        match taker.await.expect("the taker ends") {
+        match taker.await.expect("the taker should end") {
             Acquired::Granted(grant) => grants.push(grant),
             Acquired::Complete(_) => results += 1,
             Acquired::Busy { .. } => {}
@@ -205,7 +205,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     for id in &ids {
         let mut results = read.iter().filter(|(of, _)| of == id).map(|(_, result)| result);
-        let first = results.next().expect("a caller read it");
+        let first = results.next().expect("a caller should have read it");
         assert!(results.all(|result| result == first), "different results under one key");
     }
 }

@@ -92,7 +92,7 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     if s.can_inspect() {
-        let found = s.store().get(&id).await.expect("an inspection is answered");
+        let found = s.store().get(&id).await.expect("the inspection should succeed");
         assert!(found.is_none(), "an operator sees {found:?}");
     }
     let again = granted(holder.acquire(LONG).await);

@@ -176,7 +176,7 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
         let holder = store(s, key, foreign.to_vec().into()).await;
         for _ in 0..2 {
             let stored = completed(s.caller(&holder.id).acquire(LONG).await);
-            let error = stored.open(None).expect_err("it cannot be opened");
+            let error = stored.open(None).expect_err("an unreadable envelope should fail to open");
             assert_eq!(error.kind(), ErrorKind::Corrupt);
         }
     }
@@ -189,7 +189,7 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
         Ok(other) => panic!("a spoilt record opens as {other:?}"),
     };
     let holder = store(s, "k", envelope(b"whole")).await;
-    s.corrupt(&holder.id).await.expect("a need of the case");
+    s.corrupt(&holder.id).await.expect("the subject should offer what the case needs");
     for _ in 0..3 {
         match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
@@ -225,8 +225,11 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     let holder = s.caller(&s.id("over"));
     granted(holder.acquire(LONG).await);
     let over = Completion::new(vec![7; limit + 1].into(), DAY, None);
-    let error =
-        holder.store.complete(&holder.id, holder.owner, &over).await.expect_err("it is too large");
+    let error = holder
+        .store
+        .complete(&holder.id, holder.owner, &over)
+        .await
+        .expect_err("a value over the limit should be refused");
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     busy(s.caller(&holder.id).acquire(LONG).await);
     let tombstone = Completion::new(Tombstone::new().envelope().clone(), DAY, None);

@@ -80,7 +80,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
             .collect();
         let (mut winners, mut seen) = (Vec::new(), Vec::new());
         for caller in callers {
-            match caller.await.expect("the caller ends") {
+            match caller.await.expect("the caller should end") {
                 Acquired::Granted(grant) => {
                     assert!(grant.took_over);
                     winners.push(grant.token);

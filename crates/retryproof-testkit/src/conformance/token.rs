@@ -123,7 +123,7 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
         })
         .collect();
     for task in tasks {
-        task.await.expect("the caller ends");
+        task.await.expect("the caller should end");
     }
     let mut order = Order::default();
     notes.lock().iter().for_each(|token| order.next(*token));
@@ -135,7 +135,7 @@ pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
     for _ in 0..4 {
-        let other = s.another().await.expect("a need of the case");
+        let other = s.another().await.expect("the subject should offer what the case needs");
         for caller in [s.caller(&id), s.caller(&id).on(&other)] {
             order.next(granted(caller.acquire(LONG).await).token);
             assert_eq!(caller.release().await, FencedWrite::Applied);

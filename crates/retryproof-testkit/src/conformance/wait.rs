@@ -85,7 +85,7 @@ pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("completed", async { waiter.await.expect("the waiter ends") }).await;
+    woken("completed", async { waiter.await.expect("the waiter should end") }).await;
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
 }
 
@@ -96,7 +96,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.release().await, FencedWrite::Applied);
-    woken("released", async { waiter.await.expect("the waiter ends") }).await;
+    woken("released", async { waiter.await.expect("the waiter should end") }).await;
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
@@ -108,7 +108,7 @@ pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let waiter = asleep(s, s.caller(&id), seen).await;
     s.expire(&id, lease).await;
     granted(s.caller(&id).acquire(LONG).await);
-    woken("taken over", async { waiter.await.expect("the waiter ends") }).await;
+    woken("taken over", async { waiter.await.expect("the waiter should end") }).await;
 }
 
 /// A wake-up reaches every waiter.
@@ -121,7 +121,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("64 waiters", async {
         for waiter in waiters {
-            waiter.await.expect("the waiter ends");
+            waiter.await.expect("the waiter should end");
         }
     })
     .await;
@@ -137,7 +137,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     dropped.abort();
     assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("the other waiter", async { waiter.await.expect("the waiter ends") }).await;
+    woken("the other waiter", async { waiter.await.expect("the waiter should end") }).await;
 }
 
 /// Beats and peeks of others in between lose no wake-up.
@@ -152,7 +152,7 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
         s.pass(10 * MS).await;
     }
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("after beats", async { waiter.await.expect("the waiter ends") }).await;
+    woken("after beats", async { waiter.await.expect("the waiter should end") }).await;
 }
 
 /// Polls a future up to `times` times, whether it was woken or not, with pauses for others in
@@ -205,14 +205,15 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
             }
             if round % 2 == 0 { holder.complete(b"done").await } else { holder.release().await }
         });
-        assert_eq!(ending.await.expect("the holder ends"), FencedWrite::Applied);
-        woken(&format!("round {round}"), async { waiter.await.expect("the waiter ends") }).await;
+        assert_eq!(ending.await.expect("the holder should end"), FencedWrite::Applied);
+        woken(&format!("round {round}"), async { waiter.await.expect("the waiter should end") })
+            .await;
     }
 }
 
 /// A waiter with another handle on the same data is woken too.
 pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
-    let other = s.another().await.expect("a need of the case");
+    let other = s.another().await.expect("the subject should offer what the case needs");
     for release in [false, true] {
         let id = s.id(&format!("k{release}"));
         let holder = s.caller(&id);
@@ -220,7 +221,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
         let waiter = asleep(s, s.caller(&id).on(&other), seen).await;
         let ended = if release { holder.release().await } else { holder.complete(b"done").await };
         assert_eq!(ended, FencedWrite::Applied);
-        woken("on another handle", async { waiter.await.expect("the waiter ends") }).await;
+        woken("on another handle", async { waiter.await.expect("the waiter should end") }).await;
     }
 }
 
@@ -273,6 +274,6 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     };
     woken("calls beside 65 sleeping waiters", work).await;
     for waiter in waiters {
-        woken("a waiter", async { waiter.await.expect("the waiter ends") }).await;
+        woken("a waiter", async { waiter.await.expect("the waiter should end") }).await;
     }
 }
