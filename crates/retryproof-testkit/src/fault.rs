@@ -164,9 +164,7 @@ impl Faults {
         }
         match away {
             None => {}
-            Some(Outage::Refuse) => {
-                return Err(failed(operation, "the store is unavailable (injected)"));
-            }
+            Some(Outage::Refuse) => return Err(failed(operation, "the store is down (injected)")),
             Some(Outage::Swallow) => return pending().await,
             // The wait fails only if the sender is dropped, but `self` owns the sender.
             Some(Outage::Stall) => drop(outage.wait_for(|outage| outage.is_none()).await),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The helpers of the cases: callers with one owner each, and assertions that show an unexpected
+//! Helpers for the cases: callers with one owner each, and assertions that show an unexpected
 //! answer.
 
 use std::time::Duration;
@@ -21,19 +21,19 @@ pub(super) const WOKEN: Duration = Duration::from_secs(5);
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);
 
 impl Subject {
-    /// A caller of `id`, with a new owner id.
+    /// A caller of `id`, with a new owner ID.
     pub(super) fn caller(&self, id: &Identity) -> StoreCaller {
         StoreCaller::new(self.store(), id)
     }
 
-    /// A lease or a ttl that should run out. On the host's clock it may end before the next line
-    /// runs.
+    /// A lease or a ttl that should run out. On the host's clock, it may run out before the next
+    /// line runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
 
-    /// Waits until a lease or a ttl of length `over`, counted from now or before, is over by the
-    /// store's clock.
+    /// Waits until a lease or a ttl of length `over` has ended by the store's clock. It began now
+    /// or earlier.
     pub(super) async fn expire(&self, id: &Identity, over: Duration) {
         self.pass(over).await;
         if self.is_exact() {
@@ -46,7 +46,7 @@ impl Subject {
             }
             tokio::time::sleep(MS).await;
         }
-        panic!("a record of {over:?} is still there {:?} later", 10_000 * MS);
+        panic!("a record that lasts {over:?} still exists {:?} later", 10_000 * MS);
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn taken_over(
     (zombie, taker, token)
 }
 
-/// One caller: an owner id on an identity.
+/// One caller: an owner ID on an identity.
 #[derive(Debug, Clone)]
 pub(super) struct StoreCaller {
     pub(super) store: SharedStore,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each method dropped at each of its await points, through the concrete store and through
+//! Drops each method at each of its await points, through the concrete store and through
 //! `SharedStore`.
 
 use retryproof_core::store::{Acquired, FencedWrite, Peeked, SharedStore};
@@ -8,7 +8,7 @@ use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// More await points than any method has; a call that is not done by then hangs.
+/// More await points than any method has. A call that is not done by then is stuck.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,8 @@ enum Form {
     Shared,
 }
 
-/// Drops the call at its every await point, each time on a fresh identity that `prepare` sets up,
-/// and has `check` look at what is left. Ends when the call was done before the drop.
+/// Drops the call at each of its await points, each time on a fresh identity that `prepare` sets
+/// up. `check` then inspects what is left. Ends when the call is done before the drop.
 async fn at_every_await<P, F>(
     s: &Subject,
     prepare: impl Fn(StoreCaller) -> P,
@@ -65,7 +65,7 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
                 tokio::time::sleep(MS).await;
             }
         }
-        panic!("a dropped acquire blocks its key");
+        panic!("a dropped acquire still blocks its key");
     })
     .await;
 }
@@ -86,7 +86,7 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
     }
 }
 
-/// A dropped beat is done or not, and the next one finds the lease.
+/// A dropped beat may or may not have taken effect, and the next beat finds the lease.
 pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
@@ -100,7 +100,7 @@ pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     .await;
 }
 
-/// A dropped completion is done or not, and may be repeated.
+/// A dropped completion may or may not have taken effect, and may be repeated.
 pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
@@ -119,7 +119,8 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
     .await;
 }
 
-/// A dropped release is done or not, may be repeated, and never reaches the next holder.
+/// A dropped release may or may not have taken effect. It may be repeated, and never affects the
+/// next holder.
 pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);

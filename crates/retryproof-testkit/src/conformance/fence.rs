@@ -31,7 +31,7 @@ pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"taker");
 }
 
-/// The same if the new owner has already completed.
+/// The old owner's completion is also refused if the new owner has already completed.
 pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     let id = s.id("k");
     let (zombie, taker, _) = taken_over(s, &id).await;
@@ -41,11 +41,11 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     assert_eq!(
         body(&completed(zombie.acquire(LONG).await)),
         b"taker",
-        "it is answered as a duplicate"
+        "the old owner should get the new owner's result"
     );
 }
 
-/// All 128 bits of an owner count: a store that compares fewer takes one execution for another.
+/// All 128 bits of an owner count: a store that compared fewer could confuse two executions.
 pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -58,7 +58,7 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
         assert_eq!(
             busy(stranger.acquire(LONG).await).1,
             token,
-            "bit {bit}: it gets the holder's lease"
+            "bit {bit}: another owner gets the holder's lease"
         );
         assert_eq!(stranger.extend(LONG).await, FencedWrite::NotOwner, "bit {bit}");
         assert_eq!(stranger.complete(b"stranger").await, FencedWrite::NotOwner, "bit {bit}");
@@ -68,7 +68,7 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
-/// No other owner can complete for a live holder.
+/// No other owner can complete a live holder's record.
 pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -92,7 +92,8 @@ pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A completion whose answer was lost is sent again: it succeeds, and the first value stays.
+/// If a completion's answer is lost, the completion is sent again: it succeeds, and the first value
+/// stays.
 pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -113,7 +114,11 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     for _ in 0..4 {
         assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
         s.pass(s.short()).await;
-        assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token, "an extend draws no token");
+        assert_eq!(
+            busy(s.caller(&id).acquire(LONG).await).1,
+            token,
+            "an extend should keep the token"
+        );
     }
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
@@ -152,7 +157,7 @@ pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     assert!(remaining <= LONG, "{remaining:?}");
 }
 
-/// No other owner can extend for a live holder.
+/// No other owner can extend a live holder's lease.
 pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
@@ -173,9 +178,13 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     if s.is_exact() {
         assert_eq!(body(&is_complete(holder.peek().await)), b"done");
     }
-    // The ttl was not prolonged either.
+    // The refused extend did not prolong the result's ttl either.
     s.expire(&id, s.short()).await;
-    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner, "nor is a result past its ttl");
+    assert_eq!(
+        holder.extend(LONG).await,
+        FencedWrite::NotOwner,
+        "a result past its ttl should not be extended either"
+    );
     is_absent(holder.peek().await);
 }
 

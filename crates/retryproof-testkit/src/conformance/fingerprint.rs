@@ -27,7 +27,7 @@ pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
     }
 }
 
-/// From one byte to 64, with zeros at either end.
+/// Fingerprints from 1 to 64 bytes, also with zeros at either end, are kept.
 pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     for bytes in [&[0][..], &[1], &[255], &[0, 0], &[3; 33], &[0; 64], &[255; 64]] {
         let id = s.id(&format!("{bytes:?}"));
@@ -41,8 +41,8 @@ pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     }
 }
 
-/// While the holder runs nothing is compared: a duplicate with another fingerprint is busy like any
-/// other.
+/// While the holder runs, fingerprints are not compared: a duplicate with a different fingerprint
+/// gets "busy" like any other.
 pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
@@ -54,12 +54,12 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     assert_eq!(
         is_complete(holder.peek().await).fingerprint(),
         Some(&fingerprint(1)),
-        "busy calls left theirs"
+        "the busy calls should leave no fingerprint"
     );
 }
 
 impl Subject {
-    /// While a holder runs only an operator sees whether a fingerprint is kept.
+    /// Whether a fingerprint is kept, which only an operator can see while a holder runs.
     async fn keeps_fingerprint(&self, id: &retryproof_core::Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;
@@ -99,7 +99,7 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     assert_eq!(is_complete(holder.peek().await).fingerprint(), Some(&fingerprint(4)));
 }
 
-/// A result past its ttl leaves no fingerprint to the next one.
+/// A result past its ttl leaves no fingerprint for the next result.
 pub async fn fp_2_an_expired_result_leaves_no_fingerprint(s: &Subject) {
     let id = s.id("k");
     let old = s.caller(&id).with_fingerprint(1).with_ttl(s.short());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All methods through the concrete store, through `SharedStore` and through `DynStore`.
+//! Calls all methods through the concrete store, through `SharedStore` and through `DynStore`.
 
 use retryproof_core::store::SharedStore;
 
 use crate::script::{dyn_script, script};
 use crate::subject::Subject;
 
-/// The answers are the same through every form of the store.
+/// Every form of the store gives the same answers.
 pub async fn sto_2_the_concrete_and_the_shared_form_agree(s: &Subject) {
     let concrete = s.concrete(s.id("concrete")).await;
     let shared = script(s.store(), &s.id("shared")).await;

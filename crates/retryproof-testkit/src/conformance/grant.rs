@@ -70,7 +70,7 @@ pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// The same if the lease ran out in between, unless another owner took over.
+/// The owner gets its lease again even if it ran out in between, unless another owner took over.
 pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -93,7 +93,7 @@ pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     busy(s.caller(&id).acquire(LONG).await);
 }
 
-/// An owner that has completed gets the result from another acquire: a complete record never
+/// If an owner acquires again after it has completed, it gets the result: a complete record never
 /// becomes a lease again.
 pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     let id = s.id("k");
@@ -104,7 +104,7 @@ pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     assert_eq!(holder.complete(b"other").await, FencedWrite::AlreadyApplied);
 }
 
-/// The bounds of a lease are legal.
+/// The shortest and the longest lease are accepted.
 pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
     let short = s.id("short");
     granted(s.caller(&short).acquire(10 * MS).await);
@@ -123,7 +123,7 @@ pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
     }
 }
 
-/// The ttl counts from completion, so it says nothing about a lease.
+/// The ttl counts from completion, so it does not limit a lease.
 pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(MS);
@@ -134,13 +134,13 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     assert_eq!(
         holder.with_ttl(DAY).complete(b"late").await,
         FencedWrite::Applied,
-        "the record outlives the ttl of its acquire"
+        "the record should outlive the ttl of its acquire"
     );
     assert_eq!(body(&completed(kept.acquire(LONG).await)), b"late");
 }
 
 impl Subject {
-    /// The longest duration that the store keeps.
+    /// The longest duration that the store can keep.
     pub(super) fn store_limit(&self) -> Duration {
         use retryproof_core::IdempotencyStore as _;
         self.store().profile().max_duration

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several handles on the same data, as several processes would have them.
+//! Several handles on the same data, as several processes would have.
 
 use retryproof_core::store::{Acquired, FencedWrite};
 
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy};
 use crate::subject::Subject;
 
-/// A holder is seen through every handle, and through one that is opened later.
+/// A holder is visible through every handle, and through one that is opened later.
 pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
@@ -29,7 +29,7 @@ pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
 }
 
-/// An owner is an id, not a connection: its calls may come through any handle.
+/// An owner is an ID and not a connection, so its calls may come through any handle.
 pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
@@ -65,7 +65,7 @@ pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
     assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker");
 }
 
-/// Of many callers on two handles one wins, on a fresh key and at the end of a lease.
+/// If many callers on two handles compete for a fresh key or an expired lease, one wins.
 pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     for round in 0..8 {

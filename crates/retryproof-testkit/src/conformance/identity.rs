@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identities compare byte for byte: no folding, padding, trimming or joining makes two of them
-//! equal.
+//! Identities are compared byte for byte: no folding, padding, trimming or joining makes two
+//! identities equal.
 
 use retryproof_core::store::FencedWrite;
 use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
@@ -8,7 +8,7 @@ use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_S
 use super::caller::{LONG, body, completed, granted, is_absent, is_complete};
 use crate::subject::Subject;
 
-/// Grants, completes and reads back each of the identities beside all the others.
+/// Acquires all identities, completes each, and reads each one back.
 async fn are_apart(s: &Subject, identities: &[Identity]) {
     let mut holders = Vec::new();
     for (at, id) in identities.iter().enumerate() {
@@ -37,13 +37,13 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
     }
 }
 
-/// The same key under two scopes is two records, and so are two keys under one scope.
+/// The same key in two scopes has two records, and so do two keys in one scope.
 pub async fn id_1_scope_and_key_name_a_record_together(s: &Subject) {
     let pairs = [("a", "k"), ("b", "k"), ("a", "l"), ("b", "l"), ("k", "a")];
     are_apart(s, &pairs.map(|(scope, key)| s.identity(scope, key))).await;
 }
 
-/// Case, white space, padding and the forms of Unicode count.
+/// Case, white space, padding and Unicode forms make identities different.
 pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
     let keys = [
         "key",
@@ -57,8 +57,8 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "key.",
         "ke",
         "keyy",
-        // Composed and decomposed, sharp s and its capital, dotless and dotted i, Kelvin and k,
-        // full width, ligature.
+        // Characters that some comparisons treat as equal: composed and decomposed, sharp s and its
+        // capital, dotless and dotted i, Kelvin and k, full width, ligature.
         "\u{e9}",
         "e\u{301}",
         "\u{c9}",
@@ -82,7 +82,7 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "ς",
         "σ",
         "Σ",
-        // Invisible, and beyond the first plane.
+        // Invisible characters, and characters beyond the first Unicode plane.
         "a",
         "a\u{200b}",
         "a\u{200d}",
@@ -91,7 +91,7 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "😀",
         "😁",
         "𝐚",
-        // What looks like one number.
+        // Different spellings of one number.
         "1",
         "01",
         "1.0",
@@ -105,7 +105,7 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// No separator trick joins two pairs into one.
+/// No separator in a scope or a key makes two different pairs equal.
 pub async fn id_2_separators_join_nothing(s: &Subject) {
     let mut identities = Vec::new();
     for separator in [
@@ -172,12 +172,12 @@ pub async fn id_2_odd_text_is_only_text(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// The longest scopes and keys fit, and count to their last byte.
+/// The longest scopes and keys fit, and are compared to their last byte.
 pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     let room = MAX_SCOPE_BYTES - s.id("k").scope().as_str().len() + "kit".len();
     let long = "x".repeat(MAX_KEY_BYTES - 1);
     let scope = "s".repeat(room - 1);
-    // A character of two bytes at the very end, and one of four.
+    // A two-byte character at the very end, and a four-byte one.
     let wide = format!("{}é", "x".repeat(MAX_KEY_BYTES - 2));
     let wider = format!("{}😀", "x".repeat(MAX_KEY_BYTES - 4));
     let identities = [
@@ -217,7 +217,7 @@ pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
     if limit <= 16 << 20 {
         let holder = s.caller(&Identity::new(
             id.scope().clone(),
-            Key::new("canary-key-4713").expect("a key"),
+            Key::new("canary-key-4713").expect("the key should be valid"),
         ));
         granted(holder.acquire(LONG).await);
         let over = holder.completion(&vec![b'x'; limit]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees: the state of each record, expired or not, without its value.
+//! An operator sees the state of each record, expired or not, but not its value.
 
 use retryproof_core::Identity;
 use retryproof_core::store::{FencedWrite, RecordState, RecordSummary};
@@ -13,8 +13,8 @@ impl Subject {
     }
 }
 
-/// In progress, dead, complete: each with its token, what is left of it, its size and whether it
-/// has a fingerprint.
+/// An operator sees whether a record is in progress, dead or complete, with its token, remaining
+/// time and size, and whether it has a fingerprint.
 pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     let id = s.id("k");
     assert!(s.summary(&id).await.is_none());
@@ -40,8 +40,8 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert!(left <= DAY && left > DAY / 2, "{left:?}");
 }
 
-/// Records are counted, those in progress apart. Other subjects may share the store, so the counts
-/// are lower bounds.
+/// All records are counted, and the ones in progress also separately. Other subjects may share the
+/// store, so the counts are lower bounds.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
     for at in 0..6 {
         let holder = s.caller(&s.id(&format!("k{at}")));

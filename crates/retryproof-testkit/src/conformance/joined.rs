@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions that join a transaction of the application: record and writes commit together, or
-//! not at all.
+//! Completions that join a transaction of the application: the record and the writes commit
+//! together, or not at all.
 
 use retryproof_core::store::Peeked;
 use retryproof_core::{IdempotencyStore as _, Identity};
@@ -24,15 +24,15 @@ async fn call(s: &Subject, id: &Identity, deed: Deed) -> bool {
     joined.call(s.store().clone(), id.clone(), deed).await
 }
 
-/// Every other connection sees both.
+/// After the commit, every other connection sees the record and the writes.
 pub async fn cmp_7_a_joined_record_and_the_writes_are_one_commit(s: &Subject) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;
-    assert!(call(s, &id, Deed::Write).await, "the commit failed");
+    assert!(call(s, &id, Deed::Write).await, "the call should be committed");
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// Neither was committed, and the key is free.
+/// If the action fails, neither the record nor the writes are committed, and the key is free.
 pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;
@@ -42,14 +42,17 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// An action ignores an error after which the database has rolled its transaction back. Neither the
-/// statement that it sends next nor the record is committed.
+/// An action ignores an error that made the database roll its transaction back. Neither the
+/// action's next statement nor the record is committed.
 pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(
     s: &Subject,
 ) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;
-    assert!(!call(s, &id, Deed::GoOn).await, "committed, without its first write");
+    assert!(
+        !call(s, &id, Deed::GoOn).await,
+        "the call should not be committed without its first write"
+    );
     assert_eq!(left(s, &id).await, ("absent", before));
     assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection still works");
     assert_eq!(left(s, &id).await, ("complete", before + 1));

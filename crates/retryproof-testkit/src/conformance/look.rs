@@ -6,7 +6,7 @@ use retryproof_core::store::FencedWrite;
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
 
-/// Absent, busy, complete; past its lease or its ttl a record counts as absent.
+/// A peek returns absent, busy or complete; a record past its lease or its ttl counts as absent.
 pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -41,7 +41,7 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     assert_eq!(
         holder.extend(LONG).await,
         FencedWrite::Applied,
-        "a look at an expired lease does not end it"
+        "a peek at an expired lease should not end it"
     );
     for _ in 0..5 {
         assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
@@ -66,6 +66,6 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
         busy(s.caller(&held).acquire(LONG).await);
         completed(s.caller(&done).acquire(LONG).await);
     }
-    assert_eq!(s.writes().await, writes, "they wrote");
+    assert_eq!(s.writes().await, writes, "peeks and replays should write nothing");
     assert_eq!(s.store().stats().await.expect("the stats should be readable"), stats);
 }

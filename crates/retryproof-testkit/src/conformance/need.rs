@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What cases need beyond the contract, and which cases a subject has to skip.
+//! What cases need beyond the contract, and which cases a subject must skip.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use retryproof_core::IdempotencyStore as _;
 use super::cases;
 use crate::subject::Subject;
 
-/// The largest limit on values that is tried.
+/// The largest limit on values that the cases test.
 const TRIED: usize = 16 << 20;
 /// The limit that a store needs so that a value of 1 MiB fits with its envelope.
 const LARGE: usize = (1 << 20) + 1_024;
@@ -29,7 +29,7 @@ pub enum Need {
     OwnClock,
     /// [`with_joined`](crate::SubjectBuilder::with_joined).
     Joined,
-    /// A limit on values that is small enough to be tried: at most 16 MiB.
+    /// A limit on values that is small enough to test: at most 16 MiB.
     SmallLimit,
     /// Values of 1 MiB.
     LargeValues,
@@ -54,10 +54,10 @@ impl fmt::Display for Need {
             Self::Another => "a second handle on the same data",
             Self::Purge => "purge",
             Self::Inspect => "inspection",
-            Self::Corrupt => "a way to spoil a record",
+            Self::Corrupt => "a way to damage a record",
             Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
             Self::Joined => "transactions that the store joins",
-            Self::SmallLimit => "a limit on values of at most 16 MiB",
+            Self::SmallLimit => "a size limit for values of at most 16 MiB",
             Self::LargeValues => "values of 1 MiB",
         })
     }
@@ -80,7 +80,7 @@ impl Subject {
     }
 }
 
-/// How many cases test the subject, and which are skipped, by reason: one line.
+/// One line that says how many cases test the subject, and which cases are skipped for what reason.
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();

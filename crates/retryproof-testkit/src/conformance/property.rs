@@ -16,7 +16,7 @@ use crate::subject::Subject;
 
 const STEPS: usize = 40;
 
-/// One step, in the model's words.
+/// One step, in terms of the model.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Acquire { owner: usize, lease: Duration, ttl: Duration, fingerprint: Option<u8> },
@@ -28,8 +28,8 @@ enum Step {
     Purge,
 }
 
-/// Draws a step. On the host's clock, a duration either lasts for the whole test or is waited out
-/// at once, so that the model always knows what has expired.
+/// Draws a random step. On the host's clock, a duration either lasts for the whole test or is
+/// waited out immediately, so that the model always knows what has expired.
 fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);
@@ -80,7 +80,7 @@ struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// With a running clock the model does not know the remaining time.
+    /// Returns zero on a running clock, because the model then does not know the remaining time.
     fn remaining(&self, remaining: Duration) -> Duration {
         if self.exact { remaining } else { Duration::ZERO }
     }
@@ -144,7 +144,7 @@ impl Run<'_> {
             Step::Purge => {
                 if self.subject.store().can_purge() {
                     self.subject.purge_all().await;
-                    // With a running clock, a store may purge an expired record a moment later.
+                    // On a running clock, a store may purge an expired record a moment later.
                     if self.exact {
                         self.models.iter_mut().for_each(Model::purge);
                     }
@@ -169,8 +169,8 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// For any steps, each answer is one that the contract allows. A failure names the seed;
-/// `RETRYPROOF_SEED` repeats it alone, and `RETRYPROOF_SEQUENCES` sets how many seeds there are.
+/// Whatever the steps, the contract allows each answer. A failure names the seed: `RETRYPROOF_SEED`
+/// repeats only that seed, and `RETRYPROOF_SEQUENCES` sets the number of seeds.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
     let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));
     let seeds = from_env("RETRYPROOF_SEED").map_or(0..sequences, |seed| seed..seed + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purge removes expired records, and nothing that is still needed.
+//! A purge removes expired records, and nothing that is still needed.
 
 use retryproof_core::Identity;
 use retryproof_core::store::{Completion, FencedWrite};
@@ -20,10 +20,10 @@ impl Subject {
                 None => panic!("the store cannot purge"),
             }
         }
-        panic!("purge finds more and more: {gone} so far");
+        panic!("the purge does not end: {gone} records are deleted so far");
     }
 
-    /// Whether an operator still sees the record; `None` where the store cannot be inspected.
+    /// Whether an operator still sees the record, or `None` if the store cannot be inspected.
     async fn is_kept(&self, id: &retryproof_core::Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;
@@ -42,12 +42,12 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     s.pass(20 * MS).await;
     s.purge_all().await;
-    assert_eq!(is_busy(holder.peek().await).1, token, "the ttl of a live lease says nothing");
+    assert_eq!(is_busy(holder.peek().await).1, token, "the ttl of a live lease should not matter");
     assert_eq!(body(&completed(s.caller(&done).acquire(LONG).await)), b"done");
     assert_eq!(holder.with_ttl(DAY).complete(b"held").await, FencedWrite::Applied);
 }
 
-/// An expired lease stays until its ttl is over too: its owner may still complete.
+/// An expired lease stays until its ttl is over too, because its owner may still complete.
 pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -59,8 +59,8 @@ pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
 
-/// Results past their ttl are deleted, and leases that are past both their end and their ttl. The
-/// purge counts them.
+/// A purge deletes and counts results past their ttl, and leases that are past both their end and
+/// their ttl.
 pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     let (done, dead) = (s.id("done"), s.id("dead"));
     let completer = s.caller(&done).with_ttl(s.short());
@@ -80,17 +80,21 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
         assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
         is_absent(s.caller(id).peek().await);
     }
-    assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner, "its record is gone");
+    assert_eq!(
+        holder.complete(b"late").await,
+        FencedWrite::NotOwner,
+        "the record should be deleted"
+    );
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     for id in [&done, &dead] {
         assert!(
             !granted(s.caller(id).acquire(LONG).await).took_over,
-            "nothing is left to take over"
+            "there should be nothing left to take over"
         );
     }
 }
 
-/// Records of ten results that are past their ttl.
+/// Creates ten results, and lets their ttl pass.
 async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
     for id in &ids {
@@ -102,7 +106,7 @@ async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     ids
 }
 
-/// A batch is bounded, and a short batch means that nothing is left.
+/// A batch is limited, and a batch below the limit means that nothing is left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids = ten_expired_results(s).await;
@@ -113,7 +117,7 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
             .await
             .expect("the purge should succeed")
             .expect("the store should be able to purge");
-        assert!(gone <= 3, "{gone} went in a batch of 3");
+        assert!(gone <= 3, "a batch of 3 deleted {gone} records");
     }
     s.purge_all().await;
     for id in &ids {
@@ -122,8 +126,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that continues where the last one stopped returns to the records that were alive then:
-/// fewer than the limit means that nothing is left.
+/// A purge that continues where the last one stopped also returns to the records that were alive
+/// then: a batch below the limit means that nothing is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");
@@ -137,7 +141,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
         .await
         .expect("the purge should succeed")
         .expect("the store should be able to purge");
-    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "its lease runs");
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "the lease should still run");
     s.pass(50 * MS).await;
     gone += s.purge_all().await;
     if s.is_exact() {
@@ -148,7 +152,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     }
 }
 
-/// A record that was used again counts as new: its old expiry does not remove it.
+/// A record that was used again counts as new, so its old expiry does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     // A result past its ttl, granted again.
     let granted_again = s.id("granted again");
@@ -157,20 +161,20 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
-    // A dead lease past its ttl, extended by its owner.
+    // An expired lease past its ttl, extended by its owner.
     let extended = s.id("extended");
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
     let saved = owner.extend(LONG).await;
-    // A lease past the ttl of its acquire, completed with a longer one.
+    // A lease past the ttl of its acquire, completed with a longer ttl.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
     granted(completer.acquire(10 * MS).await);
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // A dead lease past its ttl, acquired again by its owner.
+    // An expired lease past its ttl, acquired again by its owner.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);
@@ -181,7 +185,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // A fully expired record may have been reclaimed before, but a granted lease counts.
+    // The expired record may have been deleted before the extend; a lease that was extended counts.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),
@@ -192,7 +196,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     }
 }
 
-/// A result stays for the ttl of its completion, however short the ttl of its acquire was.
+/// A result stays for its completion's ttl, however short its acquire's ttl was.
 pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     let (longer, shorter) = (s.id("longer"), s.id("shorter"));
     let completer = s.caller(&longer).with_ttl(MS);
@@ -210,7 +214,7 @@ pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     assert_ne!(s.is_kept(&shorter).await, Some(true));
 }
 
-/// Purging from two instances at once harms nothing.
+/// Two instances can purge concurrently without harm.
 pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
     let live = s.caller(&s.id("live"));
     granted(live.acquire(LONG).await);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Concurrent calls: in any order, exactly one of them succeeds.
+//! Concurrent calls: exactly one of them succeeds, whatever their order.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ async fn all<T: Send + 'static>(
     answers
 }
 
-/// The grants among many acquires that are sent together with `call`.
+/// Sends many acquires together with `call`. Returns the answer to `call`, and the grants.
 async fn beside_takers<T: Send + 'static>(
     s: &Subject,
     id: &retryproof_core::Identity,
@@ -66,7 +66,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     assert!(seen.iter().all(|token| *token == grants[0]));
 }
 
-/// Repetitions that overtake each other: the owner's acquires all get the one lease.
+/// Repeated acquires of one owner may overtake each other, and all get the same lease.
 pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     let tokens = all((0..10).map(|_| {
@@ -80,7 +80,7 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     );
 }
 
-/// One of the owner's completions takes effect, and the others report that it did.
+/// One of the owner's completions takes effect, and the others report that.
 pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     granted(holder.acquire(LONG).await);
@@ -99,7 +99,7 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
 }
 
 /// A late completion races with takeovers: either it counts and no takeover is granted, or one
-/// takeover is granted and it is lost.
+/// takeover is granted and the completion is lost.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -115,8 +115,8 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late beat races with takeovers: either the lease is saved, or one takes over and the beat is
-/// lost.
+/// A late beat races with takeovers: either the lease is saved, or one caller takes over and the
+/// beat is lost.
 pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -132,8 +132,8 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late release races with acquires: one is granted, as a takeover exactly when the release came
-/// too late.
+/// A late release races with acquires: one acquire is granted, and it is a takeover exactly when
+/// the release came too late.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -151,7 +151,7 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     }
 }
 
-/// Callers that acquire and release one key at once are never inside together.
+/// When callers acquire and release one key concurrently, no two hold it at the same time.
 pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     let id = s.id("k");
     let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -162,7 +162,11 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
             for _ in 0..25 {
                 let caller = StoreCaller::new(&store, &id);
                 if let Acquired::Granted(_) = caller.acquire(LONG).await {
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
+                    assert_eq!(
+                        inside.fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "two callers hold the key at the same time"
+                    );
                     entered.fetch_add(1, Ordering::SeqCst);
                     tokio::task::yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -177,8 +181,8 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
 }
 
-/// Callers that wait for each other on a few keys: each key is worked on once, and every caller reads
-/// that result.
+/// Callers wait for each other on a few keys. The work for each key runs once, and every caller
+/// reads its result.
 pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     let runs = Arc::new(AtomicUsize::new(0));
     let ids: Vec<_> = (0..3).map(|at| s.id(&format!("k{at}"))).collect();
@@ -198,7 +202,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
                 }
                 tokio::task::yield_now().await;
             }
-            panic!("no result after 10,000 looks");
+            panic!("no result after 10,000 peeks");
         }
     }))
     .await;
@@ -210,8 +214,8 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     }
 }
 
-/// Many keys at once: no answer and no value goes to another key, whatever a store does in one
-/// batch.
+/// Many keys are used concurrently. No answer and no value goes to another key, whatever a store
+/// puts into one batch.
 pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
     let callers: Vec<_> = (0..200).map(|at| s.caller(&s.id(&format!("k{at}")))).collect();
     all(callers.iter().cloned().enumerate().map(|(at, caller)| async move {

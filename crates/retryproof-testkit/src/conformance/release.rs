@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Release: it deletes the record, only for its owner, and for good.
+//! A release deletes the record for good, and only its owner may release it.
 
 use retryproof_core::store::{Completion, FencedWrite};
 
@@ -8,7 +8,7 @@ use super::caller::{
 };
 use crate::subject::Subject;
 
-/// The next caller sees an unused key.
+/// After a release, the next caller sees an unused key.
 pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
@@ -36,7 +36,7 @@ pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// No other owner can release for a live holder.
+/// No other owner can release a live holder's key.
 pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -78,8 +78,8 @@ pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
 }
 
-/// There is no failed state: whatever a store keeps of a released record looks deleted through
-/// every call.
+/// There is no failed state. Whatever a store keeps of a released record, the record looks deleted
+/// to every call.
 pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -96,10 +96,10 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
         assert!(found.is_none(), "an operator sees {found:?}");
     }
     let again = granted(holder.acquire(LONG).await);
-    assert!(!again.took_over, "not even for the owner that released it");
+    assert!(!again.took_over, "the owner that released the key should not take it over");
     assert!(
         again.token > token,
-        "a grant after a release draws a new token: {} after {token}",
+        "a grant after a release should have a larger token: {} after {token}",
         again.token
     );
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results: byte for byte, for as long as their ttl, never changed; and what cannot be read or
-//! stored.
+//! Results come back byte for byte and unchanged until their ttl ends. Also covers results that
+//! cannot be read or stored.
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore as _, Peeked};
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
@@ -24,13 +24,17 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
         return;
     }
     let holder = store(s, key, envelope(content)).await;
-    // Not `assert_eq`: it would print a MiB.
-    assert!(body(&is_complete(holder.peek().await)) == content, "{key}: a look gives other bytes");
+    // `assert_eq` is not used, because it would print a MiB.
+    assert!(
+        body(&is_complete(holder.peek().await)) == content,
+        "{key}: a peek returns different bytes"
+    );
     let replayed = completed(s.caller(&holder.id).acquire(LONG).await);
-    assert!(body(&replayed) == content, "{key}: an acquire gives other bytes");
+    assert!(body(&replayed) == content, "{key}: an acquire returns different bytes");
 }
 
-/// Empty, binary, with every byte, and with text that a database might interpret.
+/// Results come back if they are empty, binary, contain every byte, or contain text that a
+/// database might interpret.
 pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "empty", b"").await;
     comes_back(s, "one zero", b"\0").await;
@@ -41,14 +45,14 @@ pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "white space", b"  trailing  \n ").await;
 }
 
-/// A result of one MiB, whose parts differ.
+/// A result of one MiB with varying content comes back.
 pub async fn cmp_1_a_large_result_comes_back(s: &Subject) {
     let content: Vec<u8> =
         (0..1_048_576_u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     comes_back(s, "large", &content).await;
 }
 
-/// The envelope itself is kept as it is, codec and schema version included.
+/// The envelope is kept unchanged, including its codec and schema version.
 pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     for (codec, schema) in [(CodecId::NONE, 0), (CodecId::JSON, 7), (CodecId(65_535), 65_535)] {
         let payload = Payload::new(codec, schema, b"{}");
@@ -60,7 +64,7 @@ pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     }
 }
 
-/// The ttl of the completion counts, from the completion; that of the acquire does not.
+/// The completion's ttl counts, from the time of completion; the acquire's ttl does not.
 pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -91,7 +95,11 @@ pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     let next = s.caller(&id);
     assert!(!granted(next.acquire(LONG).await).took_over);
     busy(s.caller(&id).acquire(LONG).await);
-    assert_eq!(holder.complete(b"old").await, FencedWrite::NotOwner, "the old owner is forgotten");
+    assert_eq!(
+        holder.complete(b"old").await,
+        FencedWrite::NotOwner,
+        "the old owner should have no record"
+    );
     assert_eq!(next.complete(b"new").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"new");
 }
@@ -117,7 +125,7 @@ pub async fn cmp_6_a_ttl_of_one_millisecond(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// The longest is 3,650 days.
+/// The longest ttl is 3,650 days.
 pub async fn cmp_6_a_ttl_of_ten_years(s: &Subject) {
     let id = s.id("k");
     let ttl = (3_650 * DAY).min(s.store_limit());
@@ -133,7 +141,7 @@ pub async fn cmp_6_a_ttl_of_ten_years(s: &Subject) {
     }
 }
 
-/// Nothing that duplicates, strangers or the owner do changes a result within its ttl.
+/// No call by a duplicate, another owner or the owner itself changes a result within its ttl.
 pub async fn cmp_6_a_result_never_changes_within_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
@@ -167,8 +175,8 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// Bytes that are no envelope are returned unchanged, and opening them is a typed error; nothing is
-/// granted.
+/// Bytes that are not an envelope are returned unchanged, and opening them is a typed error.
+/// Nothing is granted.
 pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     for (key, foreign) in
         [("text", &b"not an envelope"[..]), ("empty", b""), ("newer", b"RP\x63\0\0\0\0\0")]
@@ -182,11 +190,11 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     }
 }
 
-/// A damaged record is an error at every call: nothing is granted and nothing is deleted.
+/// A damaged record is an error in every call: nothing is granted and nothing is deleted.
 pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let unreadable = |stored: &StoredResult| match stored.open(None) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
-        Ok(other) => panic!("a spoilt record opens as {other:?}"),
+        Ok(other) => panic!("a damaged record opened as {other:?}"),
     };
     let holder = store(s, "k", envelope(b"whole")).await;
     s.corrupt(&holder.id).await.expect("the subject should offer what the case needs");
@@ -194,18 +202,18 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
         match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             Ok(Peeked::Complete(stored)) => unreadable(&stored),
-            Ok(other) => panic!("a spoilt record looks {other:?}"),
+            Ok(other) => panic!("a damaged record was peeked as {other:?}"),
         }
         let stranger = s.caller(&holder.id);
         match holder.store.acquire(&holder.id, &stranger.request(LONG)).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             Ok(Acquired::Complete(stored)) => unreadable(&stored),
-            Ok(other) => panic!("a spoilt record is {other:?}"),
+            Ok(other) => panic!("a damaged record was acquired as {other:?}"),
         }
     }
 }
 
-/// "Done, and not replayable" is kept like a value.
+/// A tombstone ("done, but not replayable") is kept like a value.
 pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
     for detail in [&b""[..], b"201 /orders/1"] {
         let tombstone = Tombstone::with_detail(CodecId::BYTES, 1, detail);
@@ -236,7 +244,7 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     assert_eq!(
         holder.complete_with(&tombstone).await,
         FencedWrite::Applied,
-        "a tombstone stands in its place"
+        "a tombstone should replace the value"
     );
 
     let holder = s.caller(&s.id("at"));
@@ -245,12 +253,11 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     assert_eq!(
         holder.complete_with(&at).await,
         FencedWrite::Applied,
-        "a value of {limit} bytes fits"
+        "a value of {limit} bytes should fit"
     );
 }
 
-/// A small result after a large one, and the other way round, under one key: nothing of the old one
-/// is left.
+/// Small and large results follow each other under one key, and nothing of the old result is left.
 pub async fn cmp_6_a_new_result_has_nothing_of_the_old_one(s: &Subject) {
     let id = s.id("k");
     for content in [vec![1; 5_000], vec![2; 3], vec![], vec![3; 70_000], b"end".to_vec()] {

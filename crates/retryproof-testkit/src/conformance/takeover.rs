@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An expired lease goes to the next caller, atomically, and never sooner.
+//! An expired lease goes to the next caller atomically, and never goes to it early.
 
 use retryproof_core::store::{Acquired, FencedWrite};
 
@@ -19,7 +19,7 @@ pub async fn acq_2_a_live_lease_is_not_taken_over(s: &Subject) {
     }
 }
 
-/// The next caller after the end of a lease is granted, as a takeover, with a larger token.
+/// The next caller after the end of a lease is granted a takeover with a larger token.
 pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     let id = s.id("k");
     let dead = granted(s.caller(&id).acquire(s.short()).await);
@@ -60,13 +60,13 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // Counted from before the call that was granted; the store's clock may be coarse and runs
-        // beside ours.
+        // The time counts from before the granted call. The tolerance allows for the store's own
+        // clock, which may be coarse.
         assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
     }
 }
 
-/// Of many callers at the instant of expiry one wins; the others see the winner.
+/// If many callers acquire at the instant of expiry, one wins, and the others see the winner.
 pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
     for round in 0..8 {
         let id = s.id(&format!("k{round}"));
@@ -90,7 +90,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
             }
         }
         assert_eq!((winners.len(), seen.len()), (1, 31), "winners and others of round {round}");
-        assert!(seen.iter().all(|token| *token == winners[0]), "the others see the winner");
+        assert!(seen.iter().all(|token| *token == winners[0]), "the others should see the winner");
     }
 }
 
@@ -111,7 +111,7 @@ pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     completed(s.caller(&id).acquire(LONG).await);
 }
 
-/// A grant after a release, or for a result past its ttl, is no takeover.
+/// A grant after a release, or after a result's ttl, is not a takeover.
 pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     let released = s.id("released");
     let holder = s.caller(&released);
@@ -134,8 +134,8 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
 
-/// The answer to a takeover may be lost. The repeated acquire must report a takeover again:
-/// otherwise the action would not know that an earlier holder died in the middle of the work.
+/// The answer to a takeover may be lost. The repeated acquire must report a takeover again, because
+/// the action would otherwise not know that an earlier holder died in the middle of the work.
 pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(s.short()).await);
@@ -146,12 +146,12 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
         let again = granted(taker.acquire(lease).await);
         assert!(again.took_over && again.token == first.token, "{again:?} after {first:?}");
     }
-    // Also when the lease ran out in between.
+    // The takeover is also reported if the lease ran out in between.
     s.expire(&id, s.short()).await;
     assert!(granted(taker.acquire(LONG).await).took_over);
     assert_eq!(taker.release().await, FencedWrite::Applied);
 
-    // And what comes after it begins anew.
+    // The next grant is not a takeover.
     let next = s.caller(&id);
     assert!(!granted(next.acquire(LONG).await).took_over);
     assert!(!granted(next.acquire(LONG).await).took_over);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens of an identity only grow, whatever happens between two grants.
+//! The fencing tokens of an identity only grow, whatever happens between two grants.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, granted, is_busy};
 use crate::subject::Subject;
 
-/// The last token of an identity; refuses one that is not greater.
+/// The last token of an identity. Refuses a next token that is not greater.
 #[derive(Default)]
 struct Order(u64);
 
@@ -22,7 +22,7 @@ impl Order {
     }
 }
 
-/// Tokens grow over releases, even many of them within one tick of any clock.
+/// Tokens grow across releases, even across many within one tick of any clock.
 pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -33,7 +33,7 @@ pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
     }
 }
 
-/// Over takeovers.
+/// Tokens grow across takeovers.
 pub async fn acq_10_tokens_grow_over_takeovers(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -43,7 +43,7 @@ pub async fn acq_10_tokens_grow_over_takeovers(s: &Subject) {
     }
 }
 
-/// Tokens grow over results that are past their ttl.
+/// Tokens grow across results that are past their ttl.
 pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -55,7 +55,7 @@ pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     }
 }
 
-/// Tokens grow over a purge, after which nothing of the record is left.
+/// Tokens grow across a purge, after which nothing of the record is left.
 pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -70,7 +70,7 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     }
 }
 
-/// Tokens grow over a lease that its owner renews in between.
+/// Tokens grow across a lease that its owner renews in between.
 pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -85,7 +85,7 @@ pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     order.next(granted(s.caller(&id).acquire(LONG).await).token);
 }
 
-/// The token in the answers is the holder's.
+/// Busy answers contain the holder's token.
 pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
     let id = s.id("k");
     for _ in 0..3 {
@@ -102,7 +102,7 @@ pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
     assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
 }
 
-/// Tokens follow the order of the grants while many callers acquire and release at once.
+/// Tokens follow the order of the grants while many callers acquire and release concurrently.
 pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     let id = s.id("k");
     // A holder notes its token while it holds, so the notes are in the order of the grants.
@@ -130,7 +130,7 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     assert!(order.0 > 0, "no caller was granted a lease");
 }
 
-/// Tokens grow over several handles on the same data, as processes come and go.
+/// Tokens grow across several handles on the same data, as processes start and end.
 pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiting: `wait_for_change` returns after a change, and loses no wake-up.
+//! `wait_for_change` returns after a change, and loses no wake-up.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -23,10 +23,10 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
             _ => return,
         }
     }
-    panic!("`changed` returns for nothing, again and again");
+    panic!("`wait_for_change` keeps returning without a change");
 }
 
-/// Fails if a wake-up is lost. A store that polls every 50 ms is in time.
+/// Fails if a wake-up is lost. A store that polls every 50 ms passes.
 async fn woken(what: &str, waiter: impl Future<Output = ()>) {
     assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
 }
@@ -53,7 +53,7 @@ fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<Joi
     (0..64).map(waiter).collect()
 }
 
-/// Absent, released, expired, taken over, complete: nothing to wait for.
+/// If a record is absent, released, expired, taken over or complete, there is nothing to wait for.
 pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: &Subject) {
     let id = s.id("k");
     let at_once = async |what: &str, seen: FencingToken| {
@@ -78,7 +78,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     at_once("complete", seen).await;
 }
 
-/// A duplicate that waits has the result when the holder completes.
+/// A waiting duplicate gets the result when the holder completes.
 pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -89,7 +89,7 @@ pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
 }
 
-/// A duplicate that waits can be granted as soon as the holder releases.
+/// A waiting duplicate can be granted the key as soon as the holder releases it.
 pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -140,7 +140,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     woken("the other waiter", async { waiter.await.expect("the waiter should end") }).await;
 }
 
-/// Beats and peeks of others in between lose no wake-up.
+/// Beats and peeks of other callers in between lose no wake-up.
 pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -155,8 +155,8 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     woken("after beats", async { waiter.await.expect("the waiter should end") }).await;
 }
 
-/// Polls a future up to `times` times, whether it was woken or not, with pauses for others in
-/// between.
+/// Polls a future up to `times` times, whether it was woken or not. Other tasks can run between the
+/// polls.
 pub(super) async fn poll_times<F: Future>(
     mut future: Pin<&mut F>,
     times: u32,
@@ -171,7 +171,7 @@ pub(super) async fn poll_times<F: Future>(
     None
 }
 
-/// A change is noticed between any steps of `wait_for_change`: subscribe, read, sleep.
+/// A change is noticed between any two steps of `wait_for_change`: subscribe, read, sleep.
 pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
     for step in 0..8 {
         for release in [false, true] {
@@ -191,7 +191,7 @@ pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
     }
 }
 
-/// The same under a race of threads.
+/// No wake-up is lost when threads race.
 pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
     for round in 0..100_u32 {
         let id = s.id(&format!("k{round}"));
@@ -225,7 +225,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     }
 }
 
-/// A wait ends by its bound when nothing happens; a bound of zero does not sleep.
+/// A wait ends at its limit if nothing happens; a limit of zero does not sleep.
 pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
@@ -254,11 +254,11 @@ pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     while started.elapsed() < 200 * MS {
         caller.wait_for_change(seen, 50 * MS).await;
         calls += 1;
-        assert!(calls < 1_000, "{calls} returns for nothing within {:?}", started.elapsed());
+        assert!(calls < 1_000, "{calls} returns without a change within {:?}", started.elapsed());
     }
 }
 
-/// A waiter that sleeps holds neither a lock nor a connection that others need.
+/// A sleeping waiter holds neither a lock nor a connection that others need.
 pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
