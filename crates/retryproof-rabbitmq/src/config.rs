@@ -8,6 +8,7 @@ use std::time::Duration;
 use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
 use retryproof_core::{IntoScope, Result, Scope};
 
+use crate::answer::wait_queue::is_wait_queue;
 use crate::delivery::{KeyOf, Message};
 use crate::error::invalid_setting;
 use crate::receive::url::{BrokerUrl, RootCertificates};
@@ -66,8 +67,9 @@ impl RabbitmqListenerBuilder {
         }
     }
 
-    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required.
-    /// [`Topology`](crate::Topology) names it `QUEUE.dead` by default.
+    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required;
+    /// must be neither the work queue nor one of its wait queues, `QUEUE.wait.1s` to
+    /// `QUEUE.wait.131072s`. [`Topology`](crate::Topology) names it `QUEUE.dead` by default.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = Some(queue.into());
         self
@@ -179,6 +181,19 @@ impl RabbitmqListenerBuilder {
             if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
                 return Err(invalid_setting("a queue name must be 1 to 230 bytes long"));
             }
+        }
+        if dead_letters == self.queue {
+            let error = invalid_setting(
+                "the work queue cannot also be the queue for its dead letters; use another queue",
+            );
+            return Err(error.with("dead_letters", dead_letters));
+        }
+        if is_wait_queue(&dead_letters, &self.queue) {
+            let error = invalid_setting(
+                "a wait queue of the work queue cannot be the queue for its dead letters; use \
+                 another queue",
+            );
+            return Err(error.with("dead_letters", dead_letters));
         }
         if self.prefetch == Some(0) || self.max_attempts == 0 {
             return Err(invalid_setting("prefetch and number of attempts must be at least 1"));

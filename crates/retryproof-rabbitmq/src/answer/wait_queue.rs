@@ -143,6 +143,11 @@ fn wait_queue(queue: &str, seconds: u64) -> String {
     format!("{queue}.wait.{seconds}s")
 }
 
+/// Whether `name` is that of a wait queue of `queue`.
+pub(crate) fn is_wait_queue(name: &str, queue: &str) -> bool {
+    (0..=MAX_DELAY_SECONDS.ilog2()).any(|power| wait_queue(queue, 1 << power) == name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

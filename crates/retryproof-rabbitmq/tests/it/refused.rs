@@ -108,6 +108,25 @@ fn ctx_2_id_3_a_builder_refuses_what_is_out_of_bounds() {
     assert!(error.to_string().contains("no queue for dead letters is set"), "{error}");
 }
 
+#[test]
+fn lst_2_cfg_1_dead_letters_in_the_work_queue_or_its_wait_queues_are_refused() {
+    let of = |queue, dead| listener("amqp://localhost", queue).dead_letters(dead).build();
+    for (dead, why) in
+        [("q", "work queue"), ("q.wait.1s", "wait queue"), ("q.wait.131072s", "wait queue")]
+    {
+        let error = of("q", dead).expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let message = error.to_string();
+        assert!(
+            message.contains(why) && message.contains(&format!("dead_letters = {dead}")),
+            "{message}"
+        );
+    }
+    for dead in ["q.dead", "q.wait.3s", "q.wait.262144s", "q.wait", "p.wait.1s"] {
+        assert!(of("q", dead).is_ok(), "{dead}");
+    }
+}
+
 #[tokio::test]
 async fn lst_2_a_topology_is_made_once_and_never_over_another() {
     let queues = TestQueues::new().await;
