@@ -13,8 +13,9 @@ use retryproof_core::{ErrorKind, Result};
 
 use crate::dead_letter::{copied_properties, publish_dead_letter};
 use crate::delivery::Delivery;
+use crate::error::too_large;
 use crate::receive::connection::{ConnectionLost, with_timeout};
-use wait_queue::RequeuePublisher;
+use wait_queue::{RequeuePublisher, Sending};
 
 pub(crate) mod wait_queue;
 
@@ -93,20 +94,27 @@ impl BrokerReplies {
         matches!(answered, Ok(true))
     }
 
-    /// Publishes the copy that the verdict needs, if any.
+    /// Publishes the copy that the verdict needs, if any. A message whose copy is too large for the
+    /// broker cannot be delayed, so it becomes a dead letter.
     async fn move_away(&self, verdict: Verdict, delivery: &Delivery) -> Result<()> {
         let failures = delivery.failures_after(&verdict);
-        match verdict {
-            Verdict::Ack { .. } => Ok(()),
-            Verdict::Nack { after, .. } => {
+        let (reason, sending) = match verdict {
+            Verdict::Ack { .. } => return Ok(()),
+            Verdict::Nack { after, reason, .. } => {
                 let outages = delivery.outages_after(&verdict);
                 let copy = copied_properties(delivery.message(), failures, outages);
-                self.publisher.publish_delayed(after, delivery.payload(), copy).await
+                match self.publisher.publish_delayed(after, delivery.payload(), copy).await {
+                    Err(error) if too_large(&error).is_some() => {
+                        tracing::error!(%error, "message too large to be delayed; it becomes a dead \
+                             letter");
+                        (reason, Sending::Alone)
+                    }
+                    published => return published,
+                }
             }
-            Verdict::DeadLetter { reason, .. } => {
-                let queue = &self.dead_letters;
-                publish_dead_letter(&self.publisher, queue, delivery, failures, reason).await
-            }
-        }
+            Verdict::DeadLetter { reason, .. } => (reason, Sending::Shared),
+        };
+        let queue = &self.dead_letters;
+        publish_dead_letter(&self.publisher, queue, delivery, failures, reason, sending).await
     }
 }

@@ -8,26 +8,32 @@ use retryproof_core::Result;
 use retryproof_core::listener::Reason;
 use retryproof_core::listener::dead_letter::{LetterContent, OMITTED, REASON};
 
-use crate::answer::wait_queue::RequeuePublisher;
+use crate::answer::wait_queue::{RequeuePublisher, Sending};
 use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
 use crate::error::too_large;
 
 /// Publishes the letter and waits until the broker confirms it. A letter that is too large is
-/// reduced, because its message would otherwise be held forever.
+/// reduced, because its message would otherwise be held forever. Before that, it is sent alone and
+/// unchanged, because the error may be about another copy.
 pub(crate) async fn publish_dead_letter(
     publisher: &RequeuePublisher,
     queue: &str,
     delivery: &Delivery,
     failures: u32,
     reason: Reason,
+    mut sending: Sending,
 ) -> Result<()> {
     let mut content = LetterContent::WHOLE;
     loop {
         let properties = letter_properties(delivery.message(), failures, reason, content);
         let body = if content.body { delivery.payload() } else { &[] };
-        let published = publisher.publish(queue, body, properties).await;
+        let published = publisher.publish(sending, queue, body, properties).await;
         let Err(error) = published else { return Ok(()) };
-        content = too_large(&error).and_then(|part| content.reduced(part)).ok_or(error)?;
+        match (too_large(&error), sending) {
+            (None, _) => return Err(error),
+            (Some(_), Sending::Shared) => sending = Sending::Alone,
+            (Some(part), Sending::Alone) => content = content.reduced(part).ok_or(error)?,
+        }
     }
 }
 

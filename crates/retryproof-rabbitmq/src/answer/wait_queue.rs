@@ -6,6 +6,10 @@
 //! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
 //! has confirmed the copy. A crash in between leaves both messages. They have the same key, so only
 //! one of them runs.
+//!
+//! All copies share one channel. When the broker closes it because one copy is too large, the driver
+//! returns that error for every copy that is not confirmed yet. Only the error of a copy that was
+//! sent over its own connection is about that copy.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,7 +21,7 @@ use tokio::sync::Mutex;
 
 use retryproof_core::{Error, Result};
 
-use crate::error::invalid_setting;
+use crate::error::{connection_lost, invalid_setting, too_large};
 use crate::receive::connection::{BrokerConnection, with_timeout};
 use crate::receive::url::BrokerUrl;
 use crate::topology::{dead_lettering_to, declare};
@@ -29,6 +33,17 @@ pub(crate) struct RequeuePublisher {
     url: BrokerUrl,
     queue: String,
     open: Mutex<Option<OpenChannel>>,
+    /// Held while a copy is sent alone, so that at most one such connection is open.
+    alone: Mutex<()>,
+}
+
+/// How a copy is sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Sending {
+    /// Over the channel of all copies: an error `too_large` may be about another copy.
+    Shared,
+    /// Over a connection of its own.
+    Alone,
 }
 
 struct OpenChannel {
@@ -40,10 +55,11 @@ struct OpenChannel {
 
 impl RequeuePublisher {
     pub(crate) fn new(url: BrokerUrl, queue: &str) -> Self {
-        Self { url, queue: queue.into(), open: Mutex::new(None) }
+        Self { url, queue: queue.into(), open: Mutex::new(None), alone: Mutex::new(()) }
     }
 
-    /// Publishes a copy to a wait queue, from which it returns after `delay` or somewhat later.
+    /// Publishes a copy to a wait queue, from which it returns after `delay` or somewhat later. An
+    /// error `too_large` is about this copy: it was then sent alone as well.
     pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
@@ -53,7 +69,10 @@ impl RequeuePublisher {
         let seconds = bucket(delay);
         let queue = wait_queue(&self.queue, seconds);
         let channel = self.channel(Some(seconds)).await?;
-        let published = publish(&channel, &queue, body, properties).await;
+        let mut published = publish(&channel, &queue, body, properties.clone()).await;
+        if published.as_ref().is_err_and(|error| too_large(error).is_some()) {
+            published = self.publish_alone(&queue, body, properties).await;
+        }
         // The queue may have been deleted, so the next message declares it again.
         if published.is_err()
             && let Some(open) = self.open.lock().await.as_mut()
@@ -66,12 +85,36 @@ impl RequeuePublisher {
     /// Publishes a copy to `queue`.
     pub(crate) async fn publish(
         &self,
+        sending: Sending,
         queue: &str,
         body: &[u8],
         properties: BasicProperties,
     ) -> Result<()> {
-        let channel = self.channel(None).await?;
-        publish(&channel, queue, body, properties).await
+        match sending {
+            Sending::Shared => {
+                let channel = self.channel(None).await?;
+                publish(&channel, queue, body, properties).await
+            }
+            Sending::Alone => self.publish_alone(queue, body, properties).await,
+        }
+    }
+
+    async fn publish_alone(
+        &self,
+        queue: &str,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> Result<()> {
+        let _alone = self.alone.lock().await;
+        let name = format!("retryproof: one copy, {}", self.queue);
+        let open = async {
+            let connection = BrokerConnection::open(&self.url, &name).await?;
+            Ok((confirming(&connection).await?, connection))
+        };
+        let (channel, connection) = open.await.map_err(not_this_copy)?;
+        publish(&channel, queue, body, properties).await?;
+        connection.close().await;
+        Ok(())
     }
 
     pub(crate) async fn close(&self) {
@@ -87,8 +130,7 @@ impl RequeuePublisher {
             drop(open.take());
             let name = format!("retryproof: put off, {}", self.queue);
             let connection = BrokerConnection::open(&self.url, &name).await?;
-            let channel = connection.channel().await?;
-            with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+            let channel = confirming(&connection).await?;
             *open = Some(OpenChannel { connection, channel, declared: HashSet::new() });
         }
         let Some(OpenChannel { channel, connection, declared }) = open.as_mut() else {
@@ -100,13 +142,30 @@ impl RequeuePublisher {
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
             // If the broker rejects the queue, it closes the channel, so copies use another
             // channel.
-            let separate = connection.channel().await?;
-            declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
-            let _ = with_timeout(separate.close(200, "declared".into())).await;
+            let declared_alone = async {
+                let separate = connection.channel().await?;
+                declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
+                let _ = with_timeout(separate.close(200, "declared".into())).await;
+                Ok(())
+            };
+            // Another copy may be too large and end the connection.
+            declared_alone.await.map_err(not_this_copy)?;
             declared.insert(seconds);
         }
         Ok(channel.clone())
     }
+}
+
+/// An error from before the copy was sent, which says nothing about its size.
+fn not_this_copy(error: Error) -> Error {
+    if too_large(&error).is_some() { connection_lost() } else { error }
+}
+
+/// A new channel with confirmations.
+async fn confirming(connection: &BrokerConnection) -> Result<Channel> {
+    let channel = connection.channel().await?;
+    with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+    Ok(channel)
 }
 
 /// Publishes a message and waits until the broker confirms it.

@@ -10,5 +10,6 @@ mod restart;
 mod stop;
 mod support;
 mod tls;
+mod too_large;
 mod trouble;
 mod unreadable;

@@ -47,6 +47,7 @@ pub(crate) struct Found {
     pub(crate) why: Option<String>,
     pub(crate) omitted: Option<String>,
     pub(crate) exchange: Option<String>,
+    pub(crate) trace: Option<String>,
 }
 
 impl TestQueues {
@@ -141,6 +142,7 @@ impl TestQueues {
             why: header("retryproof-reason"),
             omitted: header("retryproof-omitted"),
             exchange: header("retryproof-exchange"),
+            trace: header("trace"),
             body: delivery.data,
         }
     }
