@@ -59,7 +59,7 @@ impl fmt::Display for NotGuarded {
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "a request has one transaction, but two arguments have different types of it"
+                "two arguments need different transaction types, but a request has one transaction"
             }
         })
     }

@@ -17,7 +17,7 @@ pub(crate) struct ResponseFacts<'a> {
     pub(crate) retry_after: bool,
 }
 
-/// Whether the same request, sent again with the same key, may get another answer.
+/// Whether the same request, sent again with the same key, may get a different answer.
 pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     // Every retry would get the same replay.
     if seen.replayed {

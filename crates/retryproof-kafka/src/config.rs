@@ -217,8 +217,8 @@ fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     if client.get("auto.commit.interval.ms").is_none() {
         client.set("auto.commit.interval.ms", "1000");
     }
-    // librdkafka's default is `largest`: messages published before the group's first commit would
-    // never run.
+    // With librdkafka's default, `largest`, messages published before the group's first commit
+    // would never run.
     if client.get("auto.offset.reset").is_none() {
         client.set("auto.offset.reset", "earliest");
     }

@@ -33,8 +33,8 @@ pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(found.value?).into_owned())
 }
 
-/// Turns a key with replaced bytes into an empty one, which is always bad: two different keys could
-/// be equal after the replacement.
+/// Makes a key with replaced bytes empty, and thereby bad, because two different keys could be
+/// equal after the replacement.
 fn without_replacements(key: String) -> String {
     if key.contains('\u{fffd}') { String::new() } else { key }
 }

@@ -50,8 +50,8 @@ impl KafkaListenerBuilder {
     /// The listener overrides `enable.auto.offset.store` and `enable.auto.commit` in the client's
     /// settings: it stores an offset when messages are answered, and librdkafka commits stored
     /// offsets every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
-    /// at the end. `auto.offset.reset` is `earliest` unless set: with librdkafka's own default, a
-    /// new group, or one whose offset has expired, would skip the messages in the topic, and no
+    /// at the end. `auto.offset.reset` is `earliest` unless set. With librdkafka's own default, a
+    /// new group, or one whose offset has expired, would skip the messages in the topic, but no
     /// message may be skipped without having run (LST-2).
     ///
     /// # Errors

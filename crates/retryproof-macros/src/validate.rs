@@ -2,7 +2,7 @@
 //! Validates the arguments and the item together. All compile-time refusals are here (ANN-2, CTX-2,
 //! CTX-4, ID-3).
 //!
-//! Every message points at the wrong token and says what to do. Nothing here emits code.
+//! Every message points at the offending token and says what to do. Nothing here emits code.
 
 mod keyed;
 
@@ -224,7 +224,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
                 errors.at(
                     &input.ty,
                     "a handler's arguments must be owned: an extractor cannot \
-                     lend",
+                     return a borrow",
                 );
             }
             FnArg::Typed(input) if input.attrs.iter().any(|attr| attr.path().is_ident("cfg")) => {
@@ -278,7 +278,7 @@ fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     };
     errors.at(
         &arg.value,
-        format!("this `scope` {problem}; it takes 1 to {MOST_SCOPE_BYTES} bytes of text"),
+        format!("this `scope` {problem}; expected 1 to {MOST_SCOPE_BYTES} bytes of text"),
     );
     None
 }
@@ -302,7 +302,7 @@ fn duration(arg: &Arg, bounds: &Bounds, errors: &mut Errors) -> Option<Duration>
         Ok(duration) if !bounds.range.contains(&duration) => {
             errors.at(
                 &arg.value,
-                format!("`{name} = {text:?}` is out of bounds: it takes {}", bounds.shown),
+                format!("`{name} = {text:?}` is out of bounds: expected {}", bounds.shown),
             );
         }
         Ok(duration) => return Some(duration),

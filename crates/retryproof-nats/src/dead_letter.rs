@@ -50,7 +50,7 @@ impl DeadLetterSubject {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == GetStreamByNameErrorKind::Request => error,
                 Err(_) => {
-                    let message = "no stream takes the subject of the dead letters";
+                    let message = "no stream takes the subject for dead letters";
                     return Err(invalid_setting(message).with("subject", &self.subject));
                 }
             };

@@ -142,7 +142,7 @@ impl Builder {
         if self.backoff_base > self.backoff_cap || self.backoff_cap > LONGEST {
             let (base, cap) = (self.backoff_base, self.backoff_cap);
             return refuse(format!(
-                "the backoff's base must not exceed its cap, nor the cap a day: {base:?} to {cap:?}"
+                "backoff needs a base up to its cap and a cap up to a day, not {base:?} to {cap:?}"
             ));
         }
         Ok(IdempotencyMiddleware::with(self))

@@ -123,8 +123,8 @@ fn transaction(
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
-            "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the \
-             mark",
+            "`#[tx]` marks the transaction of `completion = \"joined\"`; add that argument, or \
+             remove the mark",
         );
     }
     let FnArg::Typed(argument) = tx else {
@@ -163,7 +163,7 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
         FnArg::Typed(_) if is_marked(lease, TX_MARK) => {
             errors.at(
                 lease,
-                "an argument is the lease or the transaction; mark one with \
+                "one argument cannot be both lease and transaction; mark one with \
                  `#[lease]` and another with `#[tx]`",
             );
         }
@@ -209,7 +209,7 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
 }
 
 fn completion(arg: &Arg, errors: &mut Errors) -> Option<CompletionMode> {
-    const KNOWN: &str = "it is \"log-and-return\", \"propagate\" or \"joined\"";
+    const KNOWN: &str = "expected \"log-and-return\", \"propagate\" or \"joined\"";
     let text = literal(&arg.value);
     match text.as_ref().map(LitStr::value).as_deref() {
         Some("log-and-return") => return Some(CompletionMode::LogAndReturn),

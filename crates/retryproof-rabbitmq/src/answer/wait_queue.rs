@@ -183,7 +183,7 @@ async fn publish(
         Ok(Confirmation::Ack(None)) => return Ok(()),
         Ok(Confirmation::Ack(Some(_))) => invalid_setting("the broker no longer has the queue"),
         Ok(_) => Error::unavailable(
-            "the broker rejected the message: the queue is full, or its leader is away",
+            "the broker rejected the message: the queue is full, or its leader is down",
         ),
         Err(error) => error,
     };

@@ -87,7 +87,11 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     assert_ne!(s.keeps_fingerprint(&id).await, Some(false), "the holder's fingerprint is not kept");
     s.expire(&id, s.short()).await;
     granted(s.caller(&id).acquire(LONG).await);
-    assert_ne!(s.keeps_fingerprint(&id).await, Some(true), "the dead owner's fingerprint stays");
+    assert_ne!(
+        s.keeps_fingerprint(&id).await,
+        Some(true),
+        "the dead owner's fingerprint is still kept"
+    );
 
     let id = s.id("again");
     let holder = s.caller(&id).with_fingerprint(3);

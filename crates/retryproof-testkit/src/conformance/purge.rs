@@ -74,10 +74,10 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     s.pass(s.short()).await;
     let gone = s.purge_all().await;
     if s.is_exact() {
-        assert!(gone >= 2, "{gone} records went");
+        assert!(gone >= 2, "{gone} records were deleted");
     }
     for id in [&done, &dead] {
-        assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
+        assert_ne!(s.is_kept(id).await, Some(true), "an expired record is still there");
         is_absent(s.caller(id).peek().await);
     }
     assert_eq!(
@@ -145,10 +145,10 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.pass(50 * MS).await;
     gone += s.purge_all().await;
     if s.is_exact() {
-        assert!(gone >= 11, "{gone} records went");
+        assert!(gone >= 11, "{gone} records were deleted");
     }
     for id in ids.iter().chain([&passed]) {
-        assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
+        assert_ne!(s.is_kept(id).await, Some(true), "an expired record is still there");
     }
 }
 

@@ -142,11 +142,11 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.release().await };
         let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
-        assert_eq!(grants.len(), 1, "grants beside {answer:?}");
+        assert_eq!(grants.len(), 1, "grants after the answer {answer:?}");
         assert_eq!(
             grants[0].took_over,
             answer == FencedWrite::NotOwner,
-            "{grants:?} beside {answer:?}"
+            "{grants:?} after the answer {answer:?}"
         );
     }
 }
@@ -209,7 +209,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     for id in &ids {
         let mut results = read.iter().filter(|(of, _)| of == id).map(|(_, result)| result);
-        let first = results.next().expect("a caller should have read it");
+        let first = results.next().expect("a caller should have read the result");
         assert!(results.all(|result| result == first), "different results under one key");
     }
 }

@@ -60,8 +60,8 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // The time counts from before the granted call. The tolerance allows for the store's own
-        // clock, which may be coarse.
+        // `before` precedes the call that granted the lease. The tolerance allows for the store's
+        // own clock, which may be coarse.
         assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
     }
 }

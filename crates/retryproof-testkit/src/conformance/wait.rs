@@ -272,7 +272,7 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
         assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     };
-    woken("calls beside 65 sleeping waiters", work).await;
+    woken("calls while 65 waiters sleep", work).await;
     for waiter in waiters {
         woken("a waiter", async { waiter.await.expect("the waiter should end") }).await;
     }
