@@ -60,7 +60,7 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
     headers.get("idempotent-replayed").is_some_and(|value| value == "true")
 }
 
-/// Settings for a call, made on its request.
+/// Settings for a call, set on its request.
 pub trait IdempotentRequest: Sized {
     /// Sets the key of this call: an order number, or inside a guarded action
     /// `lease.downstream_key("charge")`, which stays the same after a takeover. An invalid key

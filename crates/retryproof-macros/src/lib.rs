@@ -34,7 +34,7 @@ use crate::validate::Framework;
 /// | `fingerprint` | an expression over the parameters that implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
-/// | `lease` | duration, 10 ms to 24 h: how long a silent holder keeps the key | optional | optional |
+/// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` checks once | optional | optional |
 /// | `codec` | a `Codec` for the returned value, as an expression; the default is `JsonCodec` | refused | optional |
 /// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |

@@ -36,7 +36,7 @@ pub(crate) struct DeadLetterSubject {
 
 impl DeadLetterSubject {
     /// Waits until the stream that takes the subject is found, even across outages. The stream must
-    /// not be `source`, which the listener reads: it would receive its own dead letters.
+    /// not be `source`, which the listener reads, or it would receive its own dead letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;

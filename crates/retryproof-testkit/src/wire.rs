@@ -60,7 +60,7 @@ struct Shared {
     flights: AtomicU64,
     lines: AtomicU64,
     refusing: AtomicBool,
-    /// Each change tells every connection to cut itself.
+    /// Each change of this value cuts every connection.
     cuts: watch::Sender<u64>,
     /// While `true`, nothing is forwarded in either direction.
     stalled: watch::Sender<bool>,

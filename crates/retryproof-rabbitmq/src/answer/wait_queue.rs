@@ -7,9 +7,9 @@
 //! has confirmed the copy. A crash in between leaves both messages. They have the same key, so only
 //! one of them runs.
 //!
-//! All copies share one channel. When the broker closes it because one copy is too large, the driver
-//! returns that error for every copy that is not confirmed yet. Only the error of a copy that was
-//! sent over its own connection is about that copy.
+//! All copies share one channel. If the broker closes it because one copy is too large, the driver
+//! returns that error for every copy that is not confirmed yet. The error is surely about a certain
+//! copy only if that copy was sent over a separate connection.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -40,9 +40,9 @@ pub(crate) struct RequeuePublisher {
 /// How a copy is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Sending {
-    /// Over the channel of all copies: an error `too_large` may be about another copy.
+    /// Over the channel that all copies share. An error `too_large` may be about another copy.
     Shared,
-    /// Over a connection of its own.
+    /// Over a separate connection.
     Alone,
 }
 
@@ -58,8 +58,8 @@ impl RequeuePublisher {
         Self { url, queue: queue.into(), open: Mutex::new(None), alone: Mutex::new(()) }
     }
 
-    /// Publishes a copy to a wait queue, from which it returns after `delay` or somewhat later. An
-    /// error `too_large` is about this copy: it was then sent alone as well.
+    /// Publishes a copy to a wait queue, from which it returns after `delay` or slightly later. An
+    /// error `too_large` is about this copy, because the copy was then also sent alone.
     pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
@@ -156,7 +156,7 @@ impl RequeuePublisher {
     }
 }
 
-/// An error from before the copy was sent, which says nothing about its size.
+/// An error from before the copy was sent. It says nothing about the copy's size.
 fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }
@@ -202,7 +202,7 @@ fn wait_queue(queue: &str, seconds: u64) -> String {
     format!("{queue}.wait.{seconds}s")
 }
 
-/// Whether `name` is that of a wait queue of `queue`.
+/// Whether `name` is the name of a wait queue of `queue`.
 pub(crate) fn is_wait_queue(name: &str, queue: &str) -> bool {
     (0..=MAX_DELAY_SECONDS.ilog2()).any(|power| wait_queue(queue, 1 << power) == name)
 }

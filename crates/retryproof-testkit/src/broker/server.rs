@@ -295,7 +295,7 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// The path of a program, searched for also in the folders that Debian keeps out of PATH.
+/// The path of a program. The search includes the folders that Debian keeps out of PATH.
 fn program(name: &str) -> io::Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin"].map(PathBuf::from);

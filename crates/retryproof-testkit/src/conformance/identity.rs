@@ -177,7 +177,7 @@ pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     let room = MAX_SCOPE_BYTES - s.id("k").scope().as_str().len() + "kit".len();
     let long = "x".repeat(MAX_KEY_BYTES - 1);
     let scope = "s".repeat(room - 1);
-    // A two-byte character at the very end, and a four-byte one.
+    // These keys end with a two-byte and a four-byte character.
     let wide = format!("{}é", "x".repeat(MAX_KEY_BYTES - 2));
     let wider = format!("{}😀", "x".repeat(MAX_KEY_BYTES - 4));
     let identities = [

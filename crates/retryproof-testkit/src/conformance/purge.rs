@@ -185,7 +185,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // The expired record may have been deleted before the extend; a lease that was extended counts.
+    // The expired record may have been deleted before the extend. An extended lease must stay.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),

@@ -93,7 +93,7 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     if s.can_inspect() {
         let found = s.store().get(&id).await.expect("the inspection should succeed");
-        assert!(found.is_none(), "an operator sees {found:?}");
+        assert!(found.is_none(), "an operator still sees {found:?}");
     }
     let again = granted(holder.acquire(LONG).await);
     assert!(!again.took_over, "the owner that released the key should not take it over");
