@@ -102,8 +102,8 @@ impl RequestHead for ActixHead {
     }
 
     fn is_unmatched(&self) -> bool {
-        // A guard around a resource sees the whole path matched. Only a guard around a scope or an
-        // app has to search for a resource.
+        // At a resource, the router has already matched the whole path. Only a guard around a scope
+        // or an app has to search for a resource.
         !self.request.match_info().unprocessed().is_empty()
             && !self.request.resource_map().has_resource(self.request.path())
     }
