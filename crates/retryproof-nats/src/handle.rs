@@ -36,8 +36,8 @@ pub(crate) struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. `fetched` is the permit that the message holds as a
-    /// fetched one, until it is answered or parked.
+    /// Handles a message and answers it. The message holds `fetched`, its permit, until it is
+    /// answered or parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
