@@ -11,7 +11,7 @@ use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
-use crate::error::classify;
+use crate::error::classify_at_connect;
 
 /// The default name of the record table. The table with the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
@@ -129,7 +129,7 @@ impl MysqlConfig {
         // The driver's messages are fixed texts that quote no part of the URL.
         let options =
             MySqlConnectOptions::from_str(&format!("mysql://{server}?{}", driver_params.join("&")))
-                .map_err(|error| classify(error).error)?;
+                .map_err(|error| classify_at_connect(error).error)?;
         if options.get_database().is_none_or(str::is_empty) {
             return Err(refuse(
                 "the URL of a MySQL store names no database; write `…@HOST:PORT/DATABASE`",
@@ -183,8 +183,8 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how long opening a connection may take, within the time of the call that needs it.
-    /// Default 3 s.
+    /// Sets how long opening a connection may take. A call waits for it within its own time; a
+    /// connection that opens later serves the next call. Default 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -193,7 +193,7 @@ impl MysqlConfig {
 
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
     /// than the engine's default `operation-timeout`, so that the error names what the call waited
-    /// for (STO-5).
+    /// for (STO-5). If the engine's `operation-timeout` is longer, set this longer too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;

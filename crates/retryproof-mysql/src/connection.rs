@@ -12,8 +12,10 @@ use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use tokio::time::timeout;
 
-use crate::error::{Failure, classify};
+use crate::config::MysqlConfig;
+use crate::error::{Failure, Recovery, classify, classify_at_connect};
 use crate::statement::{Statement, StatementTexts, arguments};
 
 /// These settings are sent once per connection. Correctness does not depend on them, because a
@@ -56,7 +58,24 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The connection of `connect()` or `migrate()`, whose settings may be wrong.
+    pub(crate) async fn open_first(config: &MysqlConfig) -> Result<Self, Failure> {
+        let options = config.source.options();
+        match timeout(config.connect_timeout, Self::open_as(&options, classify_at_connect)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(not_in_time()),
+        }
+    }
+
+    /// A later connection, whose settings have worked.
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
+        Self::open_as(options, classify).await
+    }
+
+    async fn open_as(
+        options: &MySqlConnectOptions,
+        classify: fn(sqlx_core::Error) -> Failure,
+    ) -> Result<Self, Failure> {
         let mut driver = options.connect().await.map_err(classify)?;
         let rows = raw_sql(SETTINGS).fetch_all(&mut driver).await.map_err(classify)?;
         let row = rows.first().ok_or_else(|| {
@@ -138,6 +157,14 @@ impl Connection {
     pub(crate) async fn close(self) {
         // If the server does not receive the message, it closes the connection anyway.
         let _ = self.driver.close().await;
+    }
+}
+
+/// The failure of a connection that took too long to open.
+pub(crate) fn not_in_time() -> Failure {
+    Failure {
+        recovery: Recovery::ReconnectForNextCall,
+        error: Error::unavailable("the MySQL server did not accept a new connection in time"),
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: a store error, and how the call can recover. [`classify`] is the only place that
-//! translates the driver's errors.
+//! [`Failure`]: a store error, and how the call can recover. [`classify`] translates the
+//! driver's errors, and [`classify_at_connect`] those from before the store has connected.
 
 use std::fmt;
 
 use retryproof_core::{Error, ErrorKind};
+use retryproof_store_kit::while_running;
 use sqlx_mysql::MySqlDatabaseError;
 
 /// What the caller of a statement can do about its failure.
@@ -20,6 +21,8 @@ pub(crate) enum Recovery {
     /// Like `RetryOnNewConnection`, but this call has no time left: the next one opens a new
     /// connection.
     ReconnectForNextCall,
+    /// The server accepts no more connections: wait until another call returns its connection.
+    AwaitReturned,
     /// The server refuses writes, or writes that need space, but can still be read.
     ReadOnly,
     /// The call cannot recover: report the error.
@@ -59,10 +62,16 @@ pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     .with("limit", limit)
 }
 
+/// Like [`classify_at_connect`], for a store that has connected before.
+pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
+    let Failure { recovery, error } = classify_at_connect(error);
+    Failure { recovery, error: while_running(error) }
+}
+
 /// Translates a driver's error. That error stays the source, unless the server's text may quote a
 /// value; then the source is only the server's error number (ID-4). The store's statements contain
 /// no keys, and the driver's texts contain no passwords.
-pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
+pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (recovery, kind, message) = match &error {
         sqlx_core::Error::Database(database) => {
@@ -130,8 +139,8 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
 pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     match server {
         Some((number, state)) => {
-            of_server(number, state, ServerError { number, state: state.to_owned(), text: None })
-                .error
+            let source = ServerError { number, state: state.to_owned(), text: None };
+            while_running(of_server(number, state, source).error)
         }
         None => Error::unavailable(
             "the application's connection to the MySQL server broke, or could not be opened in time",
@@ -145,7 +154,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
     };
-    use Recovery::{ReadOnly, Retry, RetryOnNewConnection, RowLocked};
+    use Recovery::{AwaitReturned, ReadOnly, Retry, RetryOnNewConnection, RowLocked};
     let (recovery, kind, message) = match number {
         // Deadlock; a row that changed after it was read (MariaDB, snapshot isolation); a failed
         // certification (Galera, group replication).
@@ -162,7 +171,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         ),
         // The connection limit of the whole server or of one account.
         1040 | 1203 | 1226 => (
-            RetryOnNewConnection,
+            AwaitReturned,
             Unavailable,
             "the server accepts no more connections; lower the store's `max-connections`, or \
              raise the server's `max_connections`",
@@ -335,8 +344,7 @@ mod tests {
     use super::*;
 
     fn of(number: u16, state: &str) -> Failure {
-        let source = ServerError { number, state: state.to_owned(), text: None };
-        of_server(number, state, source)
+        of_server(number, state, ServerError { number, state: state.to_owned(), text: None })
     }
 
     #[test]
@@ -358,6 +366,15 @@ mod tests {
     }
 
     #[test]
+    fn cmp_3_tls_errors_are_repeated_once_the_store_has_connected() {
+        use sqlx_core::Error::{Io, Tls};
+        for error in [|| Io(std::io::ErrorKind::InvalidData.into()), || Tls("refused".into())] {
+            assert_eq!(classify_at_connect(error()).error.kind(), ErrorKind::Config);
+            assert_eq!(classify(error()).error.kind(), ErrorKind::Unavailable);
+        }
+    }
+
+    #[test]
     fn sto_5_server_errors_have_a_class_and_a_way_out() {
         for (number, state, recovery, kind) in [
             (1213, "40001", Recovery::Retry, ErrorKind::Unavailable),
@@ -370,7 +387,7 @@ mod tests {
             (1114, "HY000", Recovery::ReadOnly, ErrorKind::Full),
             (1021, "HY000", Recovery::ReadOnly, ErrorKind::Full),
             (1153, "08S01", Recovery::RetryOnNewConnection, ErrorKind::TooLarge),
-            (1040, "08004", Recovery::RetryOnNewConnection, ErrorKind::Unavailable),
+            (1040, "08004", Recovery::AwaitReturned, ErrorKind::Unavailable),
             (1053, "08S01", Recovery::RetryOnNewConnection, ErrorKind::Unavailable),
             (9999, "40001", Recovery::Retry, ErrorKind::Unavailable),
             (9999, "HY000", Recovery::None, ErrorKind::Unexpected),

@@ -127,7 +127,9 @@ impl Executor {
                     let pause = MAX_CONFLICT_PAUSE * conflicts / MAX_CONFLICT_RETRIES;
                     sleep(jitter(pause)).await;
                 }
-                Recovery::RetryOnNewConnection | Recovery::ReconnectForNextCall => {
+                Recovery::RetryOnNewConnection
+                | Recovery::ReconnectForNextCall
+                | Recovery::AwaitReturned => {
                     return Err(failure);
                 }
                 // Another server may be the primary by now, so the next call opens a new

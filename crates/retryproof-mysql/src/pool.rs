@@ -19,18 +19,21 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::Error;
-use retryproof_store_kit::CallPriority;
+use retryproof_store_kit::{CallPriority, jitter};
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::Source;
-use crate::connection::Connection;
+use crate::connection::{Connection, not_in_time};
 use crate::error::{Failure, Recovery};
 
 /// A connection that is older than this, or has been idle for longer than this, is not used again:
-/// servers and firewalls drop silent connections.
+/// servers and firewalls drop silent connections. The age varies by a fifth, so that connections
+/// opened together do not all end together.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
+/// How often to check that a connection is still open that may be returned.
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Pool {
     source: Source,
@@ -51,19 +54,34 @@ struct IdleConnections {
     epoch: AtomicU64,
     /// Wakes a call that waits for a new connection when another one is returned.
     returned: Notify,
+    /// Each open connection, idle or in use, holds a clone.
+    open: Arc<()>,
 }
 
 struct IdleConnection {
     connection: Connection,
     epoch: u64,
-    opened_at: Instant,
+    retires_at: Instant,
     idle_since: Instant,
+    open: Arc<()>,
 }
 
 impl IdleConnection {
-    fn is_stale(&self, now: Instant) -> bool {
-        let is_older = |since, limit| now.saturating_duration_since(since) > limit;
-        is_older(self.opened_at, MAX_AGE) || is_older(self.idle_since, MAX_IDLE)
+    /// Whether this connection is too old for a call of this priority. A holder uses one that works
+    /// whatever its age, because its lease may end before another one is open (RUN-1).
+    fn is_stale(&self, now: Instant, priority: CallPriority) -> bool {
+        now.saturating_duration_since(self.idle_since) > MAX_IDLE
+            || (priority == CallPriority::Normal && now > self.retires_at)
+    }
+
+    fn lend(
+        self,
+        idle: Arc<IdleConnections>,
+        permit: OwnedSemaphorePermit,
+        was_idle: bool,
+    ) -> PooledConnection {
+        let Self { connection, epoch, retires_at, open, .. } = self;
+        PooledConnection { connection, was_idle, retires_at, idle, epoch, open, _permit: permit }
     }
 }
 
@@ -72,9 +90,10 @@ pub(crate) struct PooledConnection {
     pub(crate) connection: Connection,
     /// Whether the connection was idle before this call. If so, it may have died unnoticed.
     pub(crate) was_idle: bool,
-    opened_at: Instant,
+    retires_at: Instant,
     idle: Arc<IdleConnections>,
     epoch: u64,
+    open: Arc<()>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -109,6 +128,12 @@ impl Pool {
         }
     }
 
+    /// Adds the connection that `connect()` has checked.
+    pub(crate) fn add(&self, connection: Connection) {
+        let epoch = self.idle.epoch.load(Ordering::Acquire);
+        self.idle.stack.lock().push(self.idle.opened(connection, epoch));
+    }
+
     /// Waits for a permit, then takes an idle connection or opens one.
     pub(crate) async fn acquire(
         &self,
@@ -116,17 +141,9 @@ impl Pool {
         deadline: Instant,
     ) -> Result<PooledConnection, Failure> {
         let permit = self.acquire_permit(priority, deadline).await?;
-        let idle = Arc::clone(&self.idle);
-        match idle.pop() {
-            Some(IdleConnection { connection, epoch, opened_at, .. }) => Ok(PooledConnection {
-                connection,
-                was_idle: true,
-                opened_at,
-                idle,
-                epoch,
-                _permit: permit,
-            }),
-            None => self.open(permit, deadline).await,
+        match self.idle.pop(priority) {
+            Some(found) => Ok(found.lend(Arc::clone(&self.idle), permit, true)),
+            None => self.open(priority, permit, deadline).await,
         }
     }
 
@@ -135,49 +152,47 @@ impl Pool {
     /// longer than a heartbeat (RUN-1).
     async fn open(
         &self,
+        priority: CallPriority,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<PooledConnection, Failure> {
         let options = self.source.options();
-        let deadline = deadline.min(Instant::now() + self.connect_timeout);
+        let connect_timeout = self.connect_timeout;
         let (idle, epoch) = (Arc::clone(&self.idle), self.idle.epoch.load(Ordering::Acquire));
         let (mut to, opened) = oneshot::channel();
         tokio::spawn(async move {
-            let mut opening = pin!(timeout_at(deadline, Connection::open(&options)));
+            let mut opening = pin!(timeout(connect_timeout, Connection::open(&options)));
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
-                returned = idle.returned() => Ok(returned),
+                returned = idle.returned(priority) => Ok(returned),
                 // The call has ended, so returned connections are left to calls that still wait.
                 () = to.closed() => Err(opening.await),
             };
-            let (opened, epoch, opened_at, was_idle) = match returned {
-                Ok(IdleConnection { connection, epoch, opened_at, .. }) => {
-                    (Ok(Ok(connection)), epoch, opened_at, true)
-                }
-                Err(opened) => (opened, epoch, Instant::now(), false),
+            let (found, was_idle) = match returned {
+                Ok(returned) => (Ok(returned), true),
+                Err(Ok(Ok(connection))) => (Ok(idle.opened(connection, epoch)), false),
+                Err(Ok(Err(failure))) => (Err(failure), false),
+                Err(Err(_)) => (Err(not_in_time()), false),
             };
-            let answer = match opened {
-                Ok(Ok(connection)) => Ok(Unclaimed(Some(PooledConnection {
-                    connection,
-                    was_idle,
-                    opened_at,
-                    idle,
-                    epoch,
-                    _permit: permit,
-                }))),
-                Ok(Err(failure)) => Err(failure),
-                Err(_) => Err(Failure {
-                    recovery: Recovery::ReconnectForNextCall,
-                    error: Error::unavailable(
-                        "the MySQL server did not accept a new connection in time",
-                    ),
-                }),
+            let answer = match found {
+                Ok(found) => Ok(Unclaimed(Some(found.lend(idle, permit, was_idle)))),
+                Err(failure) => Err((failure, permit)),
             };
             drop(to.send(answer));
         });
         let ended =
             || Error::unavailable("the runtime ended while the store was connecting; try again");
-        opened.await.map_err(|_| ended())??.0.take().ok_or_else(|| ended().into())
+        let answer = timeout_at(deadline, opened).await.map_err(|_| not_in_time())?;
+        match answer.map_err(|_| ended())? {
+            Ok(mut unclaimed) => unclaimed.0.take().ok_or_else(|| ended().into()),
+            Err((failure, permit)) if failure.recovery == Recovery::AwaitReturned => {
+                match timeout_at(deadline, self.idle.returned_if_any(priority)).await {
+                    Ok(Some(found)) => Ok(found.lend(Arc::clone(&self.idle), permit, true)),
+                    _ => Err(failure),
+                }
+            }
+            Err((failure, _)) => Err(failure),
+        }
     }
 
     async fn acquire_permit(
@@ -204,7 +219,8 @@ impl Pool {
         match timeout_at(deadline, wait).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::unavailable(
-                "all of the store's connections are in use; raise `max-connections`",
+                "none of the store's connections became free in time; raise `max-connections`, or \
+                 find out why the server is slow",
             )
             .with("max_connections", self.max_connections)
             .into()),
@@ -224,21 +240,39 @@ impl Pool {
 }
 
 impl IdleConnections {
-    fn pop(&self) -> Option<IdleConnection> {
+    /// A connection that was opened just now.
+    fn opened(&self, connection: Connection, epoch: u64) -> IdleConnection {
+        let (now, open) = (Instant::now(), Arc::clone(&self.open));
+        let retires_at = now + jitter(MAX_AGE);
+        IdleConnection { connection, epoch, retires_at, idle_since: now, open }
+    }
+
+    fn pop(&self, priority: CallPriority) -> Option<IdleConnection> {
         let (epoch, now) = (self.epoch.load(Ordering::Acquire), Instant::now());
         let mut stack = self.stack.lock();
-        std::iter::from_fn(|| stack.pop()).find(|idle| idle.epoch == epoch && !idle.is_stale(now))
+        std::iter::from_fn(|| stack.pop())
+            .find(|idle| idle.epoch == epoch && !idle.is_stale(now, priority))
     }
 
     /// Waits for a returned connection that no other call takes.
-    async fn returned(&self) -> IdleConnection {
+    async fn returned(&self, priority: CallPriority) -> IdleConnection {
         loop {
             let returned = self.returned.notified();
-            if let Some(idle) = self.pop() {
+            if let Some(idle) = self.pop(priority) {
                 return idle;
             }
             returned.await;
         }
+    }
+
+    /// As [`returned`](Self::returned); `None` as soon as no connection is open.
+    async fn returned_if_any(&self, priority: CallPriority) -> Option<IdleConnection> {
+        while Arc::strong_count(&self.open) > 1 {
+            if let Ok(found) = timeout(RETURN_POLL_INTERVAL, self.returned(priority)).await {
+                return Some(found);
+            }
+        }
+        None
     }
 }
 
@@ -256,16 +290,16 @@ impl PooledConnection {
 
     /// Makes the connection idle again after its result was read to the end.
     pub(crate) fn release(self) {
-        let Self { connection, opened_at, idle, epoch, _permit, .. } = self;
+        let Self { connection, retires_at, idle, epoch, open, _permit, .. } = self;
         let now = Instant::now();
         let mut stack = idle.stack.lock();
         if idle.epoch.load(Ordering::Acquire) == epoch {
-            stack.push(IdleConnection { connection, epoch, opened_at, idle_since: now });
+            stack.push(IdleConnection { connection, epoch, retires_at, idle_since: now, open });
         }
         // The connection that has been idle the longest is at the bottom. Closing one at a time is
         // enough.
         let expired = match stack.first() {
-            Some(longest) if longest.is_stale(now) => Some(stack.remove(0)),
+            Some(longest) if longest.is_stale(now, CallPriority::Holder) => Some(stack.remove(0)),
             _ => None,
         };
         drop(stack);

@@ -7,11 +7,10 @@ use std::time::Duration;
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::{Schema, table_name};
-use tokio::time::timeout;
 
 use crate::config::{DEFAULT_TABLE, MysqlConfig};
 use crate::connection::{Connection, ResultKind};
-use crate::error::{Failure, classify};
+use crate::error::{Failure, classify_at_connect};
 use crate::record::integer;
 
 const SCHEMA: Schema = Schema {
@@ -63,17 +62,12 @@ impl MysqlConfig {
 
     async fn try_migrate(&self) -> Result<(), Failure> {
         let table = self.table()?;
-        let mut connection =
-            timeout(self.connect_timeout, Connection::open(&self.source.options()))
-                .await
-                .map_err(|_| {
-                    Error::unavailable("the MySQL server did not accept a new connection in time")
-                })??;
+        let mut connection = Connection::open_first(self).await?;
         let name = Param::Bytes(table.as_bytes());
         let locked = connection
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_TIMEOUT)], ResultKind::Rows, false)
             .await
-            .map_err(classify)?;
+            .map_err(classify_at_connect)?;
         // The result is NULL if the statement was killed.
         if locked.rows.first().and_then(|row| integer(row, 0, "lock").ok()) != Some(1) {
             return Err(Error::unavailable(
@@ -106,7 +100,8 @@ pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<()
 /// The version row; `None` without the tables or the row.
 async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>, Failure> {
     let sql = Arc::from(READ_VERSION.replace(DEFAULT_TABLE, table));
-    let found = match connection.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify) {
+    let read = connection.run(&sql, &[], ResultKind::Rows, false).await;
+    let found = match read.map_err(classify_at_connect) {
         Ok(found) => found,
         Err(failure) if failure.error.kind() == ErrorKind::Schema => return Ok(None),
         Err(failure) => return Err(failure),

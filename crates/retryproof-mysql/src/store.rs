@@ -11,9 +11,10 @@ use retryproof_core::store::{
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{CallPriority, CompletedHint, Record, RecordPhase};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::config::MysqlConfig;
+use crate::connection::Connection;
 use crate::error::{Failure, too_large};
 use crate::execute::Executor;
 use crate::pool::Pool;
@@ -61,21 +62,19 @@ impl MysqlStore {
     async fn try_connect(config: MysqlConfig) -> Result<Self, Failure> {
         let table = config.table()?;
         let texts = StatementTexts::new(table);
+        let late = |_| Error::unavailable("the MySQL server did not answer in time");
+        let mut connection = Connection::open_first(&config).await?;
+        timeout(CHECK_TIMEOUT, check(&mut connection, table)).await.map_err(late)??;
+        let joined_completion =
+            timeout(CHECK_TIMEOUT, connection.joined_completion(&texts)).await.map_err(late)??;
+        let server = connection.server;
         let pool = Pool::new(
             config.source.clone(),
             config.max_connections,
             config.reserved(),
             config.connect_timeout,
         );
-        let late = |_| Error::unavailable("the MySQL server did not answer in time");
-        let deadline = Instant::now() + config.connect_timeout;
-        let mut lent = pool.acquire(CallPriority::Normal, deadline).await?;
-        timeout(CHECK_TIMEOUT, check(&mut lent.connection, table)).await.map_err(late)??;
-        let joined_completion = timeout(CHECK_TIMEOUT, lent.connection.joined_completion(&texts))
-            .await
-            .map_err(late)??;
-        let server = lent.connection.server;
-        lent.release();
+        pool.add(connection);
         let packet_limit = server.max_packet.saturating_sub(PACKET_OVERHEAD);
         let returning = server.returning && config.returning.unwrap_or(true);
         Ok(Self {

@@ -200,7 +200,7 @@ impl PostgresConfig {
 
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
     /// than the engine's default `operation-timeout`, so that the error names what the call waited
-    /// for (STO-5).
+    /// for (STO-5). If the engine's `operation-timeout` is longer, set this longer too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;

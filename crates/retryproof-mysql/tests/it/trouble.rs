@@ -5,6 +5,9 @@
 
 mod far;
 mod lines;
+mod refused;
+
+pub(crate) use refused::kill_all;
 
 use std::time::Duration;
 

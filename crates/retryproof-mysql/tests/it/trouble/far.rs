@@ -32,3 +32,22 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
         async { while timeout(round_trip * 11 / 4, store.peek(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
 }
+
+/// The same for the limit of the store itself: a call that ends at its own deadline leaves the
+/// attempt to its `connect_timeout`.
+#[tokio::test]
+async fn sto_5_a_dial_outlives_the_limit_of_the_call_that_began_it() {
+    let table = Table::new().await;
+    let proxy = WireProxy::to(server()).await.expect("a proxy");
+    let config = table.config_at(&through(&proxy)).with_call_timeout(Duration::from_millis(500));
+    let store = MysqlStore::connect(config).await.expect("the store connects");
+    let lines = proxy.lines();
+    proxy.delay(Duration::from_millis(300));
+    proxy.cut();
+    let error = store.peek(&id("k")).await.expect_err("connecting takes 900 ms");
+    assert!(error.to_string().contains("in time"), "{error}");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    proxy.delay(Duration::ZERO);
+    drop(store.peek(&id("k")).await.expect("the connection that the other call began"));
+    assert_eq!(proxy.lines(), lines + 1);
+}

@@ -9,7 +9,6 @@ use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_mysql::MysqlStore;
 use retryproof_testkit::wire::WireProxy;
-use sqlx::{Executor as _, Row as _};
 use tokio::time::Instant;
 
 use crate::round_trips::{server, through};
@@ -308,36 +307,4 @@ async fn run_2_holders_have_connections_of_their_own() {
     assert!(turned_away > 0, "no call was refused by a full pool");
     sql(&mut theirs, "ROLLBACK").await;
     execute(&store, &id("afterwards"), "result").await;
-}
-
-/// Advances the process's clock by `time`.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
-
-#[tokio::test]
-async fn sto_5_a_connection_that_idled_for_5_or_lived_for_30_minutes_is_not_used_again() {
-    let server = Server::start(&[]).await;
-    server.config().migrate().await.expect("migrated");
-    let store = MysqlStore::connect(server.config()).await.expect("connected");
-    let mut root = server.root().await;
-    let mut newest = async || {
-        let ids = "SELECT MAX(ID) FROM information_schema.PROCESSLIST WHERE USER = 'app'";
-        root.fetch_one(ids).await.expect("answered").get::<i64, _>(0)
-    };
-    let first = newest().await;
-    for _ in 0..7 {
-        pass(240 * 1_000 * MS).await;
-        drop(store.peek(&id("k")).await.expect("read"));
-        assert_eq!(newest().await, first);
-    }
-    pass(240 * 1_000 * MS).await;
-    drop(store.peek(&id("k")).await.expect("read"));
-    let second = newest().await;
-    assert!(second > first, "a connection of 32 minutes was used");
-    pass(301 * 1_000 * MS).await;
-    drop(store.peek(&id("k")).await.expect("read"));
-    assert!(newest().await > second, "a connection that idled for 5 minutes was used");
 }
