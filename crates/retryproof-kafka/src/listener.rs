@@ -107,7 +107,7 @@ impl KafkaListener {
     /// Handles messages until `shutdown` resolves, across rebalances and outages. The listener then
     /// starts no new handler, waits for the running ones, and commits. Handlers that run longer
     /// than [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped: their leases run
-    /// out, and their messages are delivered again. Messages that were read but not begun, or that
+    /// out, and their messages are delivered again. Messages whose handler has not started, or that
     /// wait for another owner or for their next attempt, are also delivered again.
     ///
     /// The handler returns a verdict on its message;

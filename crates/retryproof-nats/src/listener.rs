@@ -113,8 +113,8 @@ impl NatsListener {
     }
 
     /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// fetches no more messages, gives back those that were not begun (they are redelivered after
-    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for the running handlers.
+    /// fetches no more messages, gives back those whose handler has not started (they are redelivered
+    /// after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for running handlers.
     /// Handlers that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are
     /// dropped: their leases run out, and their messages are redelivered.
     ///

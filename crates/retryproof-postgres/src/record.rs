@@ -42,7 +42,8 @@ impl AcquireRow {
                 Ok(Self::Conflict)
             }
             None => read_record(row).map(Self::Found),
-            // Nothing was granted. If the store never wrote this state, reading the row reports it.
+            // Nothing was granted. `read_record` fails if `state` is not a state that the store
+            // writes.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
                 read_record(row).map(|_| Self::Conflict)
             }

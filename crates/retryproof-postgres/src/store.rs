@@ -145,8 +145,8 @@ impl PostgresStore {
         Ok(record.and_then(|record| record.remaining_lease(seen)))
     }
 
-    /// Whether notifications arrive. A pooler that was not detected at first accepts LISTEN, but
-    /// passes on no notifications.
+    /// Whether notifications arrive. A pooler that the store detects only after connecting has
+    /// already accepted the LISTEN, but forwards no notifications.
     fn is_notified(&self) -> bool {
         self.waiters.is_listening() && self.executor.is_direct()
     }

@@ -78,8 +78,8 @@ impl RabbitmqListener {
     }
 
     /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// receives no more messages, returns those that were not begun, and waits for the running
-    /// handlers. Handlers that run longer than
+    /// receives no more messages, returns those whose handler has not started, and waits for the
+    /// running handlers. Handlers that run longer than
     /// [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout) are dropped: their leases run out,
     /// and their messages are redelivered.
     ///
@@ -258,7 +258,7 @@ impl RabbitmqListener {
                 Err(error) => return SessionEnd::Lost(error),
             }
         }
-        // Messages that were received and not begun are returned when the connection ends.
+        // Messages whose handler has not started are returned when the connection ends.
         cancel(&channel, &consumers).await;
         self.drain(workers).await;
         connection.close().await;

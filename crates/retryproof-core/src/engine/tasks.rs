@@ -81,8 +81,8 @@ impl Tasks {
     /// Returns a permit, unless `max-running` permits are taken or the engine is closing.
     ///
     /// This method counts, then checks whether the engine is closing; `shutdown` closes, then
-    /// counts. So at least one of them sees the other, and no action starts unseen by a shutdown
-    /// that found none. This requires a single order of all four steps (`SeqCst`).
+    /// counts. So at least one of them sees the other: either the shutdown counts the new action,
+    /// or this method refuses it. This requires a single order of all four steps (`SeqCst`).
     pub(super) fn try_permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);

@@ -109,7 +109,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
         let Err(error) = self.end(MysqlDialect::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
-            // Later writes are in another transaction, which is never committed.
+            // The savepoint is gone, so the transaction ended early. Anything written since then
+            // is in another transaction, which is rolled back.
             let _ = self.end(MysqlDialect::ROLL_BACK).await;
         }
         Err(refused(error))

@@ -127,7 +127,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
         match self.end(MysqlDialect::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // Later writes are in another transaction, which is never committed.
+                // The savepoint is gone, so the transaction ended early. Anything written since then
+                // is in another transaction, which is rolled back.
                 let _ = self.end(MysqlDialect::ROLL_BACK).await;
                 Err(transaction_gone(classify(error).error))
             }

@@ -25,8 +25,8 @@ const MAX_ATTEMPTS: u32 = 20;
 /// occupies a connection; later ones use the locked record's single connection, or none.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer an acquire without a connection waits for another one's result before it looks
-/// at the record itself.
+/// How much longer an acquire that has no connection waits for the acquire that has one, before it
+/// reads the record on its own.
 const QUEUE_GRACE: Duration = Duration::from_millis(100);
 
 /// The outcome of sending the statement.

@@ -38,7 +38,10 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     let (_, before) = left(s, &id).await;
     assert!(!call(s, &id, Deed::Fail).await);
     assert_eq!(left(s, &id).await, ("absent", before));
-    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection still works");
+    assert!(
+        call(s, &id, Deed::Write).await,
+        "the key should be free, and the connection should work"
+    );
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
@@ -54,6 +57,9 @@ pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_n
         "the call should not be committed without its first write"
     );
     assert_eq!(left(s, &id).await, ("absent", before));
-    assert!(call(s, &id, Deed::Write).await, "the key is free, and the connection still works");
+    assert!(
+        call(s, &id, Deed::Write).await,
+        "the key should be free, and the connection should work"
+    );
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }

@@ -140,7 +140,8 @@ fn redis(
     }
     match config.redis.wait_replicas {
         Some(replicas) => {
-            // In a URL, `from_url` has already rejected one without the other.
+            // `from_url` has already rejected a URL with `wait-timeout` but no `wait-replicas`, so
+            // checking `wait-replicas` is enough.
             once(url, "wait-replicas", "idempotency.redis.wait-replicas")?;
             let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
             server = server.with_wait_replicas(replicas, time.unwrap_or(Duration::from_secs(1)));
