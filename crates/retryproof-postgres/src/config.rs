@@ -14,7 +14,7 @@ use sqlx_postgres::{PgConnectOptions, PgPool};
 /// The default name of the record table. The table with the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// The URL parameters that the driver knows. It would ignore unknown ones.
+/// The URL parameters that the driver knows. The driver would ignore any other.
 const DRIVER_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -35,7 +35,7 @@ const DRIVER_PARAMETERS: [&str; 17] = [
     "options",
 ];
 
-/// Where connections come from.
+/// Where the store's connections come from.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
@@ -56,7 +56,8 @@ impl Source {
         let options = options
             .disable_statement_logging()
             .statement_cache_capacity(64)
-            // Poolers refuse this start-up parameter; the store reads no floats.
+            // Poolers refuse this start-up parameter, and the store does not need it: it reads no
+            // floats.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
     }
@@ -199,8 +200,9 @@ impl PostgresConfig {
     }
 
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
-    /// than the engine's default `operation-timeout`, so that the error names what the call waited
-    /// for (STO-5). If the engine's `operation-timeout` is longer, set this longer too.
+    /// than the engine's default `operation-timeout`, so that this limit ends the call first, with
+    /// an error that names what the call waited for (STO-5). If the engine's `operation-timeout` is
+    /// longer, set this longer too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;

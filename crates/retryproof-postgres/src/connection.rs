@@ -22,11 +22,11 @@ use crate::statement::bound::{BoundStatement, ParamList};
 /// How often to check which server process answers each of two connections.
 const DETECTION_ROUNDS: u32 = 2;
 
-/// The settings of the store's own connections. Prepared statements are planned once, possibly
-/// while the table is nearly empty. A plan that reads the whole table would then be kept until the
-/// next `ANALYZE`, and a purge would collect all index entries before it takes the first thousand.
-/// With these settings, a scan that cannot be avoided (the count of all records) looks so expensive
-/// that the server would compile it, so `jit` is off too.
+/// The settings of the store's own connections. A prepared statement is planned once, possibly
+/// while the table is nearly empty. Without these settings, the server could then choose a plan
+/// that reads the whole table, and keep it until the next `ANALYZE`; a purge would collect all
+/// index entries before it takes the first thousand. With them, a scan that cannot be avoided (the
+/// count of all records) looks so expensive that the server would compile it, so `jit` is off too.
 macro_rules! planner_settings {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
@@ -47,8 +47,9 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// The settings for each new connection. At an isolation level above READ COMMITTED, a takeover
-    /// that conflicts with another one fails instead of seeing its result.
+    /// The settings for each new connection. They always result in READ COMMITTED: at a higher
+    /// isolation level, a takeover that conflicts with another one fails instead of seeing its
+    /// result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),
@@ -160,7 +161,7 @@ pub(crate) async fn fetch_row(
     conn.fetch_optional(raw_sql(AssertSqlSafe(sql))).await
 }
 
-/// Whether each of two connections keeps its own server process. If so, no pooler gives each
+/// Whether each of the two connections keeps its own server process. If not, a pooler gives each
 /// transaction another one.
 pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool> {
     let (first, second) = (backend(one).await?, backend(other).await?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: turns the driver's errors into the library's errors, and [`classify_at_connect`]
-//! those from before the store has connected. [`Failure`] keeps the driver's error while the store
+//! [`classify`] and [`classify_at_connect`] turn the driver's errors into the library's errors,
+//! after and before the store has connected. [`Failure`] keeps the driver's error while the store
 //! can still recover from it.
 
 use std::error::Error as StdError;
@@ -37,7 +37,7 @@ impl From<Driver> for Failure {
 const TLS: &str =
     "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
 
-/// Like [`classify_at_connect`], for a store that has connected before.
+/// Like [`classify_at_connect`], but for a store that has already connected.
 pub(crate) fn classify(error: &Driver) -> Error {
     while_running(classify_at_connect(error))
 }
@@ -140,7 +140,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Only the kind, for errors from other drivers.
+/// Returns only the kind, for errors from other drivers.
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
@@ -166,7 +166,7 @@ pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
 
-/// Whether the connection is unusable. If so, all older ones probably are too.
+/// Whether the connection is unusable. If so, all older connections probably are unusable too.
 pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {
         Driver::Database(_) => code(error).is_some_and(|code| {
@@ -208,7 +208,7 @@ impl PublicPart {
                 Some(part) => format!("the server's text may quote {part}, so it is left out"),
                 None => inner.message().to_owned(),
             },
-            // The source of this error quotes what could not be read.
+            // The driver's text is left out, because it quotes the setting that could not be read.
             Driver::Configuration(_) => "the connection settings are invalid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
             Driver::Decode(_) | Driver::Encode(_) => {
@@ -220,7 +220,7 @@ impl PublicPart {
     }
 }
 
-/// What the server's text for a code may quote although no message may show it (ID-4).
+/// Returns what the server's text for an error code may quote but no message may show (ID-4).
 fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity errors.
@@ -273,7 +273,8 @@ mod tests {
         }
     }
 
-    /// rustls reports a broken record of an open connection as it does a refused certificate.
+    /// rustls reports a broken TLS record on an open connection in the same way as a refused
+    /// certificate.
     #[test]
     fn cmp_3_tls_errors_are_repeated_once_the_store_has_connected() {
         let broken = || Driver::Io(std::io::ErrorKind::InvalidData.into());

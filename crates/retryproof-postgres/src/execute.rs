@@ -52,7 +52,7 @@ impl Executor {
         self.run_until(self.deadline(), priority, statement).await
     }
 
-    /// Like [`run`](Self::run), within the rest of a call.
+    /// Like [`run`](Self::run), but with the deadline of a call that has already begun.
     pub(crate) async fn run_until(
         &self,
         deadline: Instant,

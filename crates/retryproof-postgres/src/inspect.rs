@@ -15,8 +15,8 @@ use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
-/// The most rows that one statement deletes. It locks them until it ends, and writes their log in
-/// one go.
+/// The most rows that one statement deletes. The statement locks these rows until it ends, and
+/// writes all of their log entries together.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long one purge statement may take: slightly less than the engine's limit, so that the error
@@ -26,7 +26,8 @@ const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 impl Purge for PostgresStore {
     /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
     /// stopped, and skips rows that another instance has locked. After the last bucket, the next
-    /// statement starts again at the first one, for records that were locked or live before.
+    /// statement starts again at the first one, because records there may have been locked or live
+    /// before.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {

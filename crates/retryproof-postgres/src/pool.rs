@@ -33,15 +33,15 @@ use share::{IdleConnection, Share};
 
 /// How often to look for a returned connection while a new one is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often to retry while the server accepts no more connections and the share has none.
+/// How often to retry while the server accepts no more connections and the share has none open.
 const MAX_REFUSALS: u32 = 5;
 
 pub(crate) struct Pool {
     source: Source,
     connect_timeout: Duration,
-    /// False behind a pooler that gives each transaction another connection.
+    /// False behind a pooler that gives each transaction another server connection.
     direct: AtomicBool,
-    /// Applied to each new connection.
+    /// The settings that each new connection gets.
     settings: Mutex<Option<&'static str>>,
     normal: Arc<Share>,
     reserved: Arc<Share>,
@@ -49,7 +49,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &PostgresConfig) -> Self {
-        // A few are enough: completions share statements, and holders also use normal connections.
+        // A few reserved connections are enough: completions share statements, and holders also use
+        // normal connections.
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),
@@ -98,8 +99,8 @@ impl Pool {
             Pooler::Transaction => false,
             Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
         };
-        // Through a pooler, a setting would reach the connections of other clients. It is not
-        // needed there, because each statement is planned when it runs.
+        // No settings are sent through a pooler, where they would reach the connections of other
+        // clients. They are not needed there, because each statement is planned when it runs.
         self.set_direct(direct, direct.then(|| server.connection_settings()));
         Ok(())
     }
@@ -115,7 +116,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A connection for one operation: an idle one, or else a new one.
+    /// Takes an idle connection for one operation, or opens a new one.
     pub(crate) async fn acquire(
         &self,
         priority: CallPriority,
@@ -134,10 +135,11 @@ impl Pool {
         }
     }
 
-    /// A permit that is free now. While most normal connections are idle, a holder takes one of
-    /// those, because its server process has just read the record; otherwise it tries the reserved
-    /// ones first. Reserved connections are still used now and then: one that idles for too long
-    /// may turn out to be closed when it is needed, and the server may then refuse another.
+    /// Takes a permit if one is free now. While most normal connections are idle, a holder takes
+    /// one of those, because its server process has just read the record; otherwise it tries the
+    /// reserved ones first. Reserved connections are still used now and then, because one that has
+    /// been idle for too long may turn out to be closed when it is needed, and the server may then
+    /// refuse a new one.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,
@@ -157,7 +159,7 @@ impl Pool {
         })
     }
 
-    /// The first permit that becomes free.
+    /// Waits for the first permit that becomes free.
     async fn acquire_permit(
         &self,
         priority: CallPriority,
@@ -177,8 +179,8 @@ impl Pool {
         .await
     }
 
-    /// A new connection, opened in a separate task. If the operation or the heartbeat ends first,
-    /// the task continues, and the connection becomes idle in the share (RUN-1).
+    /// Opens a new connection in a separate task. If the operation or the heartbeat ends first, the
+    /// task continues, and the connection becomes idle in the share (RUN-1).
     async fn connect(
         &self,
         share: &Arc<Share>,
@@ -199,7 +201,7 @@ impl Pool {
     }
 }
 
-/// Opens one more connection of a share.
+/// An attempt to open one more connection of a share.
 struct ConnectAttempt {
     source: Source,
     settings: Option<&'static str>,
@@ -209,8 +211,9 @@ struct ConnectAttempt {
 }
 
 impl ConnectAttempt {
-    /// A new connection, or a returned one if the server is slow, or accepts no more connections.
-    /// If the result is dropped unused, the connection becomes idle in the share.
+    /// Returns a new connection. If the server is slow or accepts no more connections, returns one
+    /// that another call has released instead. If the result is dropped unused, the connection
+    /// becomes idle in the share.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
         let lend = |conn, opened_at, was_idle| {
@@ -269,7 +272,8 @@ pub(crate) enum PoolError {
 }
 
 impl PoolError {
-    /// Whether a returned connection would serve although the server opened no new one.
+    /// Whether the attempt failed because of the server's load, so that the call can wait for a
+    /// connection that another call returns.
     fn is_about_load(&self) -> bool {
         match self {
             Self::TooSlow => true,

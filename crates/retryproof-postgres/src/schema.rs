@@ -21,7 +21,7 @@ const SCHEMA: Schema = Schema {
 /// A function of the schema. It has no version: its body and settings are compared with those in
 /// the database.
 struct Function {
-    /// The suffix that follows the table name, and the tag of the dollar quotes around the body.
+    /// The suffix that follows the table name; also the tag of the dollar quotes around the body.
     suffix: &'static str,
     parameters: &'static str,
     /// The function's `SET` clauses, as the catalogue stores them.
@@ -131,10 +131,10 @@ impl PostgresConfig {
         for script in SCHEMA.pending(found)? {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // The functions are compared first, so that a user without the privilege to create anything
-        // can also call this after another user has. A function is created in the table's schema,
-        // because a table may have been restored without it, and the first schema of the path may
-        // be a different one.
+        // The functions are compared first, so that `migrate` also succeeds for a user who may not
+        // create anything, if another user has called it before. A function is created in the
+        // schema of the table: the table may have been restored without its functions, and the
+        // first schema of the path may be a different one.
         for function in FUNCTIONS {
             if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
                 execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;
@@ -165,7 +165,7 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
     }
 }
 
-/// Puts the schema of the table first in the path, until the transaction ends.
+/// SQL that puts the table's schema first in the `search_path` until the transaction ends.
 fn prefer_schema_of(table: &str) -> String {
     format!(
         "SELECT set_config('search_path', \

@@ -86,11 +86,11 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record, and calls the function that
-            // inserts or replaces it only if it is not live (absent, expired or released) or is the
-            // caller's own. A live record is neither locked nor written, and the part that could
-            // write is not even started, because starting it costs as much as the look. The
-            // remaining time is computed first, so for a record with no time left, the function has
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. Only if the record is not
+            // live (absent, expired or released) or is the caller's own does it call the function
+            // that inserts or replaces the record. A live record is neither locked nor written, and
+            // the part that could write is not even started, because starting it costs as much as
+            // the look. The remaining time is computed first, so if none is left, the function has
             // been called. The value of an expired record is not sent, because it may be large.
             // Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout
             // in ms. Returns: state, owner, token, remaining, fp, result, granted (NULL: not tried;
@@ -146,9 +146,10 @@ impl Statement {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: like COMPLETE, but on the application's connection. The statement calls the
-            // function, whose plans depend neither on that connection's settings nor on when they
-            // were made. It returns a row if it took effect. Same bind order as COMPLETE.
+            // CMP-7: like COMPLETE, but on the application's connection. The statement calls a
+            // function of the schema, whose plans depend neither on that connection's settings nor
+            // on the time of planning. It returns a row if it took effect. Same bind order as
+            // COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
@@ -313,7 +314,7 @@ impl StatementTexts {
 
     pub(crate) fn purge(&self, limit: usize, first_bucket: i64) -> BoundStatement<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // For a table that was never analyzed, the planner would collect and sort all entries
+        // If the table was never analyzed, the planner would collect and sort all index entries
         // first.
         self.bind(Statement::Purge, vec![Param::Int(limit), Param::Int(first_bucket)])
             .with_settings("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")

@@ -139,7 +139,7 @@ impl PostgresStore {
         Record::peeked(record)
     }
 
-    /// What is left of the lease with token `seen`; `None` once the lease is over.
+    /// Returns the time left in the lease with token `seen`; `None` once the lease is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let record = self.read_record(CallPriority::Normal, Statement::Peek, id).await?;
         Ok(record.and_then(|record| record.remaining_lease(seen)))
@@ -197,8 +197,8 @@ impl PostgresStore {
             },
         };
         if written != FencedWrite::NotOwner {
-            // This also covers a record that was already complete: if the first answer was lost, no
-            // waiters were woken (ACQ-4).
+            // Waiters are also notified if the record was complete before this call: if the answer
+            // to an earlier attempt was lost, they were not woken (ACQ-4).
             self.completed.note(id, done.ttl);
             self.waiters.notify_finished(id);
         }
@@ -244,7 +244,7 @@ impl PostgresStore {
             _ => FencedWrite::Applied,
         };
         if written != FencedWrite::NotOwner {
-            // This also covers a repetition, as in `try_complete`.
+            // As in `try_complete`, waiters are also notified after a repeated call.
             self.waiters.notify_finished(id);
         }
         Ok(written)

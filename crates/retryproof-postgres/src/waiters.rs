@@ -51,7 +51,7 @@ const MAX_PAYLOAD: usize = 7_900;
 enum WakeMessage {
     /// A call waits for its record.
     Waiting,
-    /// Its record may have changed.
+    /// The record may have changed.
     Changed,
 }
 
@@ -299,7 +299,7 @@ mod tests {
         };
         let (below, above) = (receive(&below), receive(&above));
         assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
-        // There are fewer than a third as many above the bound.
+        // Fewer than a third as many announcements arrive above the bound as below it.
         assert!(
             above < below * 10,
             "{above:?} for 20,000 announcements, {below:?} for the first 65,536"

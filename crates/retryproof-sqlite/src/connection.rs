@@ -97,7 +97,7 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
         )
         .with("journal_mode", mode));
     }
-    // The two fullfsync settings make FULL mean the same on macOS; elsewhere they do nothing.
+    // The two fullfsync settings give FULL its usual meaning on macOS; elsewhere they do nothing.
     let durability = match config.synchronous {
         Synchronous::Full => {
             "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON"

@@ -128,12 +128,13 @@ impl WriteQueue {
                 self.shared.write_lock.leases().note(std::iter::once(transition).zip(&results));
                 results.pop()
             }
-            // Leave it to the writing thread, which waits for the lock without blocking the caller.
+            // Leave the transition to the writing thread, which waits for the lock without blocking
+            // the caller.
             BatchResult::Locked(_) => None,
         }
     }
 
-    /// Runs a pragma on the writing connection. A test cannot simulate a full disk from outside.
+    /// Runs a pragma on the writing connection, for tests that simulate a full disk.
     #[cfg(test)]
     pub(crate) fn pragma(&self, sql: &str) {
         self.shared
@@ -227,8 +228,8 @@ impl Shared {
             drop(guard);
             match ran {
                 BatchResult::Committed(results) => {
-                    // Clear the flag before sending results: a caller that gets one may write in
-                    // place at once.
+                    // Clear the flag before sending results: a caller may write in place as soon as
+                    // it has its result.
                     self.queue.lock().has_uncommitted = false;
                     for (queued, result) in batch.drain(..).zip(results) {
                         // Sending fails only if the caller has dropped its future.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReadPool`]: connections for looks and replays on the calling thread. A cached point SELECT takes
-//! microseconds, less than handing it to another thread.
+//! [`ReadPool`]: connections for looks and replays on the calling thread. A cached point SELECT
+//! takes microseconds, less than handing the call to another thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -60,7 +60,7 @@ impl Statement {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire by the owner. The
-            // statement that writes also compares expiry with the clock. Binds 1 scope, 2 key, 3
+            // write itself compares the expiry with the clock once more. Binds 1 scope, 2 key, 3
             // owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
             Self::Grant => {
                 "INSERT INTO retryproof_records \

@@ -31,7 +31,8 @@ use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
 
-/// The pause between attempts to read a file that is completely locked, which is brief in WAL mode.
+/// The pause between attempts to read a file that is locked against reads. In WAL mode, such a lock
+/// is brief.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Bytes reserved for the other columns of a row.
 const ROW_OVERHEAD: usize = 4_096;

@@ -62,7 +62,7 @@ struct QueuedCompletion {
     id: Identity,
     owner: OwnerId,
     done: Completion,
-    /// Receives whether the completion took effect; closed without an answer if that is not known.
+    /// Receives whether the completion took effect. Closed without an answer if that is unknown.
     applied: oneshot::Sender<bool>,
 }
 
@@ -74,7 +74,7 @@ impl QueuedCompletion {
 
 /// What became of a completion.
 pub(crate) enum BatchOutcome {
-    /// The completion has to be sent alone. Keep the slot until that has ended.
+    /// The completion has to be sent alone. Keep the slot until its statement has ended.
     Alone(Option<BatchSlot>),
     /// The completion took effect in a shared statement.
     Applied,
@@ -98,7 +98,7 @@ impl CompletionBatcher {
         call_timeout: Duration,
     ) -> Self {
         let (runtime, queue) = (Handle::current(), Mutex::default());
-        // If the batch times out, the other half remains for sending each completion alone.
+        // If the batch times out, half of the time remains for sending each completion alone.
         let batch_timeout = call_timeout / 2;
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
@@ -113,7 +113,8 @@ impl CompletionBatcher {
         done: &Completion,
         deadline: Instant,
     ) -> BatchOutcome {
-        // Behind a pooler, each statement is one text with literals, so none is shared.
+        // Behind a pooler, each statement is one text with literals, so completions do not share
+        // one.
         if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
             return BatchOutcome::Alone(None);
         }

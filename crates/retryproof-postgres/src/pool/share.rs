@@ -27,7 +27,8 @@ pub(super) struct Share {
     idle: Mutex<Vec<IdleConnection>>,
     /// How many connections are open, whether idle or in use.
     pub(super) open: AtomicUsize,
-    /// Notified when a connection is returned, for a call whose new connection the server refused.
+    /// Notified when a connection is returned, to wake a call whose new connection the server
+    /// refused.
     pub(super) returned: Notify,
 }
 
@@ -48,7 +49,8 @@ impl Share {
         })
     }
 
-    /// Whether a connection can be lent to the other priority: even without it, most are idle.
+    /// Whether a connection can be lent to the other priority, because most are idle even without
+    /// it.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`BoundStatement`]: a statement with its values, ready to run.
-//!
-//! Values are bytes and integers only. Any driver can bind these, and they can be written as
-//! literals of hex digits where no statement can be prepared: a pooler that gives each transaction
-//! another connection breaks even the driver's unnamed statements, because the driver parses and
-//! runs them in two transactions.
+//! Values are bytes and integers only, which any driver can bind. Where no statement can be
+//! prepared, they are written as literals instead: a pooler that gives each transaction another
+//! connection breaks even the driver's unnamed statements, because the driver parses and runs them
+//! in two transactions.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -92,7 +91,8 @@ fn write_literal(param: &Param<'_>, text: &mut String) {
         // Writing into a `String` cannot fail.
         Param::Int(number) => drop(write!(text, "({number})")),
         Param::Bool(truth) => drop(write!(text, "({truth})")),
-        // The store's statements bind no other type. Without the value, the text would not parse.
+        // The store's statements bind no other type. If one did, the text would not parse without
+        // its value.
         _ => {}
     }
 }

@@ -18,7 +18,7 @@ use crate::statement::Statement;
 use crate::store::PostgresStore;
 
 /// How often an acquire that was not granted and read no live record is repeated immediately.
-/// Before each further attempt, it looks at the record.
+/// Before each further attempt, the store looks at the record.
 const ATTEMPTS_WITHOUT_LOOK: u32 = 3;
 const MAX_ATTEMPTS: u32 = 20;
 /// How long an acquire waits for a row that an open transaction has locked (CMP-7). The first wait
@@ -45,7 +45,7 @@ impl PostgresStore {
         if self.completed.has(id) {
             match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // The hint is wrong, but only once: the record was deleted, or is a new one by now.
+                // The hint was wrong, because the record has been deleted or replaced by a new one.
                 Peeked::Busy { .. } | Peeked::Absent => self.completed.forget(id),
             }
         }

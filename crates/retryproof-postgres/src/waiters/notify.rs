@@ -47,8 +47,8 @@ impl Drop for NotifyTask {
 }
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
-    // The driver's listener takes its connection from a pool, and takes another one if that is
-    // lost.
+    // The driver's listener takes its connection from a pool. If that connection is lost, it takes
+    // another one.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
         .acquire_timeout(NOTIFY_TIMEOUT)
@@ -113,7 +113,7 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
             let Some(open) = &mut conn else { break };
             match timeout(NOTIFY_TIMEOUT, send(open, &channel, &waiters, &mut unsent)).await {
                 Ok(Ok(())) => break,
-                // The connection may have been closed after a day without messages.
+                // The connection may have been closed, for example after a day without messages.
                 _ => conn = None,
             }
             if is_second {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Leases`]: the durations of the leases that this process holds in a file. A joined transaction
-//! is ended before it can cost the shortest of these leases (CMP-7, RUN-1).
+//! is ended before it can cause the shortest of these leases to be lost (CMP-7, RUN-1).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

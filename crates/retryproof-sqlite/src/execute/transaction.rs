@@ -158,8 +158,7 @@ impl WriteConnection {
         if !self.waiters.registry.is_empty() {
             self.check_foreign_commits()?;
         }
-        // The lock is held from here on, so no write that commits earlier uses a later time
-        // (ACQ-7).
+        // The clock is read while the write lock is held, so times are in commit order (ACQ-7).
         let now = i64::try_from((self.wall_clock)()).unwrap_or(i64::MAX);
         let mut tx = WriteTransaction::new(&self.conn, &self.statements, now);
         let mut results = Vec::with_capacity(transitions.len());

@@ -248,7 +248,8 @@ impl<'a> WriteTransaction<'a> {
     }
 }
 
-/// The token counter's row is part of the schema; without it, no token can be drawn (ACQ-10).
+/// The error if the token counter cannot be read. Its row is part of the schema; without it, no
+/// token can be drawn (ACQ-10).
 fn counter_error(error: rusqlite::Error) -> Error {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Error::new(
@@ -260,7 +261,8 @@ fn counter_error(error: rusqlite::Error) -> Error {
     }
 }
 
-/// Each transition has one type of result, so only a bug in this crate returns this error.
+/// The error for a result of the wrong type. Each transition has one type of result, so only a bug
+/// in this crate returns this error.
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,

@@ -20,7 +20,8 @@ use tokio::sync::OwnedMutexGuard;
 use super::leases::Leases;
 use crate::connection::retry::RetryDeadline;
 
-/// The queue of writers for one file, and the leases that a long transaction could cost.
+/// The queue of writers for one file, and the leases that a long transaction could cause to be
+/// lost.
 #[derive(Default)]
 struct FileWriters {
     queue: Arc<tokio::sync::Mutex<()>>,

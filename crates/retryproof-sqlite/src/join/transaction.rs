@@ -29,8 +29,9 @@ use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 /// another process reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for a third of the shortest lease. Heartbeats come at half of a lease,
-/// which tolerates an outage of 0.4 of it (RUN-1); the rest is left for the commit.
+/// A transaction may be open for a third of the shortest lease. Heartbeats are sent at half of a
+/// lease, so a lease survives an outage of 0.4 of its duration (RUN-1). What remains between a
+/// third and 0.4 is left for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the store's file, for
@@ -68,7 +69,7 @@ struct HookState {
     ended: AtomicBool,
 }
 
-/// Older versions of the driver return nothing when a hook is installed.
+/// The result of installing a hook. Older versions of the driver return `()`.
 trait Installed {
     fn installed(self) -> Result<()>;
 }
@@ -152,8 +153,8 @@ impl SqliteTxSource {
 impl TxSource<SqliteDialect> for SqliteTxSource {
     type Tx = SqliteTx;
 
-    /// Sends `BEGIN IMMEDIATE`: the write lock is held from here on, so that no statement of the
-    /// transaction has to wait for it.
+    /// Sends `BEGIN IMMEDIATE`, which takes the write lock, so that no statement of the transaction
+    /// has to wait for the lock.
     async fn begin(&self) -> Result<SqliteTx> {
         let conn = Arc::clone(&self.conn).lock_owned().await;
         let guard = self.write_lock.lock().await;
