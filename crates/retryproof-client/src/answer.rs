@@ -14,7 +14,7 @@ use reqwest::{Body, Response, ResponseBuilderExt as _};
 
 use crate::problem::{self, Problem};
 
-/// A body: first the collected part, then the rest as it arrives.
+/// A body that yields first the collected part, then the rest as it arrives.
 struct HeldBody {
     data: Bytes,
     trailers: Option<HeaderMap>,
@@ -55,12 +55,12 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt waits until this answer's body has arrived. Bodies that no server could
-/// replay stay streams.
+/// Whether the attempt waits until the body of this answer has arrived. A body that no server could
+/// replay stays a stream.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");
-    // This is the header's length. A decompressed body may be longer, so `hold` counts its bytes.
+    // `Content-Length` is the length before decompression, so `hold` counts the bytes too.
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared: Option<u64> = declared.and_then(|value| value.parse().ok());
     let is_large = declared.is_some_and(|length| length > limit as u64);
@@ -72,7 +72,7 @@ pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) ->
 /// members, if it is a problem.
 ///
 /// # Errors
-/// If the body breaks off before its end or the limit.
+/// If the body breaks off before its end and before the limit.
 pub(crate) async fn hold(
     response: Response,
     limit: usize,
@@ -94,7 +94,7 @@ pub(crate) async fn hold(
     let data = data.freeze();
     let is_problem = rest.is_none() && problem::is_problem(&head.headers);
     let problem = is_problem.then(|| problem::read(&data));
-    // There is no other way to restore the URL of a response.
+    // Building a new response is the only way to restore its URL.
     if let Ok(named) = http::Response::builder().url(url).body(()) {
         head.extensions.extend(named.into_parts().0.extensions);
     }

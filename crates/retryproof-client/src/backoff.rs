@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// The ceiling before the attempt that follows `attempt`, counted from 1.
+/// The ceiling of the random pause after attempt number `attempt`, counted from 1.
 pub(crate) fn ceiling(base: Duration, cap: Duration, attempt: u32) -> Duration {
     let doubled =
         1_u32.checked_shl(attempt.saturating_sub(1)).and_then(|factor| base.checked_mul(factor));

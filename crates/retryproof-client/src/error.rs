@@ -88,8 +88,8 @@ impl CallError {
         self.kind
     }
 
-    /// The reqwest error of the last attempt. `None` if the attempt timed out by the middleware's
-    /// own clock, or if nothing was sent.
+    /// The reqwest error of the last attempt. `None` if the middleware's own timeout ended that
+    /// attempt, or if nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
         match self.source.as_deref()?.downcast_ref()? {
@@ -104,8 +104,8 @@ impl CallError {
         self.attempts
     }
 
-    /// The call's key, with which the call can be repeated, now or after a restart. `None` if the
-    /// call has no key, or if the caller set the header itself.
+    /// The call's key. Use it to repeat the call, now or after a restart. `None` if the call has no
+    /// key, or if the caller set the header itself.
     #[must_use]
     pub fn key(&self) -> Option<&IdempotencyKey> {
         self.key.as_ref()

@@ -52,7 +52,7 @@ impl IdempotencyKey {
 
     /// The header's value: the bare key if every server accepts that form and `quoted` is false,
     /// otherwise an RFC 9651 String. The value is marked sensitive: `Debug` of a request hides it,
-    /// and HTTP/2 keeps it out of its tables.
+    /// and HTTP/2 keeps it out of its compression tables.
     pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
         let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {
@@ -63,7 +63,7 @@ impl IdempotencyKey {
                 self.0.replace('\\', "\\\\").replace('"', "\\\"")
             ))
         }
-        // Printable ASCII is always a valid value.
+        // Printable ASCII is always a valid header value.
         .ok()?;
         value.set_sensitive(true);
         Some(value)

@@ -40,7 +40,7 @@ impl Default for IdempotencyMiddleware {
 }
 
 impl IdempotencyMiddleware {
-    /// Starts with the default settings.
+    /// Returns a builder with the default settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // A body of bytes can be copied, so `take` runs only if this is the only attempt.
+            // A body of bytes can always be copied, so `take` runs only for a single attempt.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };
@@ -189,7 +189,8 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // Without a key an answer may be a large download, so only a problem is collected.
+            // The answer to a request without a key may be a large download: collect only a
+            // problem.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);

@@ -20,7 +20,7 @@ pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
     is_of_type(headers, "application/problem+json")
 }
 
-/// Whether the body has that media type, in any letter case and with any parameters.
+/// Whether the body's media type is `essence`, in any letter case and with any parameters.
 pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let declared = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();

@@ -29,7 +29,7 @@ pub struct CallReport {
 pub enum GaveUp {
     /// The number of attempts.
     Attempts,
-    /// The time: the next attempt would have been after the deadline.
+    /// The deadline: the next attempt would have begun after it.
     Deadline,
     /// The request could be sent only once.
     SentOnce,
@@ -78,13 +78,13 @@ pub trait IdempotentRequest: Sized {
     fn send_once(self) -> Self;
 }
 
-/// The extension behind [`IdempotentRequest::without_key`], for requests that are made without a
-/// builder.
+/// The extension behind [`IdempotentRequest::without_key`], for requests that are built without a
+/// request builder.
 #[derive(Debug, Clone, Copy)]
 pub struct WithoutKey;
 
-/// The extension behind [`IdempotentRequest::send_once`], for requests that are made without a
-/// builder.
+/// The extension behind [`IdempotentRequest::send_once`], for requests that are built without a
+/// request builder.
 #[derive(Debug, Clone, Copy)]
 pub struct SendOnce;
 

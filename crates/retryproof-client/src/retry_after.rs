@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// How long the server wants the client to wait. A line in neither form is ignored; of several
-/// lines, the longest wait counts.
+/// How long the server wants the client to wait. A header line in neither form is ignored; of
+/// several lines, the longest wait counts.
 ///
 /// A date is compared with the answer's own `Date`, so both come from the server's clock and the
 /// local clock does not matter. `now` is used only if the answer has no `Date`.

@@ -11,7 +11,7 @@ pub(crate) struct ResponseFacts<'a> {
     pub(crate) status: StatusCode,
     /// Whether the answer has `Idempotent-Replayed: true`.
     pub(crate) replayed: bool,
-    /// The members of the problem, if the answer is one.
+    /// The members of the answer's problem, if it has one.
     pub(crate) problem: Option<&'a Problem>,
     /// Whether the answer has a valid `Retry-After`.
     pub(crate) retry_after: bool,
@@ -26,7 +26,7 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Both codes are final: a mismatch is refused for good, and the other call's work is done.
+        // Both codes are final: a mismatch stays one, and work without a replayable result is done.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }

@@ -45,8 +45,8 @@ impl AnnotatedCall {
     }
 
     /// A call to a function without a named scope: the scope is the module path plus the function's
-    /// name ([`default_scope`]). `module_path!()` does not show an enclosing function or block; the
-    /// type name of `here`, a closure in the function's body, does (ANN-4).
+    /// name ([`default_scope`]). `module_path!()` does not show an enclosing function or block, but
+    /// the type name of `here`, a closure in the function's body, does (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {
@@ -62,9 +62,9 @@ impl AnnotatedCall {
         }
     }
 
-    /// A call to a method without a named scope: the scope is the type's full path, the trait with
-    /// its parameters for a trait method, and the method's name (ANN-4). The type name of `here`, a
-    /// closure in the method's body, shows the trait.
+    /// A call to a method without a named scope: the scope consists of the type's full path, the
+    /// method's name and, for a trait method, the trait with its parameters (ANN-4). The type name
+    /// of `here`, a closure in the method's body, shows the trait.
     pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {
         Self::under(method_path(type_name::<Owner>(), name, place(&here)), key)
     }
@@ -238,7 +238,7 @@ fn ended<R: AnnotatedResult>(
 pub trait AnnotatedResult: Sized {
     /// The value that is stored and replayed.
     type Value;
-    /// The body's error, and the error of a rejected call.
+    /// The error type, both of the body and of a rejected call.
     type Error: From<Rejected>;
 
     /// The returned value as a `Result`.
@@ -286,7 +286,7 @@ impl<E: From<Rejected>> TakesRejected for E {}
          with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
 )]
 pub trait ProvidesEngine<E> {
-    /// A clone of the engine, so that the body may move the value that contains it.
+    /// Returns a clone, because the body may move the value that contains the engine.
     fn engine(&self) -> E;
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A `blocking::Engine` (feature `blocking`) has a small runtime that runs heartbeats and
 //! background work while an action blocks its caller's thread. Inside another runtime, every call
-//! returns an error, because it would stall that runtime.
+//! returns an error, because blocking would stall that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "blocking")] {

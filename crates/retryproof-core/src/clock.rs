@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Clock`]: the only module that reads the time.
 //!
-//! Instants come from tokio, so that a test's paused time drives everything. A database's clock is
-//! never read here: a store on a database judges expiry by the database's clock (ACQ-7).
+//! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A database's
+//! clock is never read here: a store on a database judges expiry by the database's clock (ACQ-7).
 #![expect(clippy::disallowed_methods, reason = "this is the module that may read the time")]
 
 use std::fmt;

@@ -50,7 +50,7 @@ use crate::payload::{CodecId, Payload};
     note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
-    /// The id that is stored with the value. A value with another id is never decoded.
+    /// The id that is stored with the value. This codec never decodes a value with another id.
     fn id(&self) -> CodecId;
 
     /// The version of the value's shape, stored with it. The default is 0.

@@ -249,7 +249,7 @@ impl IdempotencyEngine {
     /// Checks that the store answers, by one peek at an identity reserved for this check.
     ///
     /// # Errors
-    /// The same errors as that peek.
+    /// The errors of the peek.
     pub async fn health(&self) -> Result<()> {
         let identity = Identity::of("retryproof.health", "probe")?;
         self.0.store.peek(&identity, self.0.store.operation_timeout()).await.map(drop)
@@ -278,11 +278,11 @@ impl IdempotencyEngine {
     }
 
     /// Deletes expired records in bounded batches until none is left; returns `None` if the store
-    /// cannot (STO-4). The engine does this automatically every `purge.interval`.
+    /// cannot purge (STO-4). The engine also purges every `purge.interval`.
     ///
     /// # Errors
-    /// The store's errors; `Unavailable` when a batch takes longer than `operation-timeout` and
-    /// longer than 30 s.
+    /// The store's errors; `Unavailable` when a batch takes longer than both `operation-timeout`
+    /// and 30 s.
     ///
     /// # Cancel safety
     /// If the future is dropped, some records have been deleted.

@@ -15,8 +15,8 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). It does not contain the text: the caller, which also knows
-/// the attribute or the configuration key, names both.
+/// Why a text is not a duration (CTX-4). The error does not contain the text. The caller adds the
+/// text and names the attribute or the configuration key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {
@@ -150,7 +150,7 @@ impl fmt::Display for Formatted {
     }
 }
 
-/// Finds the most helpful message for a text that is refused in any case.
+/// Finds the most helpful error for a text that does not begin with `P`.
 fn no_prefix(text: &str) -> DurationError {
     match text.trim_start().as_bytes() {
         [] => DurationError::Empty,

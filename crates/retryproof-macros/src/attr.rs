@@ -44,7 +44,7 @@ impl Args {
     }
 }
 
-/// Several errors combined into one. The compiler shows each at its own place.
+/// Several errors combined into one. The compiler shows each error at its own span.
 #[derive(Default)]
 pub(crate) struct Errors(Option<syn::Error>);
 

@@ -73,9 +73,9 @@ fn private(root: Option<&Path>) -> TokenStream {
     }
 }
 
-/// Names a local variable of the expansion. `mixed_site` keeps it apart from the function's own
-/// variables, but not from constants, and in patterns every endpoint is a constant. The prefix
-/// keeps the name different from every endpoint's.
+/// Names a local variable of the expansion. `mixed_site` keeps the variable apart from the
+/// function's own variables, but not from constants, and in a pattern the name of an endpoint is a
+/// constant. The prefix avoids the names of all endpoints.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

@@ -41,8 +41,8 @@ impl AnnotatedFunction {
         self.attrs.iter().find(|attr| is_idempotent(attr))
     }
 
-    /// The function as written, without another `#[idempotent]` and without our marks. It is
-    /// emitted next to an error.
+    /// The function as written, without another `#[idempotent]` and without the marks on its
+    /// arguments. It is emitted next to an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {

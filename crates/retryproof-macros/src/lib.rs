@@ -30,8 +30,8 @@ use crate::validate::Framework;
 /// | argument | value | endpoint | function, method |
 /// |---|---|---|---|
 /// | `http` | none; comes first | required | refused |
-/// | `key` | an expression over the parameters that implements `Display`; it is borrowed once per call, before the body runs | refused | required |
-/// | `fingerprint` | an expression over the parameters that implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
+/// | `key` | an expression that uses the parameters and implements `Display`; it is borrowed once per call, before the body runs | refused | required |
+/// | `fingerprint` | an expression that uses the parameters and implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
@@ -43,8 +43,8 @@ use crate::validate::Framework;
 /// | `crate` | the path of the crate `retryproof`, for crates that re-export it | optional | optional |
 ///
 /// A duration is a string literal in ISO 8601: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as
-/// `"PT30S"` or `"P7D"`; it is checked at compile time. A duration that is not given has the
-/// configured default. The configuration of a named scope takes precedence over the attribute.
+/// `"PT30S"` or `"P7D"`; it is checked at compile time. An omitted duration has the configured
+/// default. The configuration of a named scope takes precedence over the attribute.
 ///
 /// # Endpoints
 ///
@@ -119,8 +119,8 @@ use crate::validate::Framework;
 /// * The value implements `Serialize` and `DeserializeOwned`, or the traits that the `codec`
 ///   requires.
 /// * The engine comes from `engine = ..`, or from `self`: `Self: AsRef<IdempotencyEngine>`.
-/// * The default `scope` is the full path: `module_path!()` and the name; in a method
-///   `type_name::<Self>()` and the name; in a trait method `<Type as Trait<..>>::name`, with the
+/// * The default `scope` is the full path: `module_path!()` and the name; for a method,
+///   `type_name::<Self>()` and the name; for a trait method, `<Type as Trait<..>>::name`, with the
 ///   trait's parameters, so that one type's handlers of two events have two scopes. For an
 ///   associated function whose signature has neither `self` nor `Self`, and for a function inside a
 ///   function, the scope is the path as the compiler writes it. Renaming a function orphans its

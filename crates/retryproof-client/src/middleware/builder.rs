@@ -10,7 +10,7 @@ use http::HeaderName;
 use super::IdempotencyMiddleware;
 use crate::error::{CallError, ErrorKind};
 
-/// The upper bound of every duration.
+/// The longest duration that a setting accepts.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) type Bits = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -117,8 +117,8 @@ impl Builder {
         self
     }
 
-    /// The wall clock for a `Retry-After` date if the answer has no `Date`, for tests. Everything
-    /// else uses tokio's clock, which tests can pause.
+    /// Sets the wall clock, for tests. It is used only for a `Retry-After` date in an answer
+    /// without a `Date`. Everything else uses tokio's clock, which tests can pause.
     pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now);
         self

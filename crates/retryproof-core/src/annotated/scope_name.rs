@@ -20,7 +20,7 @@ pub(super) const TOO_LONG: &str =
     "the path of this function is too long for a scope; name the scope explicitly";
 
 /// The full path of the function that encloses a closure, as the compiler writes it, without
-/// lifetimes (early-bound ones are written `<'_>`). The path has no other parameters, because a
+/// lifetimes (it writes early-bound ones as `<'_>`). The path has no other parameters, because a
 /// generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();

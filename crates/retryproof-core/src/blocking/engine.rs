@@ -104,7 +104,8 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// Wraps an engine that was built with settings. No other runtime may use that engine.
+    /// Wraps an async engine, which may have its own settings. No other runtime may use that
+    /// engine.
     ///
     /// # Errors
     /// Same as [`new`](Self::new).

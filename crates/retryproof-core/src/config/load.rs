@@ -51,7 +51,7 @@ impl IdempotencyConfig {
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // A lossy conversion is enough for names, because all setting names are ASCII.
+        // Names may be converted lossily, because the names of all settings are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
@@ -219,8 +219,8 @@ impl Loading {
     }
 
     fn set(&mut self, setting: &Setting, value: &RawValue<'_>, place: &str) {
-        // The value is checked alone on top of the defaults, so that any problem belongs to this
-        // setting.
+        // The value is checked with defaults for all other settings, so that any problem is due to
+        // this setting.
         let mut trial = IdempotencyConfig::default();
         let tried = (setting.set)(&mut trial, value).and_then(|()| {
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))

@@ -69,8 +69,8 @@ pub struct PostgresSettings {
 /// Whether there is a pooler between the PostgreSQL store and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooler {
-    /// The store detects it when it connects: it checks on two connections, several times each,
-    /// which server process answers.
+    /// The store detects a pooler when it connects: it checks several times, on each of two
+    /// connections, which server process answers.
     #[default]
     Detect,
     /// `session`: no pooler, or one that gives a client the same connection until it disconnects

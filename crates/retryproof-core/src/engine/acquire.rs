@@ -54,8 +54,8 @@ struct AcquireLoop<'a> {
     engine: &'a EngineState,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// The clock is read once, because a replay should not pay for reading it twice. A lease
-    /// granted in the first pass counts from this instant.
+    /// When the acquire began. The clock is read only once, to keep replays fast. A lease granted
+    /// in the first pass is counted from this instant.
     started: Instant,
     deadline: Instant,
     tracked: bool,
@@ -108,8 +108,8 @@ impl fmt::Debug for Acquiring {
 
 impl IdempotencyEngine {
     /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
-    /// waiting, and without a future. The rest continues as the same owner, because the store may
-    /// already have granted that owner a lease (ACQ-9).
+    /// waiting, and without a future. The returned rest continues as the same owner, because the
+    /// store may already have granted that owner a lease (ACQ-9).
     ///
     /// # Cancel safety
     /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).
@@ -165,8 +165,8 @@ impl<'a> AcquireLoop<'a> {
             Found::End(end) => return Ok(end),
             Found::Busy(holder) => holder,
         };
-        // If the first store call outlasted the wait timeout, it was the one call that may run past
-        // it (ACQ-6).
+        // One store call may run past the wait timeout (ACQ-6). If the first call did, no other
+        // call may follow.
         if self.durations.wait.is_zero() || self.left().is_zero() {
             return Ok(self.in_flight(holder));
         }
@@ -204,8 +204,8 @@ impl<'a> AcquireLoop<'a> {
         self.found(answer, counted_from, owner, permit, || Ok(runtime))
     }
 
-    /// Sends an acquire and polls it once. A call answered by that poll needs no timer, and a drop
-    /// leaves nothing behind.
+    /// Sends an acquire and polls it once. If that poll answers the call, the call needs no timer,
+    /// and a drop leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
         let request = self.request(owner);
@@ -227,7 +227,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Continues an acquire that was sent at `sent` and polled once. Also returns the instant from
-    /// which a granted lease counts.
+    /// which a granted lease is counted.
     async fn finish(
         &self,
         owner: OwnerId,
@@ -309,8 +309,8 @@ impl<'a> AcquireLoop<'a> {
         )
     }
 
-    /// Returns the permit that a tracked action needs. During shutdown there is none, and untracked
-    /// actions are refused as well.
+    /// Returns the permit that a tracked action needs. During shutdown, no permit is given out, and
+    /// untracked actions are refused too.
     fn permit(&self) -> Result<Option<BorrowedPermit<'_>>, ErrorKind> {
         if self.tracked {
             return self.engine.tasks.try_permit().map(Some);

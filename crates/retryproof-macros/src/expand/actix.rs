@@ -29,7 +29,7 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
         ReturnType::Default => quote!(_),
         ReturnType::Type(_, ty) => quote_spanned!(ty.span()=> _),
     };
-    // Written as rustfmt would format it, because the expansions are recorded.
+    // This code has rustfmt's layout, because snapshot tests record the expansions.
     let run = match names.is_empty() {
         true => quote!(|()| Self::call()),
         false => quote!(|(#(#names,)*)| { Self::call(#(#names),*) }),

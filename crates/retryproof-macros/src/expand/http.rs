@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]`: the function becomes a unit struct that implements axum's `Handler`,
-//! always guarded (ANN-3). The function itself stays reachable as `call`, and keeps its name
-//! inside, so that other attributes see that name: a `tracing` span is named after the endpoint.
+//! always guarded (ANN-3). The function itself stays reachable as `call`. It keeps its name, so
+//! that other attributes see that name: a `tracing` span is named after the endpoint.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -80,12 +80,12 @@ pub(super) fn guarded(
     }
 }
 
-/// Names for the arguments, whose own names may be patterns.
+/// Names for the arguments, because the function may take them as patterns.
 pub(super) fn names(count: usize) -> Vec<Ident> {
     (1..=count).map(|at| local(&format!("argument_{at}"), Span::call_site())).collect()
 }
 
-/// `run_endpoint` extracts the arguments and guards the call; the emitted code only tells it which
+/// `run_endpoint` extracts the arguments and guards the call; the emitted code only states which
 /// argument has which role (ANN-6).
 fn handler(
     common: &Common,

@@ -21,7 +21,7 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All spans are at the return type, because it is the type that may be impossible to store or
+    // All spans are at the return type, because it is this type that may be impossible to store, or
     // unable to report a call in flight. The compiler reports repeated errors at one span only
     // once.
     let place = returns.span().resolved_at(Span::mixed_site());
@@ -108,7 +108,7 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let rp = private(common.root.as_ref());
     let name = sig.ident.to_string();
     let key = &keyed.key;
-    // The parentheses are ours, so `mixed_site` keeps lints from reporting them.
+    // The macro adds the parentheses, so `mixed_site` keeps lints from reporting them.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),

@@ -83,7 +83,8 @@ pub(super) fn keyed(
 }
 
 /// ANN-1: the default scope is the function's path, which all its instantiations share.
-/// Instantiations of a generic `impl` or trait differ in `Self`; lifetimes create none.
+/// Instantiations of a generic `impl` or trait differ in `Self`; lifetimes create no
+/// instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
     const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
          name the scope, as in `scope = \"orders.consume\"`, and put what distinguishes them into \
@@ -107,7 +108,7 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// CMP-7: at most one argument is marked, and the engine can lend it.
+/// Checks the `#[tx]` mark (CMP-7): at most one argument has it, and the engine can lend it.
 fn transaction(
     function: &AnnotatedFunction,
     given: bool,
@@ -149,7 +150,7 @@ fn transaction(
     }
 }
 
-/// At most one argument is marked, and the engine can supply it.
+/// Checks the `#[lease]` mark: at most one argument has it, and the engine can supply it.
 fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };

@@ -60,7 +60,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
 };
 
 impl Setting {
-    /// The setting at a path of names. No name on the path contains a dot.
+    /// Finds the setting at a path of names. A name that contains a dot matches nothing.
     pub(super) fn at(path: &[&str]) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that was not answered at its first
-//! poll, and leaves its release to the runtime if it is dropped (ACQ-8, ACQ-9, ACQ-11).
+//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that its first poll did not answer.
+//! If this guard is dropped, a task on the runtime releases the lease (ACQ-8, ACQ-9, ACQ-11).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl<'a> ReleaseIfGranted<'a> {
         Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
     }
 
-    /// Awaits a call for up to `limit`, and keeps it for the drop if it is not answered by then.
+    /// Awaits a call for up to `limit`. A call that is still unanswered is kept for the drop.
     pub(super) async fn answer(
         &mut self,
         limit: Duration,
@@ -78,7 +78,7 @@ impl Drop for ReleaseIfGranted<'_> {
                     return;
                 }
             }
-            // The release is repeated until the lease is over; then there is nothing to release.
+            // The release is repeated until the lease is over. Then nothing is left to release.
             let _ = release_until(&store, &identity, owner, until).await;
         });
     }

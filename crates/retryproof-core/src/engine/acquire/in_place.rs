@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::store::Acquired;
 
-/// Runs [`try_acquire`](super::try_acquire) on an immediate store, as far as it gets without
-/// waiting; otherwise returns the owner to continue as.
+/// Runs [`try_acquire`](super::try_acquire) on an immediate store. If the call has to wait, returns
+/// the owner under which it continues.
 #[inline]
 pub(super) fn try_acquire_in_place(
     engine: &EngineState,
@@ -32,9 +32,10 @@ pub(super) fn try_acquire_in_place(
 
 impl AcquireLoop<'_> {
     /// Runs the first pass on an immediate store. After an `Err`, [`run`](Self::run) continues as
-    /// the same owner, which the store may have granted a lease. The reasons for an `Err`: no
-    /// permit or no admission, where a stored result may still be the answer (HTTP-14); a store
-    /// that does not answer immediately after all; a holder to wait for.
+    /// the same owner, which the store may have granted a lease. The result is an `Err` if no
+    /// permit or no admission is available, because a stored result may still be the answer
+    /// (HTTP-14); if the store does not answer immediately after all; or if there is a holder to
+    /// wait for.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = &self.engine.store;

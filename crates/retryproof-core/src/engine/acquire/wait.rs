@@ -53,7 +53,8 @@ impl AcquireLoop<'_> {
             } else {
                 match self.wait_for_change(ticket.shared.holder()).await {
                     Ok(()) => pauses = 0,
-                    // The record may be fine: wait again. (A failed acquire ends the call, ACQ-9.)
+                    // Only a failed acquire ends the call (ACQ-9). The record may be fine: wait
+                    // again.
                     Err(error)
                         if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
                     {
@@ -96,7 +97,7 @@ impl AcquireLoop<'_> {
         let store = &self.engine.store;
         let found = match permit {
             Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
-            // The result may still arrive (RUN-5).
+            // Without a permit, the call can still return a result that arrives (RUN-5).
             Err(kind) => match self.peek().await? {
                 Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
                 Peeked::Busy { remaining, token } => {
