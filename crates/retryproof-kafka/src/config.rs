@@ -233,8 +233,8 @@ pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
             producer.set(name, value);
         }
     }
-    // A dead letter may be as large as its message. The broker decides what is too large; without
-    // batches, it rejects only the letter that is.
+    // A dead letter may be as large as its message. The broker decides what is too large. Letters
+    // are not sent in batches, so it rejects only the letter that is too large.
     producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
     producer.set("acks", "all").set("message.timeout.ms", "10000");
     producer

@@ -73,8 +73,8 @@ impl HandlerContext {
     }
 
     /// Runs the handler until the message has its final answer. Returns whether the offset may move
-    /// past the message. It stays unanswered if its partition is revoked, or if it waits for its
-    /// next attempt when the listener stops: the partition's next owner receives it.
+    /// past the message. A message stays unanswered if its partition is revoked, or if it waits for
+    /// its next attempt when the listener stops; the partition's next owner then receives it.
     async fn handle<H, Fut>(
         &self,
         delivery: &Delivery,

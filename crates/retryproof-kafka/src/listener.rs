@@ -97,8 +97,8 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the verdicts by reason. Each time a message waits, for another owner or for its
-    /// next attempt, that counts as a nack, although Kafka receives no answer.
+    /// Counters of the verdicts by reason. Each wait of a message, for another owner or for its
+    /// next attempt, counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)
@@ -112,11 +112,11 @@ impl KafkaListener {
     ///
     /// The handler returns a verdict on its message;
     /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
-    /// failed attempt. The handler runs again, after a pause, while the message is in flight
-    /// elsewhere, and while it fails with attempts left.
+    /// failed attempt. If the message is in flight elsewhere, or fails with attempts left, the
+    /// handler runs again after a pause.
     ///
     /// # Errors
-    /// If librdkafka reports that the client cannot continue (`Fatal`).
+    /// Fails if librdkafka reports that the client cannot continue (`Fatal`). Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if the
     /// brokers report that the dead-letter topic does not exist; brokers that create topics on
     /// demand create it.

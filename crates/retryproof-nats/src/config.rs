@@ -177,8 +177,8 @@ impl NatsListenerBuilder {
 
     /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop
     /// waits until the open request ends, so that no message has to wait for its `ack_wait` to end.
-    /// It gives back the messages whose handler has not started, to be redelivered after this
-    /// delay.
+    /// The stop then gives back the messages whose handler has not started, to be redelivered after
+    /// this delay.
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
@@ -190,7 +190,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Checks the settings, also against the consumer's.
+    /// Checks the settings, and that they fit the consumer's.
     pub(crate) fn check(self) -> Result<Settings> {
         let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;

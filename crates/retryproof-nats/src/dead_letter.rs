@@ -36,7 +36,8 @@ pub(crate) struct DeadLetterSubject {
 
 impl DeadLetterSubject {
     /// Waits until the stream that takes the subject is found, even across outages. The stream must
-    /// not be `source`, which the listener reads, or it would receive its own dead letters.
+    /// not be `source`, which the listener reads, because it would then receive its own dead
+    /// letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;
@@ -99,7 +100,8 @@ impl DeadLetterSubject {
 ///
 /// The message's headers named `Nats-…` are kept under another name, because a server acts on them:
 /// `Nats-Rollup` would purge the subject, `Nats-Expected-…` could make the server reject the
-/// letter, and `Nats-Msg-Id` would drop the second of two letters with the same key.
+/// letter, and `Nats-Msg-Id` would make the stream drop the second of two letters with the same
+/// key.
 fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let original = delivery.headers().filter(|_| content.headers);

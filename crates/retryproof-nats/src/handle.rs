@@ -30,7 +30,7 @@ pub(crate) struct HandlerContext {
     pub(crate) fetch_timeout: Duration,
     /// After this delivery, a message that fails becomes a dead letter.
     pub(crate) max_deliveries: Option<u64>,
-    /// Whether the store was unavailable for a message since
+    /// Whether the store was unavailable for any message since the last call of
     /// [`take_store_away`](Self::take_store_away).
     pub(crate) store_away: AtomicBool,
 }
@@ -122,7 +122,8 @@ impl HandlerContext {
             self.store_away.store(true, Ordering::Relaxed);
         }
         let deliveries = delivery.deliveries();
-        // In its last delivery, the message stays here while the store is unavailable.
+        // In its last delivery, the message stays here while the store is unavailable, so outages
+        // are counted by runs instead of by deliveries.
         let outages = if self.is_last(delivery) {
             runs
         } else {

@@ -25,7 +25,7 @@ use crate::delivery::{Delivery, KeyOf};
 use crate::handle::HandlerContext;
 use crate::receive::{Fetcher, free_permits};
 
-/// How long one request to the server waits for its response.
+/// How long a request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two fetch requests while the store is unavailable. A message that is fetched
 /// meanwhile is given back, which costs it a delivery.
@@ -53,7 +53,7 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, also against the consumer's. Sends nothing to the server.
+    /// Checks the settings, and that they fit the consumer's. Sends nothing to the server.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; a
@@ -124,10 +124,11 @@ impl NatsListener {
     /// parked.
     ///
     /// # Errors
-    /// If the consumer is deleted. [`ErrorKind::Config`](retryproof_core::ErrorKind::Config),
-    /// before the first message, if no stream takes the dead letters, or if the consumer's own
-    /// stream takes them (the consumer would deliver its own dead letters). If the server does not
-    /// answer, the listener waits for it.
+    /// Fails if the consumer is deleted. Fails with
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if no
+    /// stream takes the dead letters, or if the consumer's own stream takes them (the consumer
+    /// would then deliver its own dead letters). If the server does not answer, the listener waits
+    /// for it.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are

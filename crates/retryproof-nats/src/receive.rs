@@ -19,8 +19,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::error::consumer_deleted;
 
-/// How often an open request checks for a new connection. After a reconnect, the server no longer
-/// knows the request.
+/// How often the listener checks whether the connection of an open request was replaced. After a
+/// reconnect, the server no longer knows the request.
 const RECONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The pause between failed requests.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));

@@ -12,9 +12,10 @@ use crate::answer::wait_queue::{RequeuePublisher, Sending};
 use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
 use crate::error::too_large;
 
-/// Publishes the letter and waits until the broker confirms it. A letter that is too large is
-/// reduced, because its message would otherwise be held forever. Before that, it is sent alone and
-/// unchanged, because the error may be about another copy.
+/// Publishes the letter and waits until the broker confirms it. If the broker reports that a letter
+/// is too large, the letter is first sent again alone and unchanged, because the error may be about
+/// another copy. If it is still too large, it is reduced, because its message would otherwise be
+/// held forever.
 pub(crate) async fn publish_dead_letter(
     publisher: &RequeuePublisher,
     queue: &str,

@@ -118,7 +118,7 @@ impl Delivery {
         self.0.message.count(FAILURES)
     }
 
-    /// [`failures`](Self::failures) including this verdict.
+    /// Like [`failures`](Self::failures), but includes this verdict.
     pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
         self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 /// Tracks the messages of a partition that were begun but are not done. A group commits one offset
-/// for each partition, so that offset is the lowest open one.
+/// for each partition, which must be that of the first message that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct OffsetTracker {
     open: BTreeSet<i64>,

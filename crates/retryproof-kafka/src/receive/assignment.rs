@@ -91,8 +91,8 @@ impl ConsumerContext for GroupCallbacks {
 
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            // librdkafka commits the stored offsets before the partitions move. Handlers that still
-            // run continue, and the next owner finds their records.
+            // librdkafka commits the stored offsets before the partitions move. Running handlers
+            // continue, and the next owner finds their records.
             Rebalance::Revoke(partitions) => {
                 tracing::info!(partitions = partitions.count(), "partitions revoked by the group");
                 self.assignment.revoke(partitions);

@@ -58,8 +58,9 @@ impl RequeuePublisher {
         Self { url, queue: queue.into(), open: Mutex::new(None), alone: Mutex::new(()) }
     }
 
-    /// Publishes a copy to a wait queue, from which it returns after `delay` or slightly later. An
-    /// error `too_large` is about this copy, because the copy was then also sent alone.
+    /// Publishes a copy to a wait queue, from which it returns after `delay` or slightly later. A
+    /// `too_large` error is always about this copy, because the copy is sent again alone before the
+    /// error is returned.
     pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
@@ -148,7 +149,7 @@ impl RequeuePublisher {
                 let _ = with_timeout(separate.close(200, "declared".into())).await;
                 Ok(())
             };
-            // Another copy may be too large and end the connection.
+            // The connection may have ended because another copy was too large.
             declared_alone.await.map_err(not_this_copy)?;
             declared.insert(seconds);
         }
@@ -156,7 +157,7 @@ impl RequeuePublisher {
     }
 }
 
-/// An error from before the copy was sent. It says nothing about the copy's size.
+/// Converts an error from before the copy was sent, which says nothing about the copy's size.
 fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }
