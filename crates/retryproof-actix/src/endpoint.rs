@@ -181,7 +181,7 @@ arguments! { A B C D E F G H I J K L M N }
 arguments! { A B C D E F G H I J K L M N O }
 arguments! { A B C D E F G H I J K L M N O P }
 
-/// Runs an annotated handler under the guard. The attribute expands to a call of this.
+/// Runs an annotated handler under the guard. The attribute expands to a call of this function.
 ///
 /// # Cancel safety
 /// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler

@@ -46,9 +46,9 @@ impl Limits {
         request.into_parts().0
     }
 
-    /// Raises the limits if a body of this length exceeds actix's defaults. Adding data to a
-    /// request needs its only handle: if an outer middleware keeps another one, the limits stay
-    /// unchanged.
+    /// Raises the limits if a body of this length exceeds actix's defaults. Data can be added to a
+    /// request only while it has a single handle, so if an outer middleware keeps another one, the
+    /// limits stay unchanged.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {

@@ -31,20 +31,21 @@ use crate::then::then;
 /// `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
 ///
 /// Wrap the resource whose handlers you want to guard. Wrapping a scope or an app guards every
-/// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, and so do requests that match no
-/// resource, unless [`Policy::methods`] and [`Policy::with_unmatched`] are set; a 405 from actix's
-/// router is not stored (HTTP-1). The responses of everything inside the middleware are recorded:
-/// see [the order of middleware](crate#the-order-of-middleware). A handler's extractors are inside,
-/// so their rejections are stored, unless the handler is annotated.
+/// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, unless [`Policy::methods`] names
+/// them, and so do requests that match no resource, unless [`Policy::with_unmatched`] is set; a 405
+/// from actix's router is not stored (HTTP-1). The responses of everything inside the middleware
+/// are recorded: see [the order of middleware](crate#the-order-of-middleware). A handler's
+/// extractors are inside, so their rejections are stored, unless the handler is annotated.
 ///
 /// The guard has already checked the body against the filter's limit. It therefore raises actix's
 /// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,
 /// unless the app sets its own.
 ///
 /// If an outer middleware keeps a clone of the `HttpRequest`, the guard cannot raise the limits,
-/// and logs one warning. actix panics if data is added to a request that has a second handle. The
-/// panic is caught, but the panic hook prints it, and a program built with `panic = "abort"` ends.
-/// Set the limits yourself in that case (`.app_data(web::PayloadConfig::new(..))`).
+/// and logs one warning: actix panics if data is added to a request that has a second handle. The
+/// guard catches the panic, but the panic hook prints it, and a program built with
+/// `panic = "abort"` ends. In that case set the limits yourself
+/// (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,

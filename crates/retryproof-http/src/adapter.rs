@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guards requests for adapters of other web frameworks, such as `retryproof-actix`. It accepts
-//! requests of any type, and handlers that stay on their connection's thread.
+//! Support for adapters to other web frameworks, such as `retryproof-actix`: guards requests of any
+//! type, and handlers that stay on their connection's thread.
 //!
 //! This module is not for applications. It keeps the layer's promises, but its names may change in
 //! any version.
 //!
-//! [`admit`] decides from the request's head alone. [`acquire`] returns either the response for an
-//! admitted request, or the grant with which [`GrantedRequest::run_local`] runs the handler. Steps,
-//! responses and records are the same as in the tower layer. Requests and replays are not converted
-//! to types of the `http` crate; a handler's response is.
+//! [`admit`] decides from the request's head alone whether to guard, pass on or refuse the request.
+//! [`acquire`] returns either the response to an admitted request, or the grant with which
+//! [`GrantedRequest::run_local`] runs the handler. Stages, responses and records are the same as in
+//! the tower layer. A handler's response is converted to types of the `http` crate; requests and
+//! replays are not.
 
 use std::future::Future;
 
@@ -59,15 +60,15 @@ pub fn admit<'a>(
 }
 
 impl GrantedRequest {
-    /// Runs the handler with the head, the call's mark and the body's bytes. Once the call has to
-    /// wait, it runs in a task on this thread (HTTP-12).
+    /// Runs the handler with the head, the call's mark and the body's bytes. If the call has to
+    /// wait, it continues in a task on this thread (HTTP-12).
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, the call continues.
     ///
     /// # Panics
-    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7). Outside
-    /// a `LocalSet`, a call that has to wait cannot be spawned, and panics.
+    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7). A call
+    /// that has to wait outside a `LocalSet` also panics, because it cannot be spawned there.
     pub fn run_local<H, R, E, F, Fut>(
         self,
         admitted: AdmittedRequest,
@@ -93,7 +94,7 @@ impl GrantedRequest {
 /// The body of a guarded response, for a framework with its own body types.
 #[derive(Debug)]
 pub enum BodyParts<B> {
-    /// All bytes, and the trailers.
+    /// The whole body, with its trailers.
     Whole(Bytes, Option<Box<HeaderMap>>),
     /// A body that is still to be read.
     Streaming(GuardedBody<B>),

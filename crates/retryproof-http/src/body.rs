@@ -93,15 +93,15 @@ impl fmt::Debug for ReplayBody {
 }
 
 pin_project! {
-    /// The body of a response that went through the guard: the inner service's body, or bytes from
-    /// the guard, or the part that was read before a limit, followed by the rest of the inner
+    /// The body of a response that went through the guard. It is the inner service's body, or bytes
+    /// from the guard, or the part that was read up to a limit and then the rest of the inner
     /// service's body.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
         rest: BodyTail<B>,
-        // Whether the rest comes from a handler, whose trailers must not have the replay mark
-        // either (HTTP-8).
+        // Whether the rest comes from a handler. The handler's trailers, like its header fields,
+        // must not have the replay mark (HTTP-8).
         of_handler: bool,
     }
 }
@@ -111,7 +111,7 @@ pin_project! {
     enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // The body is already read in part, so it cannot move.
+        // Part of the body has already been read, so the body cannot move.
         Read { call: Pin<Box<RunningCall<B>>> },
     }
 }
@@ -132,13 +132,13 @@ impl<B> GuardedBody<B> {
         Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// A body that yields the part that was read, and then the rest.
+    /// A body that yields the part already read, and then the rest.
     pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
         call.as_mut().forget_request();
         Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }
     }
 
-    /// The whole body; an `Err` if there is more to read.
+    /// The whole body, or an `Err` if part of it is still to be read.
     pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
         match self {
             Self { first, rest: BodyTail::Nothing, .. } => Ok(first),
@@ -227,7 +227,7 @@ impl<B> fmt::Debug for GuardedBody<B> {
     }
 }
 
-/// A request body for the inner service that the guard can make from its buffer (HTTP-5).
+/// A request body type that the guard can create from the bytes in its buffer (HTTP-5).
 ///
 /// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`],
 /// which wraps any other body:
@@ -273,7 +273,7 @@ impl<B> fmt::Debug for GuardedBody<B> {
             `http-body-util`, or implement `FromReplay`"
 )]
 pub trait FromReplay: Body<Data = Bytes> + Sized {
-    /// A body that yields the buffered bytes again.
+    /// Creates a body that yields the buffered bytes.
     fn from_replay(body: ReplayBody) -> Self;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data types of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
 //! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. Each holds what one
-//! stage passes to the next. The logic is in the stages, except for two steps that are here: a key
-//! is parsed, and the handles of an endpoint's arguments are filled.
+//! stage passes to the next. The stages hold the logic, except for two steps in this file: parsing
+//! the key, and filling the handles that an endpoint's arguments hold.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -26,8 +26,8 @@ mod pre_grant;
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
 
-/// The client's key, decoded. In most cases it is a slice of the header line, which is shared and
-/// not copied. `Debug` shows only its length (ID-4).
+/// The client's key, decoded. In most cases it is a slice that shares the header line instead of
+/// copying it. `Debug` shows only its length (ID-4).
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -47,8 +47,8 @@ impl ClientKey {
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
             Cow::Borrowed(key) => {
-                // The position of the key in its line, because `parse` returns a slice of its
-                // input.
+                // `parse` returned a slice of its input, so the addresses give the key's position
+                // in the line.
                 let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
                 Self::Line { line: line.clone(), start, end: start + key.len() }
             }
@@ -103,7 +103,7 @@ impl fmt::Debug for AdmittedRequest {
     }
 }
 
-/// What engine and handler need from a request that is ready for the acquire.
+/// What the engine and the handler need from a request that is ready for the acquire.
 pub(crate) struct PreparedRequest {
     pub(crate) context: IdempotencyContext,
     pub(crate) body: Bytes,
@@ -112,8 +112,8 @@ pub(crate) struct PreparedRequest {
 
 /// The grant of an admitted request, whose head is passed separately.
 ///
-/// If the grant is dropped, nothing has run, and the key is free only when the lease has run out.
-/// So nothing is awaited between the grant and the run.
+/// If the grant is dropped, nothing has run, but the key stays held until the lease runs out. For
+/// that reason nothing is awaited between the grant and the run.
 #[must_use]
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
@@ -126,8 +126,8 @@ impl fmt::Debug for GrantedRequest {
     }
 }
 
-/// A request extension of the running call. It says that this very route is already guarded, under
-/// this key and this lease (HTTP-15). A replay never creates one.
+/// A request extension that marks the running call: the request's route is already guarded, under
+/// this key and this lease (HTTP-15). A replay creates no mark.
 #[derive(Clone)]
 pub struct CallMark(Arc<CallState>);
 
@@ -176,9 +176,9 @@ impl CallMark {
         &self.0.filter.0
     }
 
-    /// Whether a request has the guarded key and no other, if both filters read the same header. A
-    /// request that is made in process for the same route, but with its own key, is a separate
-    /// call.
+    /// Whether a request has no other key than the guarded one; also true if the filters read
+    /// different headers. A request that is made in process for the same route, but with its own
+    /// key, is a separate call.
     pub(crate) fn has_same_key(
         &self,
         filter: &IdempotencyFilter,
@@ -227,16 +227,16 @@ impl fmt::Debug for CallMark {
 }
 
 pin_project! {
-    /// A call whose handler runs, with all that is needed to end it. It is boxed, so that the
-    /// stages pass on a pointer. The handler's response body is read in place here, without a
-    /// separate allocation, and its unread part is sent to the connection from here.
+    /// A call whose handler runs, with everything needed to end it. It is boxed, so that the stages
+    /// pass on only a pointer. It also holds the handler's response body, which is read in place,
+    /// without another allocation; an unread rest is sent to the connection from here.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,
-        // The request's bytes, shared. They are kept because a record may have to be compared under
-        // its own fingerprint algorithm (FP-3).
+        // The request's bytes, shared. If a record has another fingerprint algorithm, the request
+        // is fingerprinted again from these bytes (FP-3).
         request_body: Bytes,
-        // The function that ends the lease takes it from here.
+        // `None` after the function that ends the lease has taken it.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,
@@ -279,14 +279,14 @@ impl<R> RunningCall<R> {
         self.mark.0.tx.get().is_some()
     }
 
-    /// Takes the handler's transaction, in order to end it. A second call returns none.
+    /// Takes the handler's transaction, to end it. A second call returns `None`.
     pub(crate) fn take_tx(&self) -> TakenTransaction {
         self.mark.0.tx.get().map_or(TakenTransaction::None, |tx| tx.take())
     }
 
-    /// Rolls back what the handler wrote in its transaction, and returns whether there was one
-    /// (CMP-7). If something else still holds the transaction, it is rolled back when that holder
-    /// is dropped, because nothing commits it.
+    /// Rolls back the handler's transaction, and returns whether it was open (CMP-7). If something
+    /// else still holds the transaction, it is rolled back when that holder is dropped, because
+    /// nothing commits it.
     pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
         let taken = self.take_tx();
         async move {

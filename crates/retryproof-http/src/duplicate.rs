@@ -59,14 +59,14 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // `acquire` handles every grant, so this is a bug; the dropped lease runs out.
+            // `acquire` handles every grant, so this is a bug. The lease is dropped and runs out.
             Ok(Acquisition::Granted(_)) => self.response.fail_with(ErrorKind::Unexpected),
             Err(error) => self.response.fail(&error),
         })
     }
 
-    /// The response from a completed record. Compares the fingerprints before it opens anything
-    /// (FP-2).
+    /// Creates the response from a completed record. The fingerprints are compared before anything
+    /// in the record is opened (FP-2).
     pub(crate) fn respond_from_record<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
         let response = self.open(stored).and_then(|opened| match opened {
             Opened::Mismatch => Ok(A::from_refusal(self.response.refuse(Finding::Mismatch))),
@@ -117,8 +117,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     }
 }
 
-/// What a tombstone says about the response that was not kept. The record is a tombstone even if
-/// its detail cannot be read.
+/// The details that a tombstone keeps of a response that was not stored. A record with unreadable
+/// details still counts as a tombstone.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

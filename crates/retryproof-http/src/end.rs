@@ -19,7 +19,7 @@ use crate::response::{HandlerResponse, ResponseContext};
 /// Why nothing is recorded.
 pub(crate) enum Unrecorded<R, E> {
     Released(Response<R>),
-    /// The handler's writes, and so all of its work, were rolled back (CMP-7).
+    /// The handler's writes were rolled back, which undid all of its work (CMP-7).
     RolledBack(Response<R>),
     Held(Response<R>),
     Failed(E),

@@ -44,10 +44,10 @@ pub enum AnswerFate {
     /// response is sent and not stored, and the key stays held until the lease runs out. The next
     /// run sees from its lease that it is a takeover.
     Hold,
-    /// **Done, with a body to stream.** The key is recorded as done and not replayable before the
-    /// first byte is sent. Then the body streams to the client, and is dropped with the connection.
-    /// A duplicate is refused with 409 `result-not-replayable`. Use it for endless or slow bodies,
-    /// such as NDJSON or an export. Do the work first, then respond.
+    /// **Done, with a body to stream.** The key is recorded as "done, not replayable" before the
+    /// first byte is sent. Then the body streams to the client; if the connection closes, the body
+    /// is dropped. A duplicate is refused with 409 `result-not-replayable`. Use it for endless or
+    /// slow bodies, such as NDJSON or an export. Do the work first, then respond.
     Stream,
 }
 
@@ -68,9 +68,9 @@ pub enum AnswerFate {
 ///     }
 /// }
 /// ```
-/// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is deliberately no
-/// default and no blanket implementation: freeing the key of a charge that may have happened must
-/// be an explicit decision.
+/// `PayError`'s `IntoResponse` then puts `self.fate()` into the response tuple. There is
+/// deliberately no default and no blanket implementation: if a charge may have happened, freeing
+/// its key must be an explicit decision.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not state the fate of its response",
     label = "this type needs to implement `Fate`",

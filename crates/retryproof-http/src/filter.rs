@@ -98,8 +98,8 @@ impl IdempotencyFilter {
         FilterBuilder::new(engine)
     }
 
-    /// The same filter, with the same engine and hooks, except that it renders its own responses in
-    /// another format: for a server that serves two protocols. See [`FilterBuilder::rejections`].
+    /// Returns a filter with the same engine and hooks that renders its own responses in another
+    /// format, for a server with two protocols. See [`FilterBuilder::rejections`].
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -148,9 +148,9 @@ impl IdempotencyFilter {
         &self.0.engine
     }
 
-    /// Starts no new work, still replays completed requests, waits up to `deadline` for running
-    /// handlers, and returns how many are still running; their leases run out (RUN-5). Call it
-    /// after the server has stopped accepting connections: a server's graceful shutdown does not
+    /// Stops granting new work, waits up to `deadline` for running handlers, and returns how many
+    /// are still running; their leases run out (RUN-5). Completed requests are still replayed. Call
+    /// it after the server has stopped accepting connections: a server's graceful shutdown does not
     /// wait for handlers whose client disconnected.
     ///
     /// ```

@@ -2,13 +2,14 @@
 //! Guards gRPC: unary calls of tonic, or of any other gRPC service on `tower` (HTTP-17).
 //!
 //! The key is the metadata entry `idempotency-key` (or the one that `web.key-header` names). The
-//! first call with a key runs; every retry gets its message, metadata and trailers again, including
-//! `grpc-status`, with `idempotent-replayed: true`.
+//! first call with a key runs; every retry gets the first call's message, metadata and trailers,
+//! including `grpc-status`, and the mark `idempotent-replayed: true`.
 //! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) creates the layer. In tonic, wrap
 //! one service with `add_service(guard.named_layer(PaymentsServer::new(payments)))`
-//! (`tonic::service::LayerExt`), or all services with `Server::layer`. In the second case make keys
-//! optional (`web.required = false`), because health checks and reflection have none. The program
-//! `examples/grpc` in the repository shows client and server. Any other service works too:
+//! (`tonic::service::LayerExt`), or all services with `Server::layer`. To wrap all services, make
+//! keys optional (`web.required = false`), because health checks and reflection send none. The
+//! program `examples/grpc` in the repository shows a client and a server. Any other gRPC service
+//! works too:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -60,9 +61,9 @@
 //! # What happens to a response
 //! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets
 //! another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A `Status`
-//! has no extensions, so it uses the metadata entry [`FATE`]: `release` if certainly nothing
-//! happened, `hold` if that is not known, `stream` if the work is done and the messages are to be
-//! streamed. The entry does not leave the server. In tonic:
+//! has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if certainly
+//! nothing happened, `hold` if it is not known what happened, `stream` if the work is done and the
+//! messages are to be streamed. The entry does not leave the server. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,
@@ -72,27 +73,28 @@
 //! writes commit.
 //!
 //! # Streams
-//! - A response of more than one message reaches its client whole, and is recorded as "done, not
-//!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13).
-//!   Until then nothing of it is sent. A fate in a later status has no effect; a status instead of
-//!   the first message is treated like any other response.
+//! - A response of several messages reaches its client whole. It is recorded as "done, not
+//!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13);
+//!   nothing of it is sent before. A fate in a later status has no effect. A status that comes
+//!   instead of the first message is treated like any other response.
 //! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as
 //!   it responds, and its messages flow concurrently in both directions. Name bidirectional
-//!   methods, and methods whose first message comes late. Their requests are not read before they
-//!   run, so a different request with the same key is not detected. A response that is only a
-//!   status is stored like any other.
+//!   methods, and methods whose first message comes late. The guard does not read the request of a
+//!   named method before the method runs, so a different request with the same key is not detected.
+//!   A response that is only a status is stored like any other.
 //! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
 //!   a unary call.
 //!
 //! # What to know
 //! - **Scope.** Without a scope in the policy, the method is the scope: `pay.v1.Payments/Charge`. A
-//!   client can also send a method that does not exist; if scopes are metric labels, name the
-//!   scope.
+//!   client can also name a method that does not exist; if scopes are metric labels, set the scope
+//!   in the policy.
 //! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. The
 //!   order of a Protobuf map in a `HashMap` can change; use `BTreeMap`, or encode the request once.
 //! - **grpc-web.** The guard belongs inside `GrpcWebLayer`, where it sees statuses and trailers.
-//!   Outside it, responses are also replayed, but their status is hidden in the body. Then writes
-//!   commit even if the status is an error, and a stream is not recognised by its second message.
+//!   Outside it, responses are replayed too, but the guard cannot see their status, which is in the
+//!   body: writes commit even if the status is an error, and a stream is not recognised by its
+//!   second message.
 //! - **Deadlines.** A duplicate waits up to the policy's wait timeout; a client with a shorter
 //!   deadline gets `DEADLINE_EXCEEDED` instead.
 //! - **A caller hook** refuses with a gRPC status:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stages of a guarded request. Every front end calls [`admit`] with the request's head, then
-//! [`acquire`], and runs the handler of a granted request; [`guarded`] does the last two for
-//! `tower` and axum.
+//! [`acquire`], and runs the handler of a granted request; for `tower` and axum, [`guarded`] does
+//! the last two steps.
 //!
 //! 1. [`admit`] checks the key, the declared length, and whether the request is already guarded.
 //! 2. An annotated endpoint extracts all arguments except the body.
@@ -34,11 +34,11 @@ use crate::run::{run_to_end, start_call, with_request};
 /// The decision about a request, from its head alone.
 #[derive(Debug)]
 pub enum AdmitOutcome {
-    /// Pass the request on unchanged: the guard does not apply to it. A mark on its response
-    /// belongs to no call.
+    /// Pass the request on unchanged: the guard does not apply to it. If its response has a
+    /// fate mark, remove it: it belongs to no guarded call.
     PassThrough,
     /// Pass the request on: it belongs to a call that is already guarded. Its response keeps its
-    /// mark (HTTP-15).
+    /// fate mark for that call (HTTP-15).
     Inside,
     /// Send this response.
     Refused(Response<ReplayBody>),
@@ -98,7 +98,7 @@ pub(crate) fn admit(
 }
 
 /// Prepares the request and acquires its lease. An `Err` is the response to a request that is not
-/// granted. Run a grant without awaiting anything in between.
+/// granted. After a grant, run the handler without awaiting anything else first.
 ///
 /// The stages borrow the request, because a future that owned it would hold it twice. The future is
 /// `Send` if the request is.

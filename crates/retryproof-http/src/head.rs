@@ -30,7 +30,7 @@ pub trait RequestHead {
     /// An extension of the request.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// The route, by which the request is recognised further inside (HTTP-15).
+    /// The route, by which an inner guard recognises the request (HTTP-15).
     fn route(&self) -> Route {
         Route::new(self.method().clone(), self.target())
     }
@@ -123,7 +123,7 @@ impl Route {
     }
 }
 
-/// A request extension of the gRPC layer: the path names a method, not a template.
+/// A request extension that the gRPC layer sets: the path names a method, not a template.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;
@@ -298,8 +298,8 @@ mod nested {
         let mut request = Request::new(Body::empty());
         *request.extensions_mut() = extensions.clone();
         let response = pin!(INSIDE.clone().call(request));
-        // This fails closed if a later version of axum changes the behaviour: a request that may be
-        // matched does not pass unguarded.
+        // If a later version of axum answers differently, the result is `true`: the request counts
+        // as matched and stays guarded.
         match response.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(response)) => response.status() != status(true),
             Poll::Pending => true,

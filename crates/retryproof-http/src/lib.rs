@@ -2,8 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 //! The HTTP filter of retryproof: `Idempotency-Key` for [tower](https://docs.rs/tower) and
 //! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate
-//! `retryproof`: write `retryproof::http::…` for `retryproof_http::…` in the examples, and
-//! `retryproof::…` for `retryproof_core::…`.
+//! `retryproof`: in the examples, replace `retryproof_http::…` with `retryproof::http::…`, and
+//! `retryproof_core::…` with `retryproof::…`.
 //!
 //! The first request with a key runs the handler once, even if the client disconnects. The response
 //! is recorded before its first byte is sent. Every retry gets that response again, marked
@@ -113,11 +113,12 @@
 //! | returns after its lease was lost to another run | the other run's record | gets the other run's response |
 //!
 //! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
-//! filter may have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes a
-//! mark when it reads it, so an outer guarded call that passes the response on does not see it.
+//! filter may have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes
+//! each mark that it reads, so the mark has no effect on an outer guarded call that passes the
+//! response on.
 //!
 //! A handler whose effect happens *while* its body streams is recorded as done before the effect:
-//! do the work first, then respond. Once the handler has to wait, it runs in its own task: the
+//! do the work first, then respond. A handler that has to wait continues in its own task: the
 //! connection's task-locals are not available there, but the current tracing span and the request's
 //! extensions are.
 //!
@@ -141,9 +142,10 @@
 //!
 //! In a `ServiceBuilder` the guard, like every tower service, reserves a slot in the inner service
 //! before it reads the request. It keeps the slot while the body arrives and while a duplicate
-//! waits for the holder. Duplicates of one key could fill a limit directly inside the guard, and
-//! other keys and replays would queue behind them. Use `max-running` there, or a wait timeout of
-//! zero. A `Router` reserves the slot within the call, after the grant.
+//! waits for the holder. If a concurrency limit is directly inside the guard, duplicates of one key
+//! could fill it, and requests with other keys, even replays, would queue behind them. There, use
+//! `max-running` instead, or a wait timeout of zero. A `Router` reserves the slot within the call,
+//! after the grant.
 //!
 //! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
 //! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all
@@ -153,9 +155,9 @@
 //! # Callers
 //!
 //! Two tenants that choose the same key must not see each other's responses, so `build()` does not
-//! compile until one of two methods is called: [`FilterBuilder::caller`] adds the tenant to every
-//! key; with [`FilterBuilder::callers_share_keys`] the application ensures that keys differ. If the
-//! hook finds no caller, the request is refused: 401 `caller-missing` with the filter's
+//! compile until one of two methods is called. [`FilterBuilder::caller`] adds the tenant to every
+//! key. With [`FilterBuilder::callers_share_keys`], the application must ensure that keys differ.
+//! If the hook finds no caller, the request is refused: 401 `caller-missing` with the filter's
 //! [challenge](FilterBuilder::challenge), or 403 without one.
 //!
 //! # Shutting down
@@ -166,7 +168,7 @@
 //! # Without axum
 //!
 //! Any tower stack works. The type of the request body must be able to carry buffered bytes
-//! ([`FromReplay`]). A service on hyper's own body wraps that body first, and names its scope,
+//! ([`FromReplay`]). A service that takes hyper's own body wraps it first. It also names its scope,
 //! because there is no router to derive one from:
 //!
 //! ```
@@ -202,8 +204,8 @@
 //! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope
 //! from the matched route, and [`AnswerFate`] as a part of response tuples.
 //!
-//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, and refusals as gRPC
-//! statuses).
+//! `grpc`: the module `grpc`, which guards unary calls of tonic and other gRPC services, and
+//! refuses calls with gRPC statuses.
 
 #[doc(hidden)]
 pub mod adapter;

@@ -225,9 +225,9 @@ fn scope_of_route(method: &str, template: &str) -> String {
 /// only the engine allocates.
 ///
 /// The format is injective: callers that share keys, an absent caller, an empty caller and the
-/// caller `a` are four different callers, and no choice of keys makes two of them equal. The key
-/// always has a prefix, so that a filter that later gets a `.caller(..)` reads no other caller's
-/// record. The guide shows operators the format (`guide/operations.md`).
+/// caller `a` are four different callers, and whatever keys they choose, the engine's keys differ.
+/// The key always has a prefix, so that a filter that later gets a `.caller(..)` reads no other
+/// caller's record. The guide shows operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
         // This is large enough for a UUID.

@@ -158,7 +158,7 @@ async fn commit_transaction(
 /// A response with its value ready to be recorded, and its body ready to be sent.
 struct CapturedResponse<R> {
     value: CompletionValue,
-    /// What has been recorded if the completion succeeds.
+    /// What a successful completion will have recorded.
     recorded: Result<Recorded, EncodingFailed>,
     body: UnsentBody<R>,
 }
@@ -199,7 +199,7 @@ impl<R> UnsentResponse<R> {
 }
 
 impl<R: Body<Data = Bytes>> CapturedResponse<R> {
-    /// Reads the body, unless it is endless, known to be over the limit, or to be streamed.
+    /// Reads the body, unless it is endless, to be streamed, or known to be over the limit.
     async fn read(
         mut call: Pin<&mut RunningCall<R>>,
         parts: &mut Parts,
@@ -308,7 +308,7 @@ fn encode<R>(
 ) -> Result<Payload, Error> {
     let build = || {
         with_stored_fields(call, parts, |headers| {
-            // The hook edits only header fields, so it has not decided about trailers. The
+            // The hook sees only header fields, so it has approved no sensitive trailer. The
             // `Connection` header fields can name trailers too.
             let trailers = trailers.map(|trailers| {
                 let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
@@ -406,7 +406,7 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
 
 /// Corrects the framing fields of a body that was assembled from its frames. hyper trusts these
 /// fields, so another server's `Transfer-Encoding` or a wrong `Content-Length` would break the
-/// connection (HTTP-6, HTTP-9). An empty body may have a length (HEAD, 304).
+/// connection (HTTP-6, HTTP-9). An empty body may declare a length (HEAD, 304).
 fn reframe(headers: &mut HeaderMap, length: usize) {
     remove_in_order(headers, &TRANSFER_ENCODING);
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();

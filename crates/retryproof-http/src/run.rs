@@ -67,8 +67,8 @@ where
     Box::pin(running.in_current_span())
 }
 
-/// Adapts a handler of a whole request: assembles the request from its head with the call's mark,
-/// and the bytes of its body.
+/// Adapts a handler that takes a whole request: assembles the request from its head, with the
+/// call's mark, and the bytes of its body.
 pub(crate) fn with_request<B: FromReplay, Fut>(
     handler: impl FnOnce(Request<B>) -> Fut,
 ) -> impl FnOnce(Box<request::Parts>, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut {

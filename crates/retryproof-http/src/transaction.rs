@@ -32,11 +32,11 @@ use crate::response::problem_response;
 /// | the handler | its writes | its record |
 /// |---|---|---|
 /// | returns a status below 400 | committed together with the record | the response |
-/// | … with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
+/// | returns a status below 400 with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
 /// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; deleted with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback) |
 /// | returns a response marked `Release` or `Hold` | rolled back | as without a transaction |
 /// | panics, or its service fails | rolled back | deleted; the next request runs |
-/// | never began it | – | as without a transaction |
+/// | never began its transaction | – | as without a transaction |
 ///
 /// If the commit fails, or the lease is lost before it, the response is not sent. The client gets
 /// 500 `completion-failed`, and a retry gets the outcome.
@@ -50,7 +50,7 @@ use crate::response::problem_response;
 ///     Ok(Json(Receipt::of(&order)))
 /// }
 /// ```
-/// In another tower service, [`GuardedTx::of`] takes it from the request's extensions.
+/// In another tower service, [`GuardedTx::of`] takes the handle from the request's extensions.
 pub struct GuardedTx<T>(Arc<TransactionCell<T>>);
 
 struct TransactionCell<T> {

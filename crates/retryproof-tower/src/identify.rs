@@ -62,7 +62,7 @@ where
 }
 
 /// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
-/// `Result` of these whose error refuses the request.
+/// `Result` of one of these, whose error refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a scope and a key",
     label = "this does not identify a call",

@@ -31,7 +31,7 @@ pub(crate) struct Terms {
 }
 
 impl<I> EngineLayer<I> {
-    /// Creates a layer on `engine`; `identify` finds a request's unit of work: see
+    /// Creates a layer on `engine`. The extractor `identify` finds a request's unit of work: see
     /// [`Identify`](crate::Identify).
     pub fn new(engine: IdempotencyEngine, identify: I) -> Self {
         Self { engine, identify: Arc::new(identify), codec: JsonCodec, terms: Terms::default() }

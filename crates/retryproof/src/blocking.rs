@@ -2,8 +2,8 @@
 //! The engine for programs without a runtime: the same names and semantics, with blocking calls.
 //!
 //! An [`Engine`] contains a small runtime for heartbeats, the store's connections and other
-//! background work. It keeps running while an action blocks the calling thread. Inside another
-//! runtime, every call returns an error, because it would block that runtime.
+//! background work. The runtime keeps running while an action blocks the calling thread. Inside
+//! another runtime, every call returns an error, because it would block that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {

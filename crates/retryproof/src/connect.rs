@@ -5,11 +5,12 @@ use retryproof_core::{Error, ErrorKind, IdempotencyConfig, Result, SharedStore};
 
 mod settings;
 
-/// The time limit for connecting to a server, whatever the cause of the delay: the application's
-/// start-up waits for this.
+/// The time limit for connecting to a server, whatever causes the delay. There is a limit because
+/// the application's start-up waits for the connection.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 const CONNECTED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
-/// A migration may wait for another process's migration, for which the stores allow a minute.
+/// The time limit for a migration, which may wait for another process's migration. The stores allow
+/// a minute for that wait.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120);
 

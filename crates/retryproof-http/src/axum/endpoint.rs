@@ -19,7 +19,7 @@ use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
 
-/// The future of an annotated handler, boxed once like those of axum's own handlers.
+/// The future of an annotated handler, boxed once, like the futures of axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
 
 /// A router state that has an [`IdempotencyFilter`]: the filter itself, or any state that provides
@@ -71,8 +71,8 @@ pub enum ViaParts {}
 pub enum ViaRequest {}
 
 /// The last argument of an annotated handler. If it reads the body, it is extracted after the
-/// grant. Otherwise it is extracted before the grant, like the others, so that
-/// `async fn pay(user: User)` replays nothing to other users (ANN-6).
+/// grant. Otherwise it is extracted before the grant, like the others, so that in
+/// `async fn pay(user: User)` the user is checked before anything is replayed (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint must be an axum extractor, with the body last",
@@ -173,8 +173,8 @@ where
         };
         Ok::<_, Infallible>(run(early, last).await.into_response())
     };
-    // The outcome is decided before anything is boxed, so that each outcome's future has its own
-    // size.
+    // The outcome is decided before anything is boxed, so that each outcome's future is boxed in
+    // its own size.
     let (filter, policy) = (state.filter(), GuardPolicy::Endpoint(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
@@ -206,7 +206,7 @@ where
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
             } else {
                 let pre_grant = admitted.pre_grant();
-                // Boxing this future makes the outer one smaller, which allocators handle faster.
+                // Boxing this future makes the outer one smaller, so that it is allocated faster.
                 let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
                     let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
                     (extracted, PRE_GRANT.with(PreGrant::take_handles))

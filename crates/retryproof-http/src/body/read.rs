@@ -109,9 +109,9 @@ struct RequestReader {
 }
 
 impl RequestReader {
-    /// Polls the body until a frame arrives, which may take several calls: some servers poll a
-    /// service before they read the body. An `Err` is a reader that has to continue; it is boxed so
-    /// that it takes no space in the future of a body in one frame.
+    /// Polls the body until its first frame arrives, in several calls if necessary: some servers
+    /// poll a service before they read the body. An `Err` is a reader for the rest of the body. It
+    /// is boxed, so that it takes no space in the future of a request whose body is one frame.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
@@ -143,7 +143,7 @@ impl RequestReader {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // A body that reports its end is not polled again to find it.
+        // If the body reports that it has ended, it is not polled again.
         while !body.is_end_stream() {
             let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { break };
             match frame.map(Frame::into_data) {

@@ -137,7 +137,7 @@ impl FilterBuilder<NoCaller> {
     }
 
     /// Uses keys unchanged, for all callers. The application must ensure that callers do not use
-    /// the same key: keys are unguessable, or there is only one caller.
+    /// the same key: either keys are unguessable, or there is only one caller.
     /// # When to use
     /// For an internal service with one client, or where clients generate random keys (UUIDs) and
     /// an attacker who learns a key can do no harm with its response. Otherwise use
@@ -344,7 +344,8 @@ impl<C> FilterBuilder<C> {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] that names the setting and its value, or the challenge.
+    /// [`ErrorKind::Config`] if a setting or the challenge is invalid; it names the setting and its
+    /// value, or the challenge.
     pub fn build(self) -> Result<IdempotencyFilter, Error>
     where
         C: CallerConfigured,

@@ -9,8 +9,9 @@ use crate::header_map::remove_in_order;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
-/// Removes a status's fate from its metadata, which is header fields or trailers. An unknown value
-/// is a bug in the application and counts as `hold`, the safe fate: the key is not freed.
+/// Removes the fate that a status set in its metadata (header fields or trailers), and returns it.
+/// An unknown value is a bug in the application and counts as `hold`, the safe fate: the key is not
+/// freed.
 pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     let fate = match headers.get(&FATE_NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds out from a response's bytes whether it is one message or a stream. A message is a flag,
-//! four bytes of length and that many bytes. The first message is followed by another one, or by
-//! the trailers.
+//! Finds out from a response's bytes whether it is one message or a stream. A message is a flag
+//! byte, its length in four bytes, and its content. After the first message comes either another
+//! one, or the trailers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -107,7 +107,7 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         self.first.trailers()
     }
 
-    /// Removes the fate from those trailers and returns it.
+    /// Removes the fate from the trailers, if they were read, and returns it.
     pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
         take_fate(self.first.trailers_mut()?)
     }
@@ -215,7 +215,7 @@ impl<B: Body> fmt::Debug for GrpcBody<B> {
 mod tests {
     use super::*;
 
-    /// The last result of `goes_on`, for the bytes cut into pieces of `size`.
+    /// Whether the bytes, cut into pieces of `size`, go on beyond the first message.
     fn cut(bytes: &[u8], size: usize) -> bool {
         let mut message = MessageProgress::default();
         bytes.chunks(size).any(|piece| message.goes_on(piece))

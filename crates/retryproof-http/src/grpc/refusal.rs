@@ -108,7 +108,7 @@ fn varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Escapes the text for `grpc-message`: everything except printable ASCII, and the percent sign.
+/// Escapes the text for `grpc-message`: percent signs, and all bytes except printable ASCII.
 fn percent(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

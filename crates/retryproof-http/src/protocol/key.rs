@@ -27,7 +27,7 @@ pub(crate) enum KeyError {
 }
 
 impl KeyError {
-    /// The reason for the client; completes "the header NAME ...".
+    /// The reason for the client: the end of a sentence that begins "the header NAME".
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Repeated => "must occur on exactly one line",

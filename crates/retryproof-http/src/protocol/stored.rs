@@ -38,8 +38,8 @@ const SENSITIVE: [&str; 4] =
 enum FieldVerdict {
     /// The field is stored and replayed.
     Store,
-    /// The field is sent with the first response and not stored: it belongs to the connection or
-    /// the moment, or is configured so.
+    /// The field is sent with the first response and not stored: it describes the connection or the
+    /// moment, or the configuration excludes it.
     Drop,
     /// The field is one of [`SENSITIVE`]: like `Drop`, with a warning.
     Sensitive,

@@ -109,9 +109,9 @@ pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The shortest digits that parse to this double. Of two equally near decimals, it is the even one
-/// (RFC 8785 appendix B, `1424953923781206.2`), which Ryu also chooses. The standard library rounds
-/// a tie up.
+/// Returns the shortest digits that parse to this double. If two decimals are equally near, it
+/// chooses the even one, as Ryu does (RFC 8785 appendix B, `1424953923781206.2`). The standard
+/// library rounds a tie up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
     Decimal::read(ryu::Buffer::new().format_finite(double))
 }
