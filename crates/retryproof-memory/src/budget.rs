@@ -19,7 +19,8 @@ const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(crate) struct Budget {
     records: AtomicI64,
-    /// Negative after completions that exceeded the bound, because a result is never refused.
+    /// The free bytes. Negative after completions that exceeded the bound, because a result is
+    /// never refused.
     bytes: AtomicI64,
     record_batch: i64,
     byte_batch: i64,

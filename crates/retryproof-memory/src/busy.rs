@@ -27,9 +27,9 @@ pub(crate) struct Busy {
     /// The index of the record's slot, or in a free entry the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// Whether the grant was a takeover, in case the owner repeats its acquire (ACQ-12).
+    /// Whether the grant was a takeover. Needed if the owner repeats its acquire (ACQ-12).
     pub(crate) took_over: bool,
-    /// Created by the first waiter.
+    /// Notifies waiters when the grant is over. The first waiter creates it.
     pub(crate) ended: Option<Arc<Ended>>,
 }
 

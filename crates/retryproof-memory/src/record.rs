@@ -88,7 +88,7 @@ impl Done {
         self.0.len() - HEADER - key - fingerprint
     }
 
-    /// The bytes of the allocation, including the two counts of its `Arc`.
+    /// The bytes of the allocation, including the two reference counts of its `Arc`.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.0.len() as u64 + 16
@@ -151,7 +151,8 @@ impl View<'_> {
     }
 }
 
-/// A COMPLETE record to return: shared under the lock, taken apart after it is released.
+/// A COMPLETE record that a call returns. It is shared under the shard's lock, and taken apart
+/// after the lock is released.
 pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the fingerprint begins.

@@ -17,7 +17,7 @@ pub(crate) struct Scopes {
 }
 
 struct Place {
-    /// Address and length of the text: if both are equal, the texts need no comparison.
+    /// Address and length of the text. If two scopes agree in both, their texts need no comparison.
     address: usize,
     len: usize,
     /// `None` in a free entry.

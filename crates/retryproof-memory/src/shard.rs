@@ -71,7 +71,7 @@ pub(crate) fn bucket_hash(id: &Identity) -> u32 {
 }
 
 /// Lowers a bound to `due`. For a record, the end of its lease is a valid bound: a purge never
-/// deletes it earlier.
+/// deletes the record earlier.
 #[inline]
 pub(crate) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
@@ -186,7 +186,7 @@ impl Shard {
         Err(None)
     }
 
-    /// A function separate from the loop, which would otherwise reserve registers for this
+    /// This function is separate from the loop, which would otherwise reserve registers for the
     /// comparison.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
@@ -201,7 +201,8 @@ impl Shard {
         }
     }
 
-    /// Grants an identity without a record: returns its token, or the bytes that did not fit.
+    /// Grants the lease of an identity without a record. Returns the token, or the bytes that did
+    /// not fit.
     #[inline]
     pub(crate) fn first(
         &mut self,
@@ -225,7 +226,7 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// Acquires the record in this slot, which is not COMPLETE within its ttl.
+    /// Acquires the record in this slot. It must not be COMPLETE within its ttl.
     #[inline]
     pub(crate) fn contend(
         &mut self,

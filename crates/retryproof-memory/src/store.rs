@@ -42,13 +42,13 @@ const SWEEP_LIMIT: usize = 32;
 /// # Bounds
 /// The store keeps at most [`max_records`](crate::MemoryStoreBuilder::max_records) records
 /// (1,000,000) in [`max_bytes`](crate::MemoryStoreBuilder::max_bytes) bytes (1 GiB). If there is no
-/// room for a new key even after expired records are reclaimed, its acquire fails with
+/// space for a new key even after expired records are reclaimed, its acquire fails with
 /// [`ErrorKind::Full`]. A live record is never evicted (STO-1).
 ///
-/// A full store still serves existing keys, and **never refuses a completion for lack of room**.
-/// The size may therefore exceed `max_bytes` by the results of leases that were already granted;
-/// until records expire, no new key is granted. A single value larger than the whole bound fails
-/// with [`ErrorKind::TooLarge`].
+/// A full store still serves existing keys, and **never refuses a completion for lack of space**.
+/// The results of leases that were already granted may therefore exceed `max_bytes`; until records
+/// expire, no new key is granted. A single value larger than the whole bound fails with
+/// [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
 /// Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7, CMP-6).

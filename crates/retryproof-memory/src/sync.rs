@@ -91,7 +91,8 @@ mod model {
     }
 
     impl Notified<'_> {
-        /// Whether it was notified. The model's `Notified` is enabled as soon as it is created.
+        /// Whether a notification has arrived. The model's `Notified` is enabled as soon as it is
+        /// created.
         pub(crate) fn enable(self: Pin<&mut Self>) -> bool {
             self.notify.0.lock().round != self.since
         }

@@ -18,7 +18,7 @@ pub(crate) enum Body {
     Busy(u32),
 }
 
-/// 32 bytes, aligned so that a slot never crosses a cache line.
+/// A slot: 32 bytes, aligned so that it never crosses a cache line.
 #[repr(align(32))]
 pub(crate) struct Slot {
     pub(crate) body: Body,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoreTime`]: the store's clock in nanoseconds, and [`Ahead`], which spares a lookup the conversion.
+//! [`StoreTime`]: the store's clock in nanoseconds, and [`Ahead`], which saves a lookup the
+//! conversion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +55,8 @@ pub(crate) struct Now {
     pub(crate) nanos: u64,
 }
 
-/// A moment in the near future in both forms. A record that expires after it is live at any time
-/// before it, and comparing two times is much cheaper than subtracting them.
+/// A moment in the near future in both forms. If a record expires after this moment, it is live at
+/// any time before it, and comparing two times is much cheaper than subtracting them.
 pub(crate) struct Ahead {
     at: Instant,
     nanos: u64,

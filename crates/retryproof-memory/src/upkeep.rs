@@ -67,8 +67,8 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // During the pass, grants note when theirs are due; at its end, the pass adds what it has
-        // seen.
+        // During the pass, each grant notes when its own record is due. At its end, the pass adds
+        // the times of the records that it has seen.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();

@@ -16,7 +16,7 @@ use crate::error::classify_at_connect;
 /// The default name of the record table. The table with the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// Where connections come from.
+/// Where the store's connections come from.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<MySqlConnectOptions>),
@@ -183,8 +183,8 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how long opening a connection may take. A call waits for it within its own time; a
-    /// connection that opens later serves the next call. Default 3 s.
+    /// Sets how long opening a connection may take. A call waits for a new connection only within
+    /// its own time limit; one that opens later serves the next call. Default 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -192,8 +192,9 @@ impl MysqlConfig {
     }
 
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
-    /// than the engine's default `operation-timeout`, so that the error names what the call waited
-    /// for (STO-5). If the engine's `operation-timeout` is longer, set this longer too.
+    /// than the engine's default `operation-timeout`, so that this limit ends the call first, with
+    /// an error that names what the call waited for (STO-5). If the engine's `operation-timeout` is
+    /// longer, set this longer too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
@@ -208,9 +209,9 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`, for tests of the path without it. By
-    /// default, it does if the server supports that (MariaDB 10.5). Without it, an acquire of a key
-    /// in use costs a second round trip.
+    /// Sets whether an acquire reads the row with `RETURNING`, so that tests can cover the path
+    /// without it. Default: whether the server supports it (MariaDB 10.5). Without `RETURNING`, an
+    /// acquire of a key in use costs a second round trip.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {

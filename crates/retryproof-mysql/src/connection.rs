@@ -58,7 +58,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The connection of `connect()` or `migrate()`, whose settings may be wrong.
+    /// Opens the first connection, for `connect()` or `migrate()`. Its settings are untested, so an
+    /// error may mean that they are wrong.
     pub(crate) async fn open_first(config: &MysqlConfig) -> Result<Self, Failure> {
         let options = config.source.options();
         match timeout(config.connect_timeout, Self::open_as(&options, classify_at_connect)).await {
@@ -67,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// A later connection, whose settings have worked.
+    /// Opens a later connection. Its settings have worked before.
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
         Self::open_as(options, classify).await
     }
@@ -131,13 +132,12 @@ impl Connection {
     /// The text of the completion for an application's transaction on this server (CMP-7).
     ///
     /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
-    /// transaction at REPEATABLE READ took its snapshot (error 1020,
-    /// `innodb_snapshot_isolation`). Heartbeats change the record's row all the time (RUN-1), so a
-    /// transaction that reads first and outlasts a heartbeat could never be joined. The completion
-    /// compares the owner with the current row (CMP-2) and needs no snapshot, so this statement
-    /// alone runs with the setting off. The isolation level of the transaction stays the
-    /// application's choice: READ COMMITTED, for example, would let phantoms past its own locking
-    /// reads.
+    /// transaction at REPEATABLE READ took its snapshot (error 1020, `innodb_snapshot_isolation`).
+    /// Heartbeats change the record's row all the time (RUN-1), so a transaction that reads first
+    /// and outlasts a heartbeat could never be joined. The completion compares the owner with the
+    /// current row (CMP-2) and needs no snapshot, so this statement alone runs with the setting
+    /// off. The isolation level of the transaction stays the application's choice: READ COMMITTED,
+    /// for example, would not protect the application's own locking reads from phantoms.
     pub(crate) async fn joined_completion(
         &mut self,
         texts: &StatementTexts,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: a store error, and how the call can recover. [`classify`] translates the
-//! driver's errors, and [`classify_at_connect`] those from before the store has connected.
+//! [`Failure`]: a store error, and how the call can recover. [`classify`] and
+//! [`classify_at_connect`] translate the driver's errors, after and before the store has connected.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     .with("limit", limit)
 }
 
-/// Like [`classify_at_connect`], for a store that has connected before.
+/// Like [`classify_at_connect`], but for a store that has already connected.
 pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     let Failure { recovery, error } = classify_at_connect(error);
     Failure { recovery, error: while_running(error) }
@@ -321,7 +321,7 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
 /// The server's text without the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // The account begins at the first quotation mark, because a name may contain some.
+    // The account begins at the first quotation mark, because the name itself may contain more.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

@@ -64,7 +64,7 @@ impl Executor {
         self.run_until(self.deadline(), priority, statement, params, kind).await
     }
 
-    /// Like [`run`](Self::run), within the rest of a call.
+    /// Like [`run`](Self::run), but with the deadline of a call that has already begun.
     async fn run_until(
         &self,
         deadline: Instant,
@@ -77,8 +77,8 @@ impl Executor {
         self.run_text(deadline, priority, sql, params, kind, true).await
     }
 
-    /// Like [`run_until`](Self::run_until), for any text. Unless `cached` is set, the connection
-    /// forgets the statement afterwards.
+    /// Like [`run_until`](Self::run_until), but for any text. Unless `cached` is set, the
+    /// connection forgets the statement afterwards.
     pub(crate) async fn run_text(
         &self,
         deadline: Instant,
@@ -115,8 +115,8 @@ impl Executor {
                 Err(error) => classify(error),
             };
             match failure.recovery {
-                // An idle connection may have died unnoticed, and all others with it. If a new
-                // connection breaks, the server is at fault.
+                // An idle connection may have died unnoticed, and all other idle ones with it. If a
+                // new connection breaks, the server is at fault.
                 Recovery::RetryOnNewConnection if lent.was_idle && !renewed => {
                     lent.invalidate_idle();
                     renewed = true;

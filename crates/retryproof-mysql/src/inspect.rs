@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purges, and what an operator can read: one record by its identity, or counts.
+//! Purges, and the reads for operators: one record by its identity, or counts.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining};
 use crate::statement::{Statement, key_of, size};
 use crate::store::MysqlStore;
 
-/// The most rows that one purge statement deletes. It holds their locks until it commits.
+/// The most rows that one purge statement deletes. The statement locks them until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long a batch may take: slightly less than the engine's limit, so that the error comes from

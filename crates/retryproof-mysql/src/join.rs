@@ -66,7 +66,7 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     }
 }
 
-/// Runs only the statement, and returns the number of rows that it matched.
+/// Runs the statement without a probe, and returns the number of rows that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);

@@ -6,8 +6,8 @@
 //! a result; here a dropped call closes its connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those too, and have some reserved, so that a rush of new callers does not cost the running
-//! ones their leases (RUN-2).
+//! use those permits too, and some more are reserved for them, so that a rush of new callers does
+//! not cost the running ones their leases (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -32,7 +32,7 @@ use crate::error::{Failure, Recovery};
 /// opened together do not all end together.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-/// How often to check that a connection is still open that may be returned.
+/// How often a call that waits for a returned connection checks that any is still open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Pool {
@@ -67,8 +67,8 @@ struct IdleConnection {
 }
 
 impl IdleConnection {
-    /// Whether this connection is too old for a call of this priority. A holder uses one that works
-    /// whatever its age, because its lease may end before another one is open (RUN-1).
+    /// Whether this connection is too old for a call of this priority. A holder uses a connection
+    /// that works, whatever its age, because the lease may end before another one is open (RUN-1).
     fn is_stale(&self, now: Instant, priority: CallPriority) -> bool {
         now.saturating_duration_since(self.idle_since) > MAX_IDLE
             || (priority == CallPriority::Normal && now > self.retires_at)
@@ -110,8 +110,8 @@ impl Drop for Unclaimed {
 }
 
 impl Pool {
-    /// A pool of up to `max_connections`, of which `reserved` serve holders only. `connect_timeout`
-    /// limits how long opening a connection may take.
+    /// Creates a pool of up to `max_connections`, of which `reserved` serve holders only.
+    /// `connect_timeout` limits how long opening a connection may take.
     pub(crate) fn new(
         source: Source,
         max_connections: usize,
@@ -147,9 +147,9 @@ impl Pool {
         }
     }
 
-    /// A new connection, or one that is returned earlier. A separate task opens it: if the call
-    /// ends first, the task continues and the connection becomes idle, so opening one may take
-    /// longer than a heartbeat (RUN-1).
+    /// Returns a new connection, or one that another call returns earlier. A separate task opens
+    /// the new one: if the call ends first, the task continues and the connection becomes idle, so
+    /// opening one may take longer than a heartbeat (RUN-1).
     async fn open(
         &self,
         priority: CallPriority,
@@ -227,7 +227,7 @@ impl Pool {
         }
     }
 
-    /// The first permit that becomes free, reserved or shared.
+    /// Waits for the first permit that becomes free, reserved or shared.
     async fn acquire_any_permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         let of = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let (mut reserved, mut shared) = (pin!(of(&self.reserved)), pin!(of(&self.shared)));
@@ -240,7 +240,7 @@ impl Pool {
 }
 
 impl IdleConnections {
-    /// A connection that was opened just now.
+    /// Wraps a connection that was opened just now.
     fn opened(&self, connection: Connection, epoch: u64) -> IdleConnection {
         let (now, open) = (Instant::now(), Arc::clone(&self.open));
         let retires_at = now + jitter(MAX_AGE);
@@ -265,7 +265,7 @@ impl IdleConnections {
         }
     }
 
-    /// As [`returned`](Self::returned); `None` as soon as no connection is open.
+    /// Like [`returned`](Self::returned), but returns `None` as soon as no connection is open.
     async fn returned_if_any(&self, priority: CallPriority) -> Option<IdleConnection> {
         while Arc::strong_count(&self.open) > 1 {
             if let Ok(found) = timeout(RETURN_POLL_INTERVAL, self.returned(priority)).await {

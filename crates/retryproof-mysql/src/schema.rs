@@ -97,7 +97,7 @@ pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<()
     Ok(SCHEMA.check(version(connection, table).await?, table)?)
 }
 
-/// The version row; `None` without the tables or the row.
+/// Reads the version row; `None` if the tables or the row are missing.
 async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>, Failure> {
     let sql = Arc::from(READ_VERSION.replace(DEFAULT_TABLE, table));
     let read = connection.run(&sql, &[], ResultKind::Rows, false).await;

@@ -4,8 +4,8 @@
 //! Bound values are bytes and integers only, so that any driver can bind them. Durations are bound
 //! as microseconds; the statement that uses them turns them into points in time by the server's
 //! clock (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
-//! it is in the past, so a takeover comes late rather than early. `SYSDATE` is not fixed, and is
-//! unsafe for statement-based replication.
+//! it is in the past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but
+//! is unsafe for statement-based replication.
 //!
 //! Each statement that writes touches one row by its primary key and commits by itself, so two of
 //! them cannot deadlock.
@@ -207,12 +207,13 @@ impl Statement {
                 "token+LAST_INSERT_ID(0)"
             ),
             // ACQ-8: locks and writes nothing. It returns no row if the record is not complete, or
-            // not as the store writes it. Binds: 1 scope, 2 key. Returns: fp, result.
+            // differs from what the store writes. Binds: 1 scope, 2 key. Returns: fp, result.
             Self::Replay => {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
             }
-            // ACQ-8: REPLAY for any record. Binds: 1 scope, 2 key. Returns: the head, fp, result.
+            // ACQ-8: like REPLAY, but for any record. Binds: 1 scope, 2 key. Returns: the head, fp,
+            // result.
             Self::Find => {
                 concat!(
                     "SELECT ",

@@ -137,8 +137,8 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // This also covers a repetition: if the first answer was lost, no waiters were woken
-        // (ACQ-4).
+        // Waiters are notified after a repeated completion too: if the first answer was lost, they
+        // were not woken (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -156,7 +156,7 @@ impl MysqlStore {
                 Some(_) => return Ok(FencedWrite::NotOwner),
             };
         }
-        // This also covers a repetition, as in `try_complete`.
+        // As in `try_complete`, waiters are also notified after a repeated call.
         self.has_row.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -167,8 +167,8 @@ impl MysqlStore {
         self.executor.read_record(CallPriority::Holder, Statement::Peek, id).await
     }
 
-    /// What is left of the lease with token `seen`; `None` once it has ended, or its holder has
-    /// completed or released the record.
+    /// Returns the time left in the lease with token `seen`; `None` once the lease has ended, or
+    /// its holder has completed or released the record.
     async fn remaining_lease(
         &self,
         id: &Identity,

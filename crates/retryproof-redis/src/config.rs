@@ -149,10 +149,11 @@ impl RedisConfig {
     }
 
     /// Makes each grant and completion wait, for at most `timeout`, until `replicas` replicas have
-    /// it (`WAIT`), so that a fail-over loses less. With too few replicas, the call fails as
-    /// `Unavailable`. Such calls go over a separate connection, one after the other, and an acquire
-    /// reads the record first, which takes two round trips. Connecting checks the bounds: at most
-    /// 1,000 replicas, 1 ms to one day. 0 replicas turn the wait off. Default: no wait.
+    /// it (`WAIT`), so that a fail-over loses less. If too few replicas confirm in time, the call
+    /// fails as `Unavailable`. Grants and completions then queue on a separate connection, and an
+    /// acquire takes two round trips, because it reads the record first. Connecting checks the
+    /// bounds: at most 1,000 replicas, 1 ms to one day. 0 replicas turn the wait off. Default: no
+    /// wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));

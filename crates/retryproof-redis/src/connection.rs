@@ -38,11 +38,11 @@ const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a connection is for.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
-    /// Calls.
+    /// Serves calls.
     Calls,
-    /// Calls that wait for replicas, and therefore take longer.
+    /// Serves calls that wait for replicas, and therefore take longer.
     CallsWithWait,
-    /// Pushed messages, with the channel that receives them.
+    /// Receives pushed messages, and sends them to this channel.
     Messages(UnboundedSender<PushInfo>),
 }
 

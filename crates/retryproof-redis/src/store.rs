@@ -288,7 +288,7 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// Decodes the acquire script's answer: a token after its first letter, then a number.
+/// Decodes the acquire script's answer: a letter, a token, then a number.
 fn token_and_rest(answer: &[u8]) -> Result<(FencingToken, u64)> {
     let (token, rest) = answer
         .get(1..)

@@ -48,7 +48,8 @@ impl CoarseTimeout {
         Self { shared, task }
     }
 
-    /// The output of `future`, or `None` at most a tenth of a second after the deadline.
+    /// Returns the output of `future`. If there is none by the deadline, returns `None` at most a
+    /// tenth of a second later.
     ///
     /// # Cancel safety
     /// Dropping the call drops `future`.

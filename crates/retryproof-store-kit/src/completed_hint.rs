@@ -33,7 +33,7 @@ struct CacheSlot {
 }
 
 impl CompletedHint {
-    /// An empty hint.
+    /// Creates an empty hint.
     #[must_use]
     pub fn new() -> Self {
         Self { sets: (0..SETS).map(|_| Default::default()).collect(), start: now() }

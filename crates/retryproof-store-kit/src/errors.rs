@@ -15,12 +15,13 @@ pub fn unreadable(field: &'static str) -> Error {
     .with("field", field)
 }
 
-/// The error of a store that has connected before: `Unavailable` in place of `Config`.
+/// Changes the kind of an error from `Config` to `Unavailable`, for a store that has connected
+/// before.
 ///
 /// The certificate, password or address that a server refuses now was right at `connect`, so it may
-/// be right again in a moment: a certificate was renewed late, or a proxy restarts. The engine
-/// repeats only `Unavailable`, and a completion that was not repeated would let the work run again
-/// (CMP-3).
+/// be right again in a moment, for example after a late certificate renewal or a proxy's restart.
+/// The engine repeats only `Unavailable`, and a completion that was not repeated would let the work
+/// run again (CMP-3).
 #[must_use]
 pub fn while_running(error: Error) -> Error {
     if error.kind() != ErrorKind::Config {

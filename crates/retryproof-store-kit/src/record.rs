@@ -30,7 +30,7 @@ pub enum RecordPhase {
 }
 
 impl Record {
-    /// What a peek returns for this row, or if there is no row.
+    /// What a peek returns for this row, or for a missing row.
     pub fn peeked(found: Option<Self>) -> Peeked {
         match found {
             Some(Self { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
@@ -43,7 +43,7 @@ impl Record {
         }
     }
 
-    /// What is left of the lease with token `seen`; `None` once the lease is over, or its holder
+    /// The time left in the lease with token `seen`; `None` once the lease is over, or its holder
     /// has completed or released the record (ACQ-4).
     #[must_use]
     pub fn remaining_lease(&self, seen: FencingToken) -> Option<Duration> {

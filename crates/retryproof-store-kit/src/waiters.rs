@@ -27,7 +27,7 @@ struct RecordWaiters {
     count: usize,
 }
 
-/// Subscribes one waiter to a record, until it is dropped.
+/// The subscription of one waiter to a record. It ends when it is dropped.
 pub struct Subscription<'a, K: Eq + Hash> {
     registry: &'a WaiterRegistry<K>,
     key: K,
@@ -35,7 +35,7 @@ pub struct Subscription<'a, K: Eq + Hash> {
 }
 
 impl<K> WaiterRegistry<K> {
-    /// A registry without waiters.
+    /// Creates a registry without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self { records: Mutex::default() }

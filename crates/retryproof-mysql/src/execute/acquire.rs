@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one upsert, and what follows if that does not settle it.
+//! The acquire: one upsert, and the further statements if that does not settle the outcome.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ enum Upserted {
 }
 
 impl Executor {
-    /// The result of a record that this process has seen complete; `None` if it no longer is.
+    /// Reads the result of a record that this process has seen complete; `None` if the record is no
+    /// longer complete.
     pub(crate) async fn replay(&self, id: &Identity) -> Result<Option<StoredResult>, Failure> {
         let result = self
             .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)

@@ -98,7 +98,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Takes one round trip. If the transaction is gone, the commit fails.
+/// Runs a statement in one round trip. If the transaction is gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -136,7 +136,7 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Runs only the statement, and returns the number of rows that it matched.
+/// Runs the statement without a probe, and returns the number of rows that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())

@@ -115,7 +115,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Takes one round trip. If the transaction is gone, the commit fails.
+/// Runs a statement in one round trip. If the transaction is gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await

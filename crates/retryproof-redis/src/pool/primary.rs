@@ -69,7 +69,7 @@ impl PrimaryLocator {
     /// Stores a report. Returns the previous address if the primary has moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // Every sentinel announces the same move.
+        // This move is already known, because every sentinel announces it.
         if known.address.as_ref() == Some(at) {
             return None;
         }
