@@ -150,7 +150,7 @@ impl fmt::Debug for CallLog {
     }
 }
 
-/// A call that was sent. Logs the call's end, also if the call is dropped.
+/// A call that was sent. Logs the call's end, even if the call is dropped.
 struct Open<'a> {
     log: &'a CallLog,
     at: usize,

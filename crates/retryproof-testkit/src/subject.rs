@@ -55,8 +55,8 @@ pub struct SubjectBuilder<S> {
 }
 
 impl Subject {
-    /// Starts with only the contract, for a store that uses the runtime's clock: the host's clock
-    /// under `time = real`, the paused clock under `time = paused`.
+    /// Starts with a store that offers only the contract and uses the runtime's clock: the host's
+    /// clock under `time = real`, the paused clock under `time = paused`.
     pub fn of<S: IdempotencyStore>(store: S) -> SubjectBuilder<S> {
         let concrete = Concrete(Arc::new(store));
         SubjectBuilder {
@@ -133,8 +133,8 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// Like [`id`](Self::id), with a scope. Distinct pairs give distinct identities whatever their
-    /// bytes, because the mark has a fixed length.
+    /// Like [`id`](Self::id), but with a scope. Distinct pairs give distinct identities whatever
+    /// their bytes, because the subject's mark at the beginning of the scope has a fixed length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
         let scope = Scope::new(format!("{}{scope}", self.mark)).expect("the scope should be valid");
         Identity::new(scope, Key::new(key).expect("the key should be valid"))

@@ -16,7 +16,7 @@ use super::{PATIENCE, until};
 /// The stop signal of a listener.
 pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A running listener, until it is stopped or dropped with its runtime.
+/// A listener that runs until it is stopped, or dropped with its runtime.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<Notify>,

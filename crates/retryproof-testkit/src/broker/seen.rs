@@ -37,7 +37,7 @@ impl Seen {
         self.0.lock().get(body).cloned().unwrap_or_default()
     }
 
-    /// How many messages have run.
+    /// For how many messages the work has run.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.0.lock().values().filter(|fate| fate.runs > 0).count()
@@ -51,7 +51,7 @@ impl Seen {
 }
 
 impl MessageFate {
-    /// Whether the message ran once, and every other delivery was recognised.
+    /// Whether the message's work ran once, and every other delivery was recognised as a duplicate.
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();

@@ -41,7 +41,7 @@ pub struct Server {
 struct Process {
     port: u16,
     command: Vec<String>,
-    /// A probe to send, and the beginning of its answer when the broker serves.
+    /// A probe to send, and the beginning of the answer once the broker is ready.
     greeting: (Vec<u8>, Vec<u8>),
     child: Option<Child>,
 }
@@ -72,8 +72,8 @@ impl Server {
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // Started here, because the node would otherwise start an `epmd` that this server does not
-        // stop.
+        // `epmd` is started here, because the node would otherwise start one that this server does
+        // not stop.
         let epmd = [
             program("epmd")?,
             "-port".into(),
@@ -114,7 +114,7 @@ impl Server {
         command.extend(
             ["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from),
         );
-        // A method frame of channel 0.
+        // A ready node answers with a method frame of channel 0.
         let greeting = (b"AMQP\0\0\x09\x01".to_vec(), vec![1, 0, 0]);
         let url = format!("amqp://guest:guest@127.0.0.1:{port}");
         let processes = vec![
@@ -255,8 +255,8 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The command for a process that dies with this process, however this process ends, if `setpriv`
-/// is installed.
+/// Wraps a command so that its process dies whenever this process ends, in whatever way. Without
+/// `setpriv`, the command stays unchanged.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();
@@ -282,7 +282,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// A temporary folder that contains a folder for the data.
+/// Creates a temporary folder that contains a folder for the data.
 fn folder() -> io::Result<Folder> {
     let folder = Folder::new("server")?;
     fs::create_dir(folder.path().join("data"))?;

@@ -8,7 +8,7 @@ use retryproof_core::listener::Verdict;
 use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine, Lease};
 use tokio::sync::Semaphore;
 
-/// A gate that counts the work that arrives, and holds it until a test opens it.
+/// A gate that counts the runs that arrive, and holds them until a test opens the gate.
 #[derive(Debug)]
 pub struct Gate {
     begun: AtomicUsize,

@@ -21,7 +21,7 @@ pub(super) const WOKEN: Duration = Duration::from_secs(5);
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);
 
 impl Subject {
-    /// A caller of `id`, with a new owner ID.
+    /// Creates a caller of `id` with a new owner ID.
     pub(super) fn caller(&self, id: &Identity) -> StoreCaller {
         StoreCaller::new(self.store(), id)
     }
@@ -32,8 +32,8 @@ impl Subject {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
 
-    /// Waits until a lease or a ttl of length `over` has ended by the store's clock. It began now
-    /// or earlier.
+    /// Waits until a lease or a ttl of length `over`, which began now or earlier, has ended by the
+    /// store's clock.
     pub(super) async fn expire(&self, id: &Identity, over: Duration) {
         self.pass(over).await;
         if self.is_exact() {

@@ -8,7 +8,7 @@ use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// More await points than any method has. A call that is not done by then is stuck.
+/// More await points than any method has. A call that is still pending after so many is stuck.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
         };
         at_every_await(s, prepare, |caller, _| async move {
             is_busy(caller.peek().await);
-            // Frees the key, because the next round uses the same one.
+            // The key is released, because the next round uses the same one.
             assert_eq!(caller.release().await, FencedWrite::Applied);
         })
         .await;

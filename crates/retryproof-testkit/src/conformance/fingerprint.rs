@@ -27,7 +27,7 @@ pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
     }
 }
 
-/// Fingerprints from 1 to 64 bytes, also with zeros at either end, are kept.
+/// Fingerprints of 1 to 64 bytes are kept, even if they begin or end with zeros.
 pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     for bytes in [&[0][..], &[1], &[255], &[0, 0], &[3; 33], &[0; 64], &[255; 64]] {
         let id = s.id(&format!("{bytes:?}"));

@@ -40,8 +40,8 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert!(left <= DAY && left > DAY / 2, "{left:?}");
 }
 
-/// All records are counted, and the ones in progress also separately. Other subjects may share the
-/// store, so the counts are lower bounds.
+/// All records are counted, and those in progress are also counted separately. Other subjects may
+/// share the store, so the counts are lower bounds.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
     for at in 0..6 {
         let holder = s.caller(&s.id(&format!("k{at}")));

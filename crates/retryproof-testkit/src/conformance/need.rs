@@ -8,7 +8,7 @@ use retryproof_core::IdempotencyStore as _;
 use super::cases;
 use crate::subject::Subject;
 
-/// The largest value size limit that the cases test.
+/// The largest limit on the size of values that the cases test.
 const TRIED: usize = 16 << 20;
 /// The limit that a store needs so that a value of 1 MiB fits with its envelope.
 const LARGE: usize = (1 << 20) + 1_024;

@@ -63,7 +63,7 @@ fn read(stored: &StoredResult) -> Answer {
     Answer::Complete { value: if whole { value } else { u32::MAX }, fingerprint }
 }
 
-/// Values of many lengths that contain their number.
+/// Returns a value that contains this number. The values have many different lengths.
 fn value_of(value: u32) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(4 + (value as usize * 37) % 300, 0xa5);
@@ -169,8 +169,9 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// Whatever the steps, the contract allows each answer. A failure names the seed: `RETRYPROOF_SEED`
-/// repeats only that seed, and `RETRYPROOF_SEQUENCES` sets the number of seeds.
+/// After any sequence of steps, the contract allows each answer of the store. A failure names the
+/// seed: `RETRYPROOF_SEED` repeats only that seed, and `RETRYPROOF_SEQUENCES` sets the number of
+/// seeds.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
     let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));
     let seeds = from_env("RETRYPROOF_SEED").map_or(0..sequences, |seed| seed..seed + 1);

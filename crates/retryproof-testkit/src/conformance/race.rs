@@ -80,7 +80,7 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     );
 }
 
-/// One of the owner's completions takes effect, and the others report that.
+/// One of the owner's completions takes effect, and the others report that the record is complete.
 pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     granted(holder.acquire(LONG).await);

@@ -175,8 +175,8 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// Bytes that are not an envelope are returned unchanged, and opening them is a typed error.
-/// Nothing is granted.
+/// Bytes that are not an envelope are returned unchanged, and opening them fails with a typed
+/// error. Nothing is granted.
 pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     for (key, foreign) in
         [("text", &b"not an envelope"[..]), ("empty", b""), ("newer", b"RP\x63\0\0\0\0\0")]
