@@ -189,8 +189,7 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // The answer to a request without a key may be a large download: collect only a
-            // problem.
+            // Without a key, the answer may be a large download, so only a problem is collected.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);

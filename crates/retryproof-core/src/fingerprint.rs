@@ -18,8 +18,8 @@ pub const MAX_FINGERPRINT_BYTES: usize = 64;
 /// answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
 /// does not interpret the rest. Comparing two fingerprints takes the same time wherever they differ
 /// (FP-2).
-// Every call copies the fingerprint. The layout lets a copy be read in the same units as it was
-// written.
+// Every call copies the fingerprint. With this layout, a copy is read in the same units in which it
+// was written.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -68,8 +68,8 @@ impl Fingerprint {
     /// # Errors
     /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        /// This byte differs from the algorithms for HTTP requests (FP-3) and for message bodies.
-        /// Records store it, so it is never changed or reused.
+        /// This byte differs from those of HTTP requests (FP-3) and of message bodies. Records
+        /// store it, so it is never changed or reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
             Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(unlike.len(), all.len(), "{all:#?}");
     }
 
-    /// Differences that a retry of the same request may show.
+    /// Differences that may occur between retries of the same request.
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));

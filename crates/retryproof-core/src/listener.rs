@@ -80,8 +80,8 @@ pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 /// and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
-    /// This byte differs from the algorithms for HTTP requests (FP-3). Records store it, so it must
-    /// never change.
+    /// This byte differs from those of HTTP requests (FP-3). Records store it, so it must never
+    /// change.
     const MESSAGE_BODY: u8 = 64;
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
@@ -116,7 +116,7 @@ pub trait Refusal {
     /// The [`Rejected`] inside this error; `None` for an error of the work.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict on the [`Rejected`], or [`Verdict::failed`] without one. Override this for
+    /// The verdict on the [`Rejected`], or [`Verdict::failed`] if there is none. Override this for
     /// errors that no repetition can fix, and return [`Verdict::poison`] for them.
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)

@@ -148,7 +148,7 @@ pub enum ExecuteError<E> {
     },
     /// The store failed, or it refused the call. Nothing ran.
     Store(Error),
-    /// This codec cannot decode the stored value. Nothing ran.
+    /// The call's codec cannot decode the stored value. Nothing ran.
     Codec(Error),
     /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
     Completion(CompletionError),
@@ -259,7 +259,7 @@ pub enum Rejected {
     NotReplayable,
     /// The store failed, or the key or a duration is out of bounds.
     Store(Error),
-    /// This codec cannot decode the stored value.
+    /// The function's codec cannot decode the stored value.
     Codec(Error),
     /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
     Completion(CompletionError),

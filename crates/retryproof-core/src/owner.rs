@@ -31,16 +31,17 @@ impl OwnerId {
     }
 
     /// Creates an id for a store whose records no other process shares
-    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a random seed for this
-    /// process, followed by a counter. Unlike [`new`](Self::new), this needs no system call. A copy
-    /// of the process creates the same ids, but has its own copy of the records.
+    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)). The id is a random
+    /// seed for this process, followed by a counter, so unlike [`new`](Self::new), this function
+    /// needs no system call. A copy of the process creates the same ids, but has its own copy of
+    /// the records.
     ///
     /// # Panics
     /// If the operating system cannot provide random bytes at the first call in the process.
     pub(crate) fn of_this_process() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // The seed separates processes that open the same records one after another.
+        // The seed keeps ids unique when processes open the same records one after the other.
         let seed = SEED.get_or_init(|| {
             getrandom::u64().expect("the operating system should provide random bytes")
         });
@@ -48,7 +49,7 @@ impl OwnerId {
         Self((u128::from(*seed) << 64 | u128::from(count)).to_be_bytes())
     }
 
-    /// The id with the bytes that a store kept.
+    /// Restores an id from the bytes that a store kept.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

@@ -58,8 +58,8 @@ pub struct AcquireRequest {
     pub owner: OwnerId,
     /// The length of the lease, from the store's current time.
     pub lease: Duration,
-    /// How long a completed record will be kept. Until then, a purge also spares the unfinished
-    /// record (STO-4).
+    /// How long the completed record is kept. A purge also spares the unfinished record for this
+    /// long after its acquire (STO-4).
     pub ttl: Duration,
     /// The fingerprint of what the caller sent. A grant replaces the stored one (FP-2).
     pub fingerprint: Option<Fingerprint>,
@@ -90,7 +90,7 @@ pub struct Grant {
     pub remaining: Duration,
     /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
     /// or for a record past its ttl, is not a takeover. If the same owner repeats its acquire
-    /// because the first answer was lost, it gets this value from its first grant (ACQ-9).
+    /// because the first answer was lost, it gets the value of its first grant (ACQ-9).
     pub took_over: bool,
 }
 
@@ -303,12 +303,12 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Same as [`acquire`](Self::acquire), except `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Sleeps for at most `limit`, until the record may have stopped being in progress under the
-    /// token `seen`.
+    /// Sleeps until the record may no longer be in progress under the token `seen`, but for `limit`
+    /// at most.
     ///
     /// # Behaviour
-    /// Subscribes, *then* checks the record, and returns immediately unless the holder with the
-    /// token `seen` is still in progress. This order ensures that no wake-up is lost between the
+    /// Subscribes, *then* checks the record, and returns immediately unless the record is still in
+    /// progress under the token `seen`. This order ensures that no wake-up is lost between the
     /// check and the sleep (ACQ-4). Spurious returns are allowed, so a check followed by a sleep of
     /// at most 50 ms is a correct implementation. The call holds no connection while it sleeps
     /// (ACQ-5).
@@ -325,7 +325,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Moves the end of the lease to `lease` after the store's current time (RUN-1).
+    /// Sets the end of the lease to the store's current time plus `lease` (RUN-1).
     ///
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, expired or not: `Applied`. Otherwise: `NotOwner`,

@@ -73,8 +73,8 @@ impl Record {
         self.refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
     }
 
-    /// Replaces a value that is larger than the store accepts with a tombstone, and a tombstone
-    /// with one without detail (CMP-9).
+    /// Replaces a value that is too large for the store with a tombstone, and a tombstone that is
+    /// too large with one without detail (CMP-9).
     pub(super) fn fit(&mut self, limit: usize, identity: &Identity) {
         if self.exceeds(limit) {
             let error =
@@ -108,9 +108,9 @@ impl HeldLease {
     /// Records the result (CMP-1): ends the heartbeat, then completes, and repeats a completion
     /// that was not answered (CMP-3).
     ///
-    /// After this call the result is recorded whether the future is awaited or not (RUN-5). A
-    /// memory store has the result when this method returns. Any other store is sent the result
-    /// when the future is first polled or dropped; until then the heartbeat continues.
+    /// The result is recorded whether the returned future is awaited or dropped (RUN-5). A memory
+    /// store has the result when this method returns. Any other store is sent the result when the
+    /// future is first polled or dropped; until then the heartbeat continues.
     ///
     /// # Cancel safety
     /// If the future is dropped, polled or not, the completion is finished in the background
@@ -133,7 +133,7 @@ impl HeldLease {
         self.record(tombstone.into_envelope(), true)
     }
 
-    /// This is not an `async fn`, because that would do nothing before its first poll.
+    /// This is not an `async fn`, because an `async fn` would do nothing before its first poll.
     pub(super) fn record(
         mut self,
         envelope: Blob,
@@ -268,7 +268,7 @@ impl LeaseState {
 /// The result of the first attempt at a completion.
 enum FirstTry {
     Recorded,
-    /// [`complete_until_over`] continues, with this call if one was sent.
+    /// [`complete_until_over`] has to continue, with the call that was sent, if any.
     Unfinished(Option<StoreCall<FencedWrite>>),
 }
 

@@ -100,7 +100,8 @@ impl<C, H> Call<C, H> {
         self
     }
 
-    /// Runs the action in line; it may borrow. See [`IdempotencyEngine::execute`].
+    /// Runs the action within this call's future, so the action may borrow. See
+    /// [`IdempotencyEngine::execute`].
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -151,8 +152,8 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// Like [`report`](Self::report), but for a blocking action: it runs between two calls that
-    /// block on a runtime, never inside one.
+    /// Like [`report`](Self::report), but for a blocking action. The action runs between two calls
+    /// that block on a runtime, and never inside a runtime.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<T, E, F>(
         self,

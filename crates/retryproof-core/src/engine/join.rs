@@ -26,14 +26,14 @@ use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 /// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
 /// then call [`committed`](Self::committed).
 ///
-/// If it is dropped, a background task finds out, by owner, what happened to the transaction: a
-/// committed record stays, and a key whose transaction was rolled back is freed (CMP-7). So
-/// dropping a future between the commit and `committed` does no harm, except that waiters in this
-/// process may get the result a little later.
+/// If this value is dropped, a background task finds out, by owner, what happened to the
+/// transaction: a committed record stays, and a key whose transaction was rolled back is freed
+/// (CMP-7). Dropping a future between the commit and `committed` therefore does no harm, except
+/// that waiters in this process may get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
-    /// The call that ends the lease takes this value.
+    /// Taken by the call that ends the lease.
     open: Option<OpenCommit>,
 }
 
@@ -77,8 +77,8 @@ impl std::error::Error for JoinError {
 
 impl HeldLease {
     /// Writes the result as the last statement of the caller's transaction, so that it commits with
-    /// the caller's writes or not at all (CMP-7). Open the transaction after the lease was granted,
-    /// write, call this method, commit, and then call [`PendingCommit::committed`].
+    /// the caller's writes or not at all (CMP-7). Open the transaction after the lease has been
+    /// granted, write, call this method, commit, and then call [`PendingCommit::committed`].
     ///
     /// This method first stops the heartbeat and awaits its end, so commit soon: the lease runs
     /// out, and then only the lock on the record's row prevents a takeover. Use the isolation level
@@ -91,7 +91,7 @@ impl HeldLease {
     /// (`Unsupported`) or the database refuses.
     ///
     /// # Cancel safety
-    /// If the future is dropped, polled or not, roll the transaction back: the key is freed in the
+    /// If you drop the future, polled or not, roll the transaction back. The key is freed in the
     /// background.
     pub fn complete_in<D, P>(
         self,
@@ -159,7 +159,7 @@ impl HeldLease {
         }
     }
 
-    /// Leaves the end of the lease to a transaction's commit.
+    /// Defers the end of the lease to the commit of a transaction.
     pub(super) fn join(
         mut self,
         join: Arc<dyn DynJoin>,
@@ -261,8 +261,8 @@ impl PendingCommit {
             .map_err(|error| error.during("complete").for_identity(&state.identity))
     }
 
-    /// The lease was lost, and the store holds nothing of this owner's. If the store disagrees,
-    /// because the transaction was on another database, the key is freed and this returns `true`.
+    /// Handles a lost lease, for which the store should hold nothing of this owner. If it does,
+    /// because the transaction was on another database, frees the key and returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let state = &open.lease.0;
@@ -311,10 +311,10 @@ impl OpenCommit {
     }
 
     /// Finds out, by owner, whether the transaction was committed or rolled back, with calls that
-    /// every store has. A release distinguishes the two cases, and a rolled-back transaction needs
-    /// one anyway: the release removes a record that is still in progress under this owner, and no
-    /// other. If the transaction still locks the row, the release is answered when the transaction
-    /// ends.
+    /// every store has. A release distinguishes the two cases, and after a rollback the key has to
+    /// be released anyway. The release removes a record that is still in progress under this owner,
+    /// and no other. If the transaction still locks the row, the release is answered when the
+    /// transaction ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {

@@ -70,7 +70,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// See [`ExecuteError`]. `Store`: no transaction could be opened, nothing ran, and the key is
     /// free. `Action`: the action's own error; the transaction was rolled back, and the key is
     /// free. `LeaseLost`: the completion was refused, and the transaction rolled back (CMP-2).
-    /// `Completion`: the commit failed, whatever the policy; its
+    /// `Completion`: the commit failed, under any completion policy; its
     /// [`error`](crate::CompletionError::error) shows whether the transaction was rolled back or is
     /// in doubt. Also `Completion`, with an `Unavailable` error: the transaction was open for
     /// longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
@@ -99,8 +99,9 @@ impl<T: Send + 'static> JoinedEngine<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// Opens a transaction for a lease that was already granted, for an adapter that runs the work
-    /// itself. End the transaction with [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
+    /// Opens a transaction for a lease that has already been granted, for an adapter that runs the
+    /// work itself. End the transaction with [`commit`](Self::commit) or
+    /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// The source's errors; `Unavailable` after `operation-timeout`.
@@ -144,7 +145,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// connection ends.
     ///
     /// # Cancel safety
-    /// If the future is dropped, dropping the transaction rolls it back.
+    /// If the future is dropped, the transaction is dropped with it, which rolls it back.
     pub async fn roll_back(&self, tx: T) {
         roll_back(&*self.source, tx, self.limit()).await;
     }

@@ -54,8 +54,8 @@ pub(super) use heartbeat::{BeatQueue, BeatQueues};
 pub enum Attempt {
     /// The key was free.
     First,
-    /// Another owner's lease had run out. Its effects may have happened, so reconcile before
-    /// repeating them.
+    /// Another owner's lease had run out. That owner's work may have had effects, so reconcile
+    /// before repeating it.
     Takeover,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct LeaseState {
 /// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// When the lease is believed to end, counted from before the call that obtained it was sent.
+    /// When the lease ends by the engine's clock, counted from before its last acquire or extend.
     until: Instant,
     loss: Option<Loss>,
     /// No further heartbeat starts (RUN-3).
@@ -145,8 +145,8 @@ impl Lease {
     }
 
     /// Checks with the store that the lease is still held, by extending it once. `false` means that
-    /// the lease is lost, or that its holder has completed it or stopped extending it; then nothing
-    /// is extended.
+    /// the lease is lost, or that its holder has completed it or stopped extending it. In these
+    /// cases the lease is not extended.
     ///
     /// # Errors
     /// The store's errors; whether the lease is held is then unknown.
@@ -180,8 +180,9 @@ impl Lease {
     /// request is on its way, or when an error does not show whether the request was carried out.
     /// After that, an error, a panic or a drop of the action does not free the key: the key stays
     /// taken until the lease runs out, and the next run knows that it is a
-    /// [takeover](Attempt::Takeover) (RUN-4). Without this call they free the key, and the next
-    /// call runs immediately. An HTTP handler sets the fate of its answer itself (`AnswerFate`).
+    /// [takeover](Attempt::Takeover) (RUN-4). Without this call, each of them frees the key, and
+    /// the next call runs immediately. An HTTP handler sets the fate of its answer itself
+    /// (`AnswerFate`).
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};
@@ -230,8 +231,8 @@ impl Lease {
     }
 
     /// An idempotency key for a call that this action makes to another service: 64 hex digits of
-    /// SHA-256 over scope, key and `step`. The key is the same for this holder and for one that
-    /// takes over. Give each downstream call its own `step`.
+    /// SHA-256 over scope, key and `step`. The key is the same for this holder and for a holder
+    /// that takes over. Give each downstream call its own `step`.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> String {
         let mut hash = Sha256::new();
@@ -313,8 +314,8 @@ pub(super) struct GrantTerms {
     pub(super) max_hold: Duration,
     pub(super) owner: OwnerId,
     pub(super) grant: Grant,
-    /// When the granted acquire was sent. The lease counts from this instant, so that the holder
-    /// considers it over before the store does (ACQ-7).
+    /// When the granted acquire was sent. The lease is counted from this instant, so that the
+    /// holder considers it over before the store does (ACQ-7).
     pub(super) counted_from: Instant,
 }
 

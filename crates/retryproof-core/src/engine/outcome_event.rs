@@ -22,11 +22,11 @@ const TARGET: &str = "retryproof::outcome";
 /// How a lease ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// With the work recorded, as a value or as a tombstone.
+    /// The work was recorded, as a value or as a tombstone.
     Completed(Recorded),
-    /// Without a completion.
+    /// The lease ended without a completion.
     Failed(Phase),
-    /// With a refused completion, because another owner had taken over.
+    /// The completion was refused, because another owner had taken over.
     Lost,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     let (outcome, recorded, phase) = match end {
         End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
         End::Completed(_) => ("executed", Some("yes"), None),
-        // The action ran to completion.
+        // The action ran, but its completion could not be recorded.
         End::Failed(Phase::Completion) => ("executed", Some("no"), None),
         End::Failed(Phase::Released) => ("released", None, None),
         End::Failed(phase) => ("failed", None, Some(phase)),
@@ -104,7 +104,7 @@ fn emit(
     );
 }
 
-/// What a duplicate of a finished record gets.
+/// The outcome for a duplicate that found a finished record.
 fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static str> {
     if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
         && own.algorithm() != theirs.algorithm()

@@ -16,7 +16,7 @@ use crate::store::IdempotencyStore;
 /// The maximum number of records in one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// The shortest time limit of a batch: a batch is more work than any other call, and no caller
+/// The shortest time limit of a batch: a batch does more work than any other call, and no caller
 /// waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -58,7 +58,7 @@ impl PurgeTask {
                      built without `with_purge()`"
                 );
             }
-            // There is nothing to run; the flag keeps later grants from reaching this point.
+            // No task is needed. The flag keeps later grants from repeating this check.
             self.running.store(true, Ordering::Release);
             return;
         }
@@ -91,7 +91,7 @@ impl Drop for RunningPurge {
 }
 
 /// Purges until a batch is not full; returns `None` if the store cannot purge. Warns when the purge
-/// takes longer than `interval`, and again after twice as long.
+/// takes longer than `interval`, and again each time that duration has doubled.
 pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
     let mut deleted = 0;
     let (began, mut late) = (store.now(), interval);

@@ -302,7 +302,7 @@ impl CircuitBreaker {
 
     #[cold]
     fn failed(&self) {
-        // The count saturates, because it only has to pass the bound.
+        // The count saturates, because only whether it has reached the bound matters.
         let _ = self
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
@@ -312,7 +312,7 @@ impl CircuitBreaker {
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if let Some((breaker, since)) = self.probe {
-            // This clears only its own probe; a later probe keeps running.
+            // An admission clears only its own probe; a later probe keeps running.
             breaker.probing.lock().take_if(|probing| *probing == since);
         }
     }

@@ -28,8 +28,8 @@ pub(super) struct Tasks {
     freed: Notify,
     /// Notifies one waiter when a permit is returned, and all waiters when no more are given out.
     permits: Notify,
-    /// How many tasks listen to the two fields above. A replay takes and returns a permit, and
-    /// there is seldom a listener to notify.
+    /// How many tasks listen to the two fields above. There is seldom one, so a replay, which takes
+    /// and returns a permit, usually notifies nothing.
     watchers: AtomicUsize,
 }
 
@@ -38,8 +38,8 @@ pub(super) struct Tasks {
 #[derive(Debug)]
 pub struct Permit(Arc<Tasks>);
 
-/// A permit for a call that may not need one after all. Borrowing it saves a replay a reference
-/// count.
+/// A permit for a call that may not need one after all. It is borrowed, so a replay changes no
+/// reference count.
 #[derive(Debug)]
 pub(super) struct BorrowedPermit<'a>(&'a Arc<Tasks>);
 
@@ -47,7 +47,7 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit replaces this one in the same count.
+        // The new permit is counted in place of this one.
         std::mem::forget(self);
         permit
     }

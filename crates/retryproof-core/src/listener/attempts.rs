@@ -27,9 +27,9 @@ impl AttemptRules {
         self
     }
 
-    /// The minimum pause while another delivery is in flight. A listener that runs its handler
-    /// again itself needs this pause: a handler that returns this verdict immediately would
-    /// otherwise run in a hot loop.
+    /// The minimum pause while another delivery is in flight, for a listener that runs its handler
+    /// again itself. Without this pause, a handler that keeps returning `InFlight` immediately
+    /// would run in a hot loop.
     #[must_use]
     pub const fn in_flight(mut self, pause: Duration) -> Self {
         self.in_flight = pause;

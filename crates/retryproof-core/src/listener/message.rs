@@ -38,7 +38,7 @@ pub struct MessageOptions {
     pub lease: Option<Duration>,
     /// Same as [`ContextBuilder::wait_timeout`].
     pub wait_timeout: Duration,
-    /// Whether a message with a known key is treated as a redelivery whatever its body.
+    /// Whether a message with a known key is treated as a redelivery even if its body differs.
     pub any_body: bool,
 }
 
@@ -87,8 +87,8 @@ pub struct MessageCall {
 }
 
 impl MessageCall {
-    /// Runs the program's key function on a message. A panic makes the key a bad one, because the
-    /// panic must affect only this message (LST-2).
+    /// Runs the program's key function on a message. If the function panics, the key counts as bad,
+    /// because a panic must affect only its own message (LST-2).
     pub fn new(settings: Arc<MessageSettings>, find_key: impl FnOnce() -> Option<String>) -> Self {
         let key = match catch_panic(find_key) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
@@ -123,7 +123,8 @@ impl MessageCall {
         Ok(self.settings.context_builder(self.key()?.expose(), payload))
     }
 
-    /// Runs the handler, unless the message has no usable key. A panic also results in a verdict.
+    /// Runs the handler, unless the message has no usable key. If the handler panics, the message
+    /// still gets a verdict.
     pub async fn handle<Fut>(&self, handler: impl FnOnce() -> Fut) -> Verdict
     where
         Fut: Future<Output = Result<Verdict, Poison>>,

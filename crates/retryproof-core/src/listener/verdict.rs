@@ -144,8 +144,8 @@ impl Verdict {
         Self::nack(Reason::Failed)
     }
 
-    /// Redelivers the message, no sooner than `after`, without counting a failure: another delivery
-    /// is in flight, or the consumer is stopping before it has begun the message.
+    /// Redelivers the message, no sooner than `after`, without counting a failure. Use it when
+    /// another delivery is in flight, or when the consumer stops before it has begun the message.
     pub fn delayed(after: Duration) -> Self {
         Self::Nack { after, reason: Reason::InFlight }
     }

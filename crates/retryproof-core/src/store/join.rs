@@ -109,7 +109,7 @@ pub trait Join: IdempotencyStore {
         done: &'a Completion,
     ) -> JoinStatement<'a>;
 
-    /// Wakes the record's waiters. The engine calls this method only after the transaction was
+    /// Wakes the record's waiters. The engine calls this method only after the transaction has been
     /// committed. It must not block.
     fn committed(&self, id: &Identity);
 }
@@ -192,8 +192,8 @@ pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     /// The type of the transactions that this source opens.
     type Tx: OwnedTx<D>;
 
-    /// Opens a transaction. The engine calls this method after the lease was granted and committed,
-    /// so that the transaction sees the grant.
+    /// Opens a transaction. The engine calls this method after the grant has been committed, so
+    /// that the transaction sees it.
     ///
     /// # Errors
     /// `Unavailable` if no transaction could be opened in time.

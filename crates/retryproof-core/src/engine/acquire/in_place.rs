@@ -32,10 +32,9 @@ pub(super) fn try_acquire_in_place(
 
 impl AcquireLoop<'_> {
     /// Runs the first pass on an immediate store. After an `Err`, [`run`](Self::run) continues as
-    /// the same owner, which the store may have granted a lease. The result is an `Err` if no
-    /// permit or no admission is available, because a stored result may still be the answer
-    /// (HTTP-14); if the store does not answer immediately after all; or if there is a holder to
-    /// wait for.
+    /// the same owner, which the store may have granted a lease. The result is an `Err` if there is
+    /// no permit or no admission, because a stored result may still be the answer (HTTP-14); if the
+    /// store does not answer immediately after all; or if there is a holder to wait for.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = &self.engine.store;

@@ -53,8 +53,7 @@ impl AcquireLoop<'_> {
             } else {
                 match self.wait_for_change(ticket.shared.holder()).await {
                     Ok(()) => pauses = 0,
-                    // Only a failed acquire ends the call (ACQ-9). The record may be fine: wait
-                    // again.
+                    // Only a failed acquire ends the call (ACQ-9). After other errors, wait again.
                     Err(error)
                         if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
                     {

@@ -99,8 +99,8 @@ where
     };
     let failure = CompletionError::new(error, recorded);
     if recorded == Recorded::No && !R::EFFECTS_STAND {
-        // The effects are, or may be, rolled back with the record, so the call fails whatever the
-        // policy.
+        // The effects are, or may be, rolled back with the record, so the call fails under every
+        // completion policy.
         return Err(ExecuteError::Completion(failure));
     }
     let policy = options.policy;
@@ -112,7 +112,7 @@ where
 }
 
 /// Undoes the action, then frees the key unless the action called [`Lease::hold_on_error`]. If the
-/// future is dropped meanwhile, the recorder and the guard do both. Returns the lease.
+/// future is dropped before that, dropping the recorder and the guard does both. Returns the lease.
 pub(in crate::engine) async fn undo(
     mut guard: DropGuard,
     recorder: impl CompletionRecorder,

@@ -66,7 +66,7 @@ pub(super) struct TxThrough<'a, T> {
     pub(super) tx: &'a mut T,
 }
 
-/// Stands for the dialect that was checked.
+/// A stand-in for the dialect, which `JoinedEngine::new` has already checked.
 pub(super) enum CheckedDialect {}
 
 impl Dialect for CheckedDialect {

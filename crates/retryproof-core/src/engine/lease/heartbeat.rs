@@ -91,8 +91,8 @@ impl BeatQueues {
         if let Some((_, queue)) = queues.iter().find(|(of, _)| *of == id) {
             return Arc::clone(queue);
         }
-        // Queues of runtimes that have ended have no leases left. A live runtime that loses its
-        // queue here gets another one.
+        // The queue of a runtime that has ended has no leases left. If a live runtime loses its
+        // empty queue here, it gets a new one.
         queues.retain(|(_, queue)| Arc::strong_count(queue) > 1);
         let queue = Arc::new(BeatQueue {
             runtime,
@@ -144,12 +144,12 @@ impl BeatQueue {
     }
 }
 
-/// The task that serves a queue. Dropping it marks the queue as unserved, even when its runtime
+/// The task that serves a queue. Dropping the task marks the queue as unserved, even if the runtime
 /// drops it.
 struct BeatServer {
     store: Arc<StoreClient>,
     queue: Arc<BeatQueue>,
-    /// The queue is already marked as unserved.
+    /// Whether the queue is already marked as unserved.
     resigned: bool,
 }
 
@@ -212,7 +212,7 @@ impl Drop for BeatServer {
     }
 }
 
-/// A running heartbeat. Its drop announces the heartbeat's end, however it ends.
+/// A running heartbeat. Dropping it announces that the heartbeat has ended, for any reason.
 struct BeatInFlight(Arc<LeaseState>);
 
 impl Drop for BeatInFlight {
@@ -259,7 +259,7 @@ impl LeaseState {
         self.beat.lock().in_flight
     }
 
-    /// Ends the heartbeat and awaits a running one (RUN-3), which takes less than lease / 4.
+    /// Stops heartbeats and awaits one that is running (RUN-3), which takes less than lease / 4.
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
         // No heartbeat starts after the stop, so one check is enough in the common case.
@@ -284,7 +284,7 @@ impl LeaseState {
     ///
     /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` in
     /// total. So once heartbeats are stopped, this method returns when all of its extends are
-    /// answered, or a moment later if one hangs.
+    /// answered, or a moment after the stop if one hangs.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
         if store.now() >= self.hold_until {
