@@ -102,7 +102,7 @@ pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
 /// A response that is sent without running the handler.
 pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 
-/// A replay while its record is read.
+/// A replay that is built while its record is read.
 struct Replaying {
     response: HttpResponse<()>,
     /// The length that a HEAD response declares although it has no body.

@@ -110,7 +110,7 @@ fn rejected(error: impl Into<actix_web::Error>) -> HttpResponse {
     note = "every argument implements `FromRequest`, and an endpoint has at most 16 arguments"
 )]
 pub trait Arguments: Sized + 'static {
-    /// The arguments after `early` and before `late`.
+    /// The state of the arguments between `early` and `late`.
     #[doc(hidden)]
     type Early: 'static;
 
@@ -352,7 +352,7 @@ pub(crate) struct ExtractionContext {
 
 thread_local! {
     /// The context of the call whose arguments are being extracted. Until the grant, the request's
-    /// extensions have no mark to find the call by.
+    /// extensions have no mark that identifies the call.
     static EXTRACTING: RefCell<Option<Rc<ExtractionContext>>> = const { RefCell::new(None) };
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs two futures in sequence, or one of two, in the same space. In an `async` block, the first
-//! future would keep its space while the second runs. The task of the action, which is moved
-//! several times before it runs, would then be twice as large.
+//! future would keep its space while the second runs. The task that runs the handler, which is
+//! moved several times before it starts, would then be twice as large.
 
 use std::future::Future;
 use std::pin::Pin;

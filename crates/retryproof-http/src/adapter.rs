@@ -45,9 +45,9 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
 }
 
-/// Checks, from its head, whether a request is already guarded, and whether its key and declared
-/// length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` is 0 if the request
-/// declares none; `key_lines` are the lines of the [key header](key_header).
+/// Checks from a request's head whether the request is already guarded, and whether its key and
+/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` is 0 if the
+/// request declares none; `key_lines` are the lines of the [key header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,

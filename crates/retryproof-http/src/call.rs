@@ -229,7 +229,7 @@ impl fmt::Debug for CallMark {
 pin_project! {
     /// A call whose handler runs, with everything needed to end it. It is boxed, so that the stages
     /// pass on only a pointer. It also holds the handler's response body, which is read in place,
-    /// without another allocation; an unread rest is sent to the connection from here.
+    /// without another allocation; any unread rest is sent to the connection from here.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,

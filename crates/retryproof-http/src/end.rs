@@ -73,7 +73,7 @@ async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     }
 }
 
-/// The handler's response, as it is sent: without gRPC's marks for the guard.
+/// The handler's response as it is sent, without the gRPC layer's marks for the guard.
 fn of_handler<R>(response: Response<R>) -> HandlerResponse<R> {
     #[cfg(feature = "grpc")]
     let response = {

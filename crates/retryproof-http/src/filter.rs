@@ -79,7 +79,7 @@ pub(crate) struct Inner {
 /// The warnings that were already logged.
 #[derive(Default)]
 struct Warned {
-    /// The scopes with a field that is not stored.
+    /// The scopes for which a field that is not stored was logged.
     unstored: Mutex<HashSet<String>>,
     layered: AtomicBool,
     unmatched: AtomicBool,

@@ -74,8 +74,8 @@
 //!
 //! # Streams
 //! - A response of several messages reaches its client whole. It is recorded as "done, not
-//!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13);
-//!   nothing of it is sent before. A fate in a later status has no effect. A status that comes
+//!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
+//!   part of it is sent before then. A fate in a later status has no effect. A status that comes
 //!   instead of the first message is treated like any other response.
 //! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as
 //!   it responds, and its messages flow concurrently in both directions. Name bidirectional

@@ -46,8 +46,8 @@ pub enum AdmitOutcome {
     Admitted(AdmittedRequest),
 }
 
-/// Checks, from its head, whether a request is already guarded, and whether its key and declared
-/// length are acceptable (HTTP-2 to HTTP-4, HTTP-15).
+/// Checks from a request's head whether the request is already guarded, and whether its key and
+/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15).
 pub(crate) fn admit(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,

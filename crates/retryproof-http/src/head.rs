@@ -86,7 +86,7 @@ impl Route {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
 
-    /// Whether a request on the route `inner` is this very call, seen further inside. A request
+    /// Whether a request that an inner guard sees on the route `inner` is this very call. A request
     /// that a handler makes in process, even with copied extensions, has another route or another
     /// path.
     pub(crate) fn covers(&self, inner: &Self) -> bool {

@@ -22,7 +22,7 @@ use http::Method;
 /// | keep records valid when the route changes | [`Policy::new`] with a scope |
 /// | guard many routes with one layer | [`Policy::unnamed`]: each route has its own scope |
 /// | replay responses for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
-/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease): shorter than the default of 30 s, but longer than any pause of the process |
+/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease) and a lease shorter than the default of 30 s, but longer than any pause of the process |
 /// | answer duplicates immediately with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]

@@ -24,8 +24,8 @@ use crate::response::ResponseContext;
 const SLOW_JSON: usize = 16 << 10;
 
 /// Bodies up to this many bytes are not compared with the application's own limit before the grant.
-/// The application's extractors check the limit too, and finding it here would cost more than the
-/// rest of the preparation.
+/// The application's extractors check that limit too, and looking it up here would cost more than
+/// the rest of the preparation.
 const SMALL_BODY: u64 = 1 << 10;
 
 /// A refusal. It is boxed, so that it takes no space in the future of a request that is not

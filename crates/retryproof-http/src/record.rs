@@ -45,7 +45,7 @@ pub(crate) enum ResponseDelivery {
     Streamed,
 }
 
-/// Records the response of a handler that returned, and only then returns it, ready to be sent.
+/// Records a handler's response, and only then returns it, ready to be sent.
 ///
 /// This is an `async` block, because an `async fn` would hold each argument twice.
 pub(crate) fn record<R, E>(

@@ -74,8 +74,8 @@ pub struct OpenTx<T>(OwnedMappedMutexGuard<TransactionState<T>, T>);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
-    /// The database did not open a transaction in time, or refused to. The response is a 503 that
-    /// is not stored, and the key is free.
+    /// The database refused to open a transaction, or did not open it in time. The response is a
+    /// 503 that is not stored, and the key is free.
     Unavailable(Error),
     /// A custom extractor began the transaction before the lease was granted. This is a bug in the
     /// application.

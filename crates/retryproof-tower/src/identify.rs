@@ -73,7 +73,7 @@ pub trait IntoContext {
     /// Returns the context. The layer then adds its own durations and validates the result.
     ///
     /// # Errors
-    /// The extractor's error if the request has no usable key. Nothing runs then.
+    /// The extractor's error if the request has no usable key; the inner service then does not run.
     fn into_context(self) -> Result<ContextBuilder, Error>;
 }
 

@@ -33,7 +33,7 @@ impl<S, I, C> EngineService<S, I, C> {
         Self { inner, layer }
     }
 
-    /// Extracts the context, adds the layer's durations and validates it (CTX-2, ID-3).
+    /// Extracts the context, adds the layer's durations, and validates the result (CTX-2, ID-3).
     fn context<Req>(&self, request: &Req) -> Result<IdempotencyContext, Error>
     where
         I: Identify<Req>,

@@ -28,8 +28,8 @@
 pub use retryproof_core::blocking::*;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 
-/// Opens the store that `url` names and returns an engine with default settings:
-/// [`connect`](crate::connect()) for programs without a runtime.
+/// Opens the store that `url` names and returns an engine with default settings. This
+/// function is [`connect`](crate::connect()) for programs without a runtime.
 ///
 /// The store connects in the engine's runtime, so its connections live as long as the engine.
 ///
@@ -52,8 +52,8 @@ pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
     })
 }
 
-/// Creates or updates the tables of the store that `url` names: [`migrate`](crate::migrate) for
-/// programs without a runtime.
+/// Creates or updates the tables of the store that `url` names. This function is
+/// [`migrate`](crate::migrate) for programs without a runtime.
 ///
 /// # Errors
 /// Like [`migrate`](crate::migrate); `Unsupported` inside a runtime.

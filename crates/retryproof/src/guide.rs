@@ -7,7 +7,7 @@
 //! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking
 //!   form.
 //! - [`client`]: the client side, and how a handler protects the services it calls.
-//! - [`webhooks`]: check the signature before the guard, use the event's id as the key.
+//! - [`webhooks`]: check the signature before the guard, and use the event's id as the key.
 //! - [`listeners`]: consumers of message brokers, and how each message is acknowledged.
 //! - [`guarantees`]: what happens in every failure, and how to protect effects elsewhere.
 //! - [`writing_a_store`]: the contract, and the kit that tests it.

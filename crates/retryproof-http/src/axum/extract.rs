@@ -44,8 +44,8 @@ impl IdempotencyKey {
         self.0.as_str()
     }
 
-    // An extension may have been copied from an outer request, so the key of the request being
-    // extracted takes precedence.
+    // An extension may have been copied from an outer request, so the key of the request whose
+    // arguments are being extracted takes precedence.
     fn of(parts: &Parts) -> Option<Self> {
         let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
         pre_grant

@@ -12,7 +12,7 @@ use crate::protocol::fingerprint::{
     FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
 };
 
-/// A body of given frames, without a known length.
+/// A body with the given frames and no known length.
 struct Frames(VecDeque<Result<Frame<Bytes>, BoxError>>);
 
 impl Frames {

@@ -140,7 +140,7 @@ impl FilterBuilder<NoCaller> {
     /// the same key: either keys are unguessable, or there is only one caller.
     /// # When to use
     /// For an internal service with one client, or where clients generate random keys (UUIDs) and
-    /// an attacker who learns a key can do no harm with its response. Otherwise use
+    /// an attacker who learns a key can do no harm with the stored response. Otherwise use
     /// [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
@@ -264,7 +264,7 @@ impl<C> FilterBuilder<C> {
     }
 
     /// Decides the fate of responses without a mark, from status and header fields (HTTP-7).
-    /// Without a hook, or if the hook panics, they are stored.
+    /// Without a hook, or if the hook panics, such responses are stored.
     ///
     /// ```
     /// use http::StatusCode;

@@ -194,8 +194,8 @@ pub enum Caller {
     /// The hook found no caller. The request is refused, unless
     /// [absent callers share](crate::FilterBuilder::absent_callers_share).
     Absent,
-    /// The principal or tenant, as any text. It is hashed if it is over 240 bytes long or has
-    /// control characters.
+    /// The principal or tenant; any text is allowed. It is hashed if it is over 240 bytes long or
+    /// has control characters.
     Named(String),
     /// The hook refuses the request with this response: nothing runs and nothing is stored.
     Refused(Box<Response<Bytes>>),
@@ -209,7 +209,7 @@ impl Caller {
 }
 
 /// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
-/// one of these whose error is the response that refuses the request.
+/// one of these, whose error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the result of a caller hook",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \

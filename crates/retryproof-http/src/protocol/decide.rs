@@ -336,7 +336,7 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((problem.status, problem.retry_after, problem.retryable), (425, Some(9), true));
-        // A tombstone is 409 whatever the in-flight status is, and has no Retry-After (HTTP-13).
+        // A tombstone gets 409 and no Retry-After, whatever the in-flight status is (HTTP-13).
         let tombstone =
             Finding::Tombstone { original_status: Some(201), location: Some("/p/1".into()) };
         let Decision::Refuse(problem) = decide(tombstone, &settings) else { panic!("refused") };

@@ -66,7 +66,7 @@ impl fmt::Debug for RequestParts<'_> {
     }
 }
 
-/// A custom fingerprint (FP-3), for the filter's builder.
+/// A custom fingerprint algorithm (FP-3), for the filter's builder.
 ///
 /// The digest has to differ between two requests that must not share a response, and a client must
 /// not be able to forge a collision: use a cryptographic hash over parts that are prefixed with

@@ -12,7 +12,7 @@ pub(crate) const MAX_RAW: usize = 1024;
 /// The longest key after decoding, in bytes (HTTP-2).
 pub(crate) const MAX_KEY: usize = 255;
 
-/// Why a key header was refused. It never contains the key.
+/// Why a key header was refused. The reason never contains the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyError {
     /// More than one header line.
@@ -193,8 +193,8 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Skips a Display String after its `%"`: printable ASCII, and lower-case percent escapes that
-/// decode to UTF-8.
+/// Skips the rest of a Display String, after its `%"`: printable ASCII, in which lower-case percent
+/// escapes decode to UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

@@ -234,8 +234,8 @@ where
     }
 }
 
-/// Appends the record of a response that cannot be replayed: its status, `Location` first, and then
-/// the other header lines that fit into 8 KiB (HTTP-13).
+/// Appends the record of a response that cannot be replayed: its status, and the header lines that
+/// fit into 8 KiB, `Location` first (HTTP-13).
 pub(crate) fn encode_tombstone<'a>(
     status: u16,
     headers: impl Iterator<Item = StoredLine<'a>> + Clone,

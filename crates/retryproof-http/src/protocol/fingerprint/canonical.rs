@@ -308,9 +308,9 @@ impl Writer<'_> {
     }
 }
 
-/// The order of two UTF-8 texts by their UTF-16 code units. This order differs from the byte order
-/// only between a character beyond U+FFFF, which UTF-16 writes with surrogates, and a character
-/// from U+E000 to U+FFFF.
+/// Compares two UTF-8 texts by their UTF-16 code units. The result differs from the byte order only
+/// between a character beyond U+FFFF, which UTF-16 writes with surrogates, and a character from
+/// U+E000 to U+FFFF.
 fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
     match (*a, *b) {
