@@ -69,8 +69,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Publishes the letter, and retries until it is delivered. Returns `false` if `stop` was
-    /// requested before that.
+    /// Publishes the letter, and retries until it is delivered. Returns `false` if a stop is
+    /// requested first.
     pub(crate) async fn publish_until(
         &self,
         stop: &mut PartitionStop,

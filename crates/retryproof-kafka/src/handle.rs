@@ -85,7 +85,7 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // `failures` counts the runs that failed, `nacks` the negative verdicts of any kind.
+        // `failures` counts the runs that failed; `nacks` counts all negative verdicts.
         let (mut failures, mut nacks) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {

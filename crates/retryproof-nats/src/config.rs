@@ -168,7 +168,7 @@ impl NatsListenerBuilder {
     }
 
     /// A message that fails in this delivery, or in a later one, becomes a dead letter. Prefer this
-    /// to the consumer's `max_deliver`, with which the server silently drops a message whose
+    /// to the consumer's `max_deliver`: with that limit, the server silently drops a message whose
     /// consumer dies during the last delivery.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = Some(u64::from(deliveries.max(1)));

@@ -86,8 +86,9 @@ pub(crate) fn consumer_cancelled() -> Error {
 }
 
 /// Whether the broker was reached, but the handshake failed because the broker's certificate is not
-/// trusted or it does not support TLS, so that reconnecting does not help. A TLS alert does not
-/// count, because a broker that is starting, or a proxy in front of it, may send one.
+/// trusted, or because the broker does not support TLS. Reconnecting does not help then. A TLS
+/// alert does not count, because a broker that is starting, or a proxy in front of it, may send
+/// one.
 #[cfg(feature = "tls")]
 fn is_tls_refused(error: &std::io::Error) -> bool {
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};

@@ -54,8 +54,8 @@ impl Topology {
 
     /// How many times a message may be returned because its consumer or its connection died; 20
     /// unless set. After that it becomes a dead letter, so a message that kills its consumers does
-    /// not block the queue. A return counts for every message that the consumer had prefetched,
-    /// even if its handler had not begun.
+    /// not block the queue. Every message that the consumer had prefetched counts as returned, even
+    /// if its handler had not begun.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self

@@ -8,8 +8,8 @@
 //! one of them runs.
 //!
 //! All copies share one channel. If the broker closes it because one copy is too large, the driver
-//! returns that error for every copy that is not confirmed yet. The error is surely about a certain
-//! copy only if that copy was sent over a separate connection.
+//! returns that error for every copy that is not confirmed yet. It is certain that the error is
+//! about a given copy only if that copy was sent over a separate connection.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 //!
 //! A message that the driver cannot decode ends the connection, and the broker counts that as a
 //! delivery of every message that was prefetched with it. After a loss, the prefetch is therefore
-//! one message, until as many messages are answered as may have caused the loss; then it doubles.
+//! one message, until as many messages are answered as were prefetched before the loss; then it
+//! doubles.
 
 use std::future::pending;
 use std::time::Duration;
