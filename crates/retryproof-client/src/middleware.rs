@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // A body of bytes can always be copied, so `take` runs only for a single attempt.
+            // If only one attempt is allowed, it takes the request; otherwise each sends a copy.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };

@@ -39,14 +39,14 @@ pub struct AnnotatedCall<C = JsonCodec> {
 }
 
 impl AnnotatedCall {
-    /// A call under a named scope.
+    /// Creates a call with a named scope.
     pub fn new<K: Display + ?Sized>(scope: &'static str, key: &K) -> Self {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// A call to a function without a named scope: the scope is the module path plus the function's
-    /// name ([`default_scope`]). `module_path!()` does not show an enclosing function or block, but
-    /// the type name of `here`, a closure in the function's body, does (ANN-4).
+    /// Creates a call to a function without a named scope: the scope is the module path plus the
+    /// function's name ([`default_scope`]). `module_path!()` does not show an enclosing function or
+    /// block, but the type name of `here`, a closure in the function's body, does (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {
@@ -62,9 +62,9 @@ impl AnnotatedCall {
         }
     }
 
-    /// A call to a method without a named scope: the scope consists of the type's full path, the
-    /// method's name and, for a trait method, the trait with its parameters (ANN-4). The type name
-    /// of `here`, a closure in the method's body, shows the trait.
+    /// Creates a call to a method without a named scope: the scope consists of the type's full
+    /// path, the method's name and, for a trait method, the trait with its parameters (ANN-4). The
+    /// type name of `here`, a closure in the method's body, shows the trait.
     pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {
         Self::under(method_path(type_name::<Owner>(), name, place(&here)), key)
     }

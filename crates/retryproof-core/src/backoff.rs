@@ -22,7 +22,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses that start with `first` after the first failure and grow up to `limit`.
+    /// Creates pauses that start with `first` after the first failure and grow up to `limit`.
     #[must_use]
     pub const fn new(first: Duration, limit: Duration) -> Self {
         Self { first, limit }

@@ -46,8 +46,8 @@ impl Blob {
         }
     }
 
-    /// Like [`skip`](Self::skip), but consumes `self` instead of taking another reference to the
-    /// allocation.
+    /// Like [`skip`](Self::skip), but consumes `self`, so that the allocation's reference count
+    /// stays the same.
     #[must_use]
     pub(crate) fn into_rest(self, at: usize) -> Self {
         match self.0 {

@@ -175,7 +175,7 @@ pub enum FingerprintMode {
     /// Method, path and query, and body.
     #[default]
     Request,
-    /// The body alone, exactly as in the specification's table.
+    /// Only the body, as in the specification's table.
     Body,
     /// Like `Request`, but an I-JSON body is first converted to its canonical form (RFC 8785).
     Json,

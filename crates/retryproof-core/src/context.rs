@@ -152,8 +152,8 @@ impl ContextBuilder {
         self
     }
 
-    /// A digest of what the caller sent, so that a different request under the same key is refused
-    /// (FP-1).
+    /// Sets a digest of what the caller sent, so that a different request with the same key is
+    /// refused (FP-1).
     #[inline]
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = Some(fingerprint);

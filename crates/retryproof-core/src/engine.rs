@@ -181,9 +181,9 @@ impl IdempotencyEngine {
         self.call(ctx).spawn(action).await
     }
 
-    /// An engine whose actions run in a transaction that also holds their record (CMP-7). Create it
-    /// at start-up, from the application's pool on the store's database: a store that cannot join
-    /// is refused at that point, before anything runs.
+    /// Creates an engine whose actions run in a transaction that also holds their record (CMP-7).
+    /// Call this method at start-up with the application's pool on the store's database: a store
+    /// that cannot join is refused at that point, before anything runs.
     ///
     /// # Errors
     /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
@@ -225,8 +225,8 @@ impl IdempotencyEngine {
         Call::new(self.clone(), ctx)
     }
 
-    /// The answer for a caller whose completion was refused (CMP-2): the result of the caller that
-    /// took over, if it arrives within one more wait; otherwise `InFlight`.
+    /// Finds the answer for a caller whose completion was refused (CMP-2): the result of the caller
+    /// that took over, if it arrives within one more wait; otherwise `InFlight`.
     ///
     /// # Errors
     /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not

@@ -45,12 +45,12 @@ impl Fingerprint {
         }
     }
 
-    /// The fingerprint of a value that implements `Serialize` (FP-4): a whole order, or a tuple of
-    /// the fields that a retry must repeat.
+    /// Computes the fingerprint of a value that implements `Serialize` (FP-4), such as a whole
+    /// order or a tuple of the fields that a retry must repeat.
     ///
     /// Two values of one type have the same fingerprint if and only if they serialize to the same
-    /// shape and content. The width of an integer does not matter, nor does the order of fields and
-    /// of map entries, and skipped fields are ignored. The order of a sequence does matter: a
+    /// shape and content. The width of an integer does not matter, and neither does the order of
+    /// fields or map entries. Skipped fields are ignored. The order of a sequence matters: a
     /// `HashSet` iterates differently in each process, so collect it into a sorted `Vec` first.
     ///
     /// Adding or renaming a field changes the fingerprint of a whole struct, and retries across that
@@ -77,7 +77,8 @@ impl Fingerprint {
         Ok(Self::tagged(VALUE, &digest))
     }
 
-    /// A fingerprint from the byte that names the algorithm and a digest of 32 bytes (FP-3).
+    /// Creates a fingerprint from the byte that names the algorithm and a digest of 32 bytes
+    /// (FP-3).
     #[must_use]
     #[inline]
     pub fn tagged(algorithm: u8, digest: &[u8; 32]) -> Self {

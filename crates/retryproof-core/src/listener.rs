@@ -75,9 +75,9 @@ pub use message::{AnyDelivery, MessageCall, MessageOptions, MessageSettings, jso
 pub use verdict::{Poison, Reason, Verdict};
 pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 
-/// The fingerprint of a message's body (FP-1): its SHA-256, prefixed with an algorithm byte. A broker
-/// redelivers the same bytes, so a message with a known key and another body is not a redelivery,
-/// and is rejected.
+/// Returns the fingerprint of a message's body (FP-1): an algorithm byte and the body's SHA-256. A
+/// broker redelivers the same bytes, so a message with a known key and another body is not a
+/// redelivery, and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
     /// This byte differs from those of HTTP requests (FP-3). Records store it, so it must never

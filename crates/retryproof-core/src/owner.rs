@@ -78,7 +78,7 @@ impl fmt::Debug for OwnerId {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token with this number, for a store.
+    /// Creates the token with this number, for a store.
     #[must_use]
     pub const fn new(token: u64) -> Self {
         Self(token)

@@ -347,8 +347,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
-    /// `done.value`, kept for `done.ttl`: `Applied`. If it is COMPLETE by `owner`:
-    /// `AlreadyApplied`, and nothing changes (CMP-3). If it is absent, or another owner's:
+    /// `done.value`, kept for `done.ttl`: `Applied`. If `owner` has already completed it:
+    /// `AlreadyApplied`, and nothing changes (CMP-3). If it is absent or belongs to another owner:
     /// `NotOwner`, and nothing changes (CMP-2).
     ///
     /// # Errors
@@ -368,7 +368,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, it is deleted: `Applied`. If it is absent:
-    /// `AlreadyApplied`. If it is COMPLETE, or another owner's: `NotOwner`, and nothing changes.
+    /// `AlreadyApplied`. If it is COMPLETE or belongs to another owner: `NotOwner`, and nothing
+    /// changes.
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.

@@ -236,7 +236,7 @@ impl Drop for HeldLease {
 }
 
 impl LeaseState {
-    /// Reports the terminal event. A lease has only one terminal event: later ones are ignored.
+    /// Reports the terminal event. A lease has only one terminal event, so later ones are ignored.
     pub(super) fn end(&self, end: End) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
@@ -249,7 +249,7 @@ impl LeaseState {
         });
     }
 
-    /// The terminal event of a completion that was refused (CMP-2).
+    /// Reports the terminal event of a refused completion (CMP-2).
     pub(super) fn end_as_lost(&self) {
         tracing::warn!(identity = %self.identity, token = %self.token,
             "completion refused: the lease was lost");

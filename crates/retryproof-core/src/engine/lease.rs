@@ -230,9 +230,9 @@ impl Lease {
         }
     }
 
-    /// An idempotency key for a call that this action makes to another service: 64 hex digits of
-    /// SHA-256 over scope, key and `step`. The key is the same for this holder and for a holder
-    /// that takes over. Give each downstream call its own `step`.
+    /// Derives an idempotency key for a call that this action makes to another service: 64 hex
+    /// digits of SHA-256 over scope, key and `step`. The key is the same for this holder and for a
+    /// holder that takes over. Give each downstream call its own `step`.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> String {
         let mut hash = Sha256::new();

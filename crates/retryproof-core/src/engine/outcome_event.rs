@@ -30,7 +30,7 @@ pub(super) enum End {
     Lost,
 }
 
-/// The outcome of a call that was granted a lease.
+/// Emits the outcome of a call that was granted a lease.
 pub(super) fn ended(state: &LeaseState, end: End) {
     if !is_enabled() {
         return;
@@ -57,7 +57,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     );
 }
 
-/// The outcome of a call that found a finished record.
+/// Emits the outcome of a call that found a finished record.
 pub(super) fn duplicate(
     ctx: &IdempotencyContext,
     stored: &StoredResult,
@@ -71,14 +71,14 @@ pub(super) fn duplicate(
     }
 }
 
-/// The outcome of a call that found the record in progress at the end of its wait.
+/// Emits the outcome of a call that found the record still in progress at the end of its wait.
 pub(super) fn in_flight(ctx: &IdempotencyContext, waited: impl FnOnce() -> Duration) {
     if is_enabled() {
         emit(ctx, "in_flight", None, waited());
     }
 }
 
-/// The outcome of a call that failed before a grant.
+/// Emits the outcome of a call that failed before a grant.
 pub(super) fn refused(ctx: &IdempotencyContext, error: &Error, waited: impl FnOnce() -> Duration) {
     if is_enabled() {
         emit(ctx, "refused", Some(error.kind()), waited());

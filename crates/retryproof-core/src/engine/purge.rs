@@ -20,7 +20,7 @@ const BATCH: usize = 1_000;
 /// waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The task that purges for as long as the engine exists. It starts with the first lease.
+/// The task that purges for as long as the engine exists. The first lease starts the task.
 pub(super) struct PurgeTask {
     store: Weak<StoreClient>,
     interval: Duration,

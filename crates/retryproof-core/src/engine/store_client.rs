@@ -121,8 +121,8 @@ impl StoreClient {
         if self.immediate { self.store.dyn_acquire_in_place(id, request) } else { None }
     }
 
-    /// An acquire without a time limit. The caller sets a limit, finishes or cleans up the call
-    /// (ACQ-11), and [counts](Self::count) the answer.
+    /// Creates an acquire call without a time limit. The caller sets a limit, finishes or cleans up
+    /// the call (ACQ-11), and [counts](Self::count) the answer.
     pub(super) fn acquire_call(
         &self,
         id: &Identity,
@@ -159,7 +159,7 @@ impl StoreClient {
         self.bounded(self.operation_timeout, "extend", id, call).await
     }
 
-    /// An extend without a time limit, for the heartbeat, which sets a limit and
+    /// Creates an extend call without a time limit, for the heartbeat, which sets a limit and
     /// [counts](Self::count) the answer.
     pub(super) fn extend_call(
         &self,
@@ -170,7 +170,7 @@ impl StoreClient {
         Arc::clone(&self.store).dyn_extend(id.clone(), owner, lease)
     }
 
-    /// A completion for [`complete`](Self::complete) to await.
+    /// Creates a completion call, for [`complete`](Self::complete) to await.
     pub(super) fn complete_call(
         &self,
         id: &Identity,
@@ -193,7 +193,7 @@ impl StoreClient {
         self.bounded(self.operation_timeout, "release", id, call).await
     }
 
-    /// A release without a time limit, for a caller that polls it once.
+    /// Creates a release call without a time limit, for a caller that polls it once.
     pub(super) fn release_call(&self, id: &Identity, owner: OwnerId) -> StoreCall<FencedWrite> {
         Arc::clone(&self.store).dyn_release(id.clone(), owner)
     }
@@ -263,7 +263,7 @@ struct CircuitBreaker {
     probing: Mutex<Option<Instant>>,
 }
 
-/// Permission for one call, held until its answer.
+/// Permission for one store call, held until the store has answered.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
     /// For the call that probes a failing store: when the probe began.

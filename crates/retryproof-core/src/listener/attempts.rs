@@ -53,7 +53,7 @@ impl AttemptRules {
         let pause = match reason {
             Reason::InFlight => self.in_flight,
             Reason::Store => self.backoff.after(outages),
-            // The work ran without a result, possibly because it lost its lease.
+            // The work ran but has no recorded result, possibly because it lost its lease.
             _ if self.max_attempts.is_some_and(|max| failures >= max) => return verdict.given_up(),
             _ => self.backoff.after(u32::try_from(failures).unwrap_or(u32::MAX)),
         };

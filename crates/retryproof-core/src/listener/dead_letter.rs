@@ -35,7 +35,7 @@ impl LetterContent {
     pub const WHOLE: Self = Self { body: true, headers: true };
 
     /// The parts to try next: without the headers if they are too large, otherwise without the
-    /// body, then without both. `None` if nothing is left to omit.
+    /// body, and finally without both. `None` if nothing is left to omit.
     #[must_use]
     pub fn reduced(self, too_large: TooLarge) -> Option<Self> {
         match too_large {

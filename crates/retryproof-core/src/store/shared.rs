@@ -21,13 +21,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
 
-/// A call that owns what it needs, so that it can outlive its caller (ACQ-11).
+/// A call that owns its arguments, so that it can outlive its caller (ACQ-11).
 pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
 /// The contract with boxed futures, for `dyn`. Every [`IdempotencyStore`] implements it; the `dyn_`
-/// prefix distinguishes its methods from those of [`IdempotencyStore`]. Calls own what they need,
-/// so that a call in flight can outlive its caller (ACQ-11). If a store panics when a call is made
-/// or polled, that call fails with `Unavailable` (STO-5).
+/// prefix distinguishes its methods from those of [`IdempotencyStore`]. A call owns its arguments,
+/// so that it can outlive its caller while in flight (ACQ-11). If a store panics when a call is
+/// made or polled, that call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;

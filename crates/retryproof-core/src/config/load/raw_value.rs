@@ -39,7 +39,7 @@ impl RawValue<'_> {
     }
 
     pub(super) fn status(&self) -> Parsed<u16> {
-        // A number that does not fit becomes 0, which the bounds check refuses.
+        // A number too large for `u16` becomes 0, which the bounds check refuses.
         Ok(u16::try_from(self.count()?).unwrap_or(0))
     }
 

@@ -57,7 +57,8 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// An immediate store's answer to one acquire, or to its repetition.
+    /// Returns an immediate store's answer to an acquire, which is sent again if the answer is
+    /// lost.
     fn answer_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let store = &self.engine.store;
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;

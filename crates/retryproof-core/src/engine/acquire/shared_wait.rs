@@ -89,7 +89,7 @@ impl SharedWaits {
     ) -> Option<WaitTicket<'a>> {
         let mut table = self.table.lock();
         let all_bytes = table.bytes.checked_add(bytes)?;
-        // A waiter that keeps no bytes is not limited by what the others keep.
+        // The limit on bytes does not apply to a waiter that keeps none.
         if table.waiting >= self.max_waiting || (bytes > 0 && all_bytes > self.max_bytes) {
             return None;
         }

@@ -127,7 +127,7 @@ pub(in crate::engine) async fn undo(
     Some(lease)
 }
 
-/// The error of an action whose lease has ended (RUN-4).
+/// Returns the error of an action whose lease has ended (RUN-4).
 fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     match lease.filter(Lease::holds_on_error) {
         Some(lease) => ExecuteError::Held { error, remaining: lease.remaining() },
@@ -154,12 +154,12 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
-/// The report of a duplicate whose holder is still working.
+/// Creates the report for a duplicate whose holder is still working.
 pub(in crate::engine) fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }
 
-/// The report of a duplicate of a finished record.
+/// Creates the report for a duplicate of a finished record.
 pub(in crate::engine) fn replay<T, E, C: Codec<T>>(
     stored: &StoredResult,
     ctx: &IdempotencyContext,

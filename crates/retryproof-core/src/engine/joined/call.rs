@@ -172,8 +172,8 @@ impl<T: Send + 'static> CompletionRecorder for InTransaction<'_, T> {
     }
 }
 
-/// Guards a joined action. Its whole effect is in the transaction, which a drop rolls back, so a
-/// drop frees the key as well.
+/// Guards a joined action. A drop rolls back the transaction, which holds the action's whole
+/// effect, so a drop also frees the key.
 fn rolling_back(held: HeldLease) -> DropGuard {
     DropGuard::new(held, OnDrop::Release, Phase::RolledBack)
 }
@@ -186,7 +186,7 @@ fn open_too_long(limit: Duration) -> Error {
     .with("limit", format_args!("{limit:?}"))
 }
 
-/// The transaction could not be opened, so nothing ran: the key is free again.
+/// Frees the key after the transaction could not be opened. Nothing ran.
 async fn not_opened<E>(held: Option<HeldLease>, error: Error) -> ExecuteError<E> {
     let Some(held) = held else { return ExecuteError::Store(error) };
     let error = error.for_identity(held.lease().identity());
