@@ -3,7 +3,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Design
-//! A record's shard follows from a keyed hash of scope and key, and every transition is one short
+//! A keyed hash of scope and key selects a record's shard, and every transition is one short
 //! section under that shard's lock (`shard.rs`). Lookups borrow the identity and allocate nothing;
 //! a replay returns a window into the record's single allocation (`record.rs`). The table grows
 //! without a stall (`table.rs`), a timer wheel finds expired records (`wheel.rs`), and the bounds

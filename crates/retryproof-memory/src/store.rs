@@ -239,7 +239,8 @@ impl MemoryStore {
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
-        // The record is built before the lock is taken. If unused, it is dropped after the unlock.
+        // The record is built before the lock is taken. If it is not used, it is dropped after the
+        // unlock.
         let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
         let mut record = Some(record);

@@ -77,7 +77,7 @@ impl MemoryStore {
             at = locked.sweep_busy(now.at, at, &mut due, most, &self.budget, &mut out);
             let enough = gone + out.len() >= limit;
             if at == NONE || enough {
-                // A pass that was cut short knows nothing about the remaining records.
+                // A pass that was cut short has not seen the remaining records.
                 let due = if at == NONE { due } else { Some(now.at) };
                 if let Some(due) = due {
                     note(&mut locked.busy_due, due);

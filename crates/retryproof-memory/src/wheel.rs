@@ -77,7 +77,7 @@ impl Wheel {
         Self { cursor: 0, ready: List::EMPTY, due: u64::MAX, occupied: [0; LEVELS], buckets: None }
     }
 
-    /// [`take`](Self::take) finds nothing expired before this time.
+    /// Before this time, [`take`](Self::take) finds nothing expired.
     #[inline]
     pub(crate) fn due(&self) -> u64 {
         if self.ready.head == NONE { self.due } else { 0 }

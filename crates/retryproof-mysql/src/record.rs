@@ -71,7 +71,7 @@ pub(crate) fn remaining(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().filter(|&us| us > 0).map(Duration::from_micros)
 }
 
-/// The first column: the owner's bytes, then numbers.
+/// Reads the first column: the owner's bytes, then numbers.
 fn head(row: &MySqlRow) -> Option<([u8; 16], impl Iterator<Item = Option<i64>>)> {
     let (owner, numbers) = bytes(row, 0)?.split_first_chunk()?;
     Some((*owner, str::from_utf8(numbers).ok()?.split(',').map(|digits| digits.parse().ok())))

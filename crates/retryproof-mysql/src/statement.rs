@@ -248,7 +248,7 @@ impl Statement {
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4; a row whose state the store never wrote stays (CMP-8). The SELECT takes no
+            // STO-4. A row whose state the store never wrote stays (CMP-8). The SELECT takes no
             // lock, because the DELETE checks again. The lower bound skips the index entries of
             // deleted rows, which the server would otherwise scan as long as a transaction might
             // still see the rows. Binds: 1 microseconds since 1970, 2 limit. Returns: scope, key,

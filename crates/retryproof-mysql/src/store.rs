@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlStore`]: the store contract, with single statements.
+//! [`MysqlStore`]: implements the store contract with statements that each commit by themselves.
 
 use std::fmt;
 use std::sync::Arc;

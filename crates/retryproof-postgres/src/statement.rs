@@ -86,9 +86,9 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. Only if the record is not
-            // live (absent, expired or released) or is the caller's own does it call the function
-            // that inserts or replaces the record. A live record is neither locked nor written, and
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. It calls the function that
+            // inserts or replaces the record only if the record is not live (absent, expired or
+            // released) or is the caller's own. A live record is neither locked nor written, and
             // the part that could write is not even started, because starting it costs as much as
             // the look. The remaining time is computed first, so if none is left, the function has
             // been called. The value of an expired record is not sent, because it may be large.
@@ -165,7 +165,7 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4; a row whose state the store never wrote stays (CMP-8). The upper bound is a
+            // STO-4. A row whose state the store never wrote stays (CMP-8). The upper bound is a
             // subquery so that the index can be used. The lower bound skips the index entries of
             // deleted rows, which the server would otherwise scan as long as a transaction might
             // still see the rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresStore`]: the store contract, with one statement for each operation.
+//! [`PostgresStore`]: implements the store contract with one statement for each operation.
 
 mod acquire;
 

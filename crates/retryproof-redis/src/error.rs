@@ -46,8 +46,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is no longer the primary, or not yet, or the connection has lost its
-                // login.
+                // The server is not the primary (any longer, or yet), or the connection is no
+                // longer logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }

@@ -22,7 +22,7 @@ use retryproof_core::{
 };
 use retryproof_store_kit::unreadable;
 
-/// Bytes before the fingerprint.
+/// The number of bytes before the fingerprint.
 pub(crate) const HEADER: usize = 51;
 const MAGIC: &[u8] = b"rp1";
 

@@ -97,7 +97,7 @@ impl Statement {
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4; a row whose state the store never writes is kept (CMP-8). Binds 1 now, 2
+            // STO-4. A row whose state the store never writes is kept (CMP-8). Binds 1 now, 2
             // limit.
             Self::Purge => {
                 "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \

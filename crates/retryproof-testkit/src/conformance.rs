@@ -37,9 +37,9 @@
 //!
 //! # Skipped cases
 //! A case that [needs](Need) what the subject does not offer passes without testing anything. An
-//! additional test, `sto_2_summary_of_the_kit`, bypasses the test harness's capture and writes one
-//! line to the standard error that names these cases with the reason. (A harness that hides the
-//! output of passing tests, such as nextest, shows the line with `--success-output final`.)
+//! additional test, `sto_2_summary_of_the_kit`, names these cases and the reasons in one line on
+//! standard error, bypassing the test harness's capture. (A harness that hides the output of
+//! passing tests, such as nextest, shows the line with `--success-output final`.)
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases judged; not judged for lack of purge (8): sto_4_purge_keeps_what_is_live, …

@@ -125,7 +125,7 @@ impl Faults {
         self.0.outage.send_replace(None);
     }
 
-    /// How many calls were made since the plan was set, the failed ones included.
+    /// How many calls were made since the plan was set, including the failed ones.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.state.lock().calls.len() as u64

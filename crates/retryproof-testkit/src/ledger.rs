@@ -22,10 +22,10 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// The driver's error. A case that continues after an error does so on purpose.
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Makes the database end the transaction, or makes it impossible to commit, as some errors do:
-    /// a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these two databases, a plain
-    /// `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK` would
-    /// not be detected, so use a statement that fails: `SELECT 1/0`. The case may write a row
+    /// Makes the database end the transaction, or makes the transaction impossible to commit, as
+    /// some errors do: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these two databases,
+    /// a plain `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK`
+    /// would not be detected, so use a statement that fails: `SELECT 1/0`. The case may write a row
     /// afterwards, which must not be kept.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 

@@ -78,7 +78,7 @@ pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Tra
     said
 }
 
-/// Like [`script`], through the boxed form of the store.
+/// Like [`script`], but through the boxed form of the store.
 pub(crate) async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     let (owner, other) = (OwnerId::new(), OwnerId::new());
     let store = || Arc::clone(&store);

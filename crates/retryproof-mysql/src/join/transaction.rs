@@ -11,9 +11,9 @@
 //!
 //! - autocommit is off while the transaction is open, so statements after its loss are in a
 //!   transaction that the server begins implicitly, and that only the engine commits;
-//! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. It
-//!   ends with its transaction, so in any other transaction releasing it fails (1305), and the
-//!   server does not execute the COMMIT.
+//! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. A
+//!   savepoint ends with its transaction: in any other transaction, the release fails (1305), and
+//!   the server does not execute the COMMIT.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -55,7 +55,7 @@ impl MysqlDialect {
 }
 
 /// An open transaction from the application's pool. It dereferences to a [`MySqlConnection`] for
-/// writes. If it is dropped, its connection is closed and the server rolls back. Only the engine
+/// writes. If it is dropped, its connection is closed and the server rolls it back. Only the engine
 /// may end it: send neither a `COMMIT` nor a statement that commits implicitly, such as `CREATE
 /// TABLE`.
 ///

@@ -18,7 +18,7 @@ enum Form {
 }
 
 /// Drops the call at each of its await points, each time on a fresh identity that `prepare` sets
-/// up. `check` then inspects what is left. Ends when the call is done before the drop.
+/// up. `check` then inspects what is left. The function returns once the call ends before the drop.
 async fn at_every_await<P, F>(
     s: &Subject,
     prepare: impl Fn(StoreCaller) -> P,

@@ -25,7 +25,7 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// Any number of peeks leave the record unchanged: absent, expired, or held.
+/// Any number of peeks leave a record unchanged, whether it is absent, expired or held.
 pub async fn acq_8_look_grants_nothing(s: &Subject) {
     let id = s.id("k");
     for _ in 0..5 {

@@ -154,27 +154,27 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
 
 /// A record that was used again counts as new, so its old expiry does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
-    // A result past its ttl, granted again.
+    // A result that is past its ttl and has been granted again.
     let granted_again = s.id("granted again");
     let old = s.caller(&granted_again).with_ttl(MS);
     granted(old.acquire(LONG).await);
     assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
-    // An expired lease past its ttl, extended by its owner.
+    // An expired lease that is past its ttl and has been extended by its owner.
     let extended = s.id("extended");
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
     let saved = owner.extend(LONG).await;
-    // A lease past the ttl of its acquire, completed with a longer ttl.
+    // A lease that is past the ttl of its acquire and has been completed with a longer ttl.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
     granted(completer.acquire(10 * MS).await);
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // An expired lease past its ttl, acquired again by its owner.
+    // An expired lease that is past its ttl and that its owner has acquired again.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);

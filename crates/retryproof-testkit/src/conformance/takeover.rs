@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An expired lease goes to the next caller atomically, and never goes to it early.
+//! A lease that has expired passes to the next caller atomically, and never earlier.
 
 use retryproof_core::store::{Acquired, FencedWrite};
 

@@ -10,7 +10,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, granted, is_busy};
 use crate::subject::Subject;
 
-/// The last token of an identity. Refuses a next token that is not greater.
+/// The last token of an identity. Refuses a later token that is not greater.
 #[derive(Default)]
 struct Order(u64);
 
