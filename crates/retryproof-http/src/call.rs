@@ -324,7 +324,7 @@ pub(crate) trait CallTransaction: Send + Sync {
     /// Marks the lease as granted: from now on the transaction may be opened.
     fn grant(&self);
 
-    /// Takes the transaction, in order to end it.
+    /// Takes the transaction, to end it.
     fn take(&self) -> TakenTransaction;
 
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;

@@ -272,7 +272,8 @@ const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool 
             || (duration.as_secs() == most_secs && duration.subsec_nanos() == 0))
 }
 
-/// Checks the part of ID-3 that a `const fn` can; core checks all of it at the first request.
+/// Checks the part of ID-3 that a `const fn` can check; the engine checks all of it at the first
+/// request.
 const fn is_scope(scope: &[u8]) -> bool {
     let mut blank = true;
     let mut at = 0;

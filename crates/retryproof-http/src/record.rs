@@ -2,8 +2,8 @@
 //! Records the handler's response: reads its body, encodes it, completes the call, and only then
 //! hands it over (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! This file is over 400 lines long because each stage has one file, and reading, encoding and
-//! completing pass on the same response.
+//! This file is over 400 lines long because each stage has one file, and all steps of this stage
+//! (reading, encoding, completing) work on the same response.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

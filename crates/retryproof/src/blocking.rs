@@ -28,8 +28,8 @@
 pub use retryproof_core::blocking::*;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 
-/// Opens the store that `url` names and returns an engine with default settings. This
-/// function is [`connect`](crate::connect()) for programs without a runtime.
+/// Opens the store that `url` names and returns an engine with default settings. This function is
+/// [`connect`](crate::connect()) for programs without a runtime.
 ///
 /// The store connects in the engine's runtime, so its connections live as long as the engine.
 ///

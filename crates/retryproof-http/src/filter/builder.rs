@@ -344,8 +344,8 @@ impl<C> FilterBuilder<C> {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if a setting or the challenge is invalid; it names the setting and its
-    /// value, or the challenge.
+    /// [`ErrorKind::Config`] if a setting or the challenge is invalid. The error names the setting
+    /// and its value, or the challenge.
     pub fn build(self) -> Result<IdempotencyFilter, Error>
     where
         C: CallerConfigured,

@@ -180,7 +180,7 @@ mod tests {
         let find = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         assert!(find(b"type.googleapis.com/google.rpc.ErrorInfo"));
         assert!(find(b"\x0a\x09IN_FLIGHT\x12\x0aretryproof"));
-        // 300 as a varint, in a Duration, in a RetryInfo, in the Any's value.
+        // 300 is a varint in a Duration, which is in a RetryInfo, which is the Any's value.
         assert!(find(b"type.googleapis.com/google.rpc.RetryInfo\x12\x05\x0a\x03\x08\xac\x02"));
     }
 

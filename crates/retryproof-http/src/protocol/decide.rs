@@ -70,7 +70,7 @@ pub(crate) enum Finding {
         ticket: u32,
     },
     /// The transaction that the record joined was not committed, or its outcome is not known
-    /// (CMP-7). The response is never sent.
+    /// (CMP-7). The handler's response is never sent.
     NotCommitted(CommitFailure),
 }
 
@@ -85,8 +85,8 @@ pub(crate) enum CommitFailure {
     InDoubt,
 }
 
-/// A response extension: the response is made from a [`TxError`](crate::TxError), and the filter
-/// replaces it with its own problem, as for every refusal (HTTP-11, HTTP-14).
+/// A response extension that marks a response made from a [`TxError`](crate::TxError). The filter
+/// replaces such a response with its own problem, as for every refusal (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database could not open a transaction.

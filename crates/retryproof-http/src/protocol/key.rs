@@ -21,8 +21,7 @@ pub(crate) enum KeyError {
     Empty,
     /// More than [`MAX_RAW`] bytes raw, or more than [`MAX_KEY`] bytes decoded.
     TooLong,
-    /// The bare form contains bytes that it must not contain, or the quoted form is not an RFC 9651
-    /// String.
+    /// The bare form contains forbidden bytes, or the quoted form is not an RFC 9651 String.
     Malformed,
 }
 

@@ -9,8 +9,8 @@
 /// No double needs more digits than this.
 const MOST_DIGITS: usize = 17;
 
-/// A decimal number without its sign: the significant digits, and the power of ten after
-/// `0.digits`.
+/// A decimal number without its sign: its significant digits, and the power of ten by which
+/// `0.digits` is multiplied.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
     /// The digits, followed by zeros.

@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn fp_3_numbers_are_those_of_exact_arithmetic(bits in any::<u64>(), digits in 1_u64..10_u64.pow(17), power in -340_i32..310) {
-        // The test covers any double, and doubles near short decimals, where ties occur.
+        // The test covers arbitrary doubles, and doubles near short decimals, where ties occur.
         for double in [f64::from_bits(bits), format!("{digits}e{power}").parse().unwrap()] {
             if double.is_finite() {
                 prop_assert_eq!(number(double.abs()), exact(double.abs()), "{:e}", double);
