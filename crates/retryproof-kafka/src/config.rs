@@ -115,7 +115,7 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How long a redelivery is recognised, like
+    /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in its topic or among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -123,7 +123,7 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How long the messages of a killed listener stay in flight, like
+    /// How long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);

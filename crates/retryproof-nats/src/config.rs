@@ -117,7 +117,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How long a redelivery is recognised, like
+    /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in its stream and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -125,7 +125,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How long the messages of a killed listener stay in flight, like
+    /// How long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
@@ -245,7 +245,7 @@ fn limit(value: i64) -> Option<u64> {
     u64::try_from(value).ok().filter(|limit| *limit > 0)
 }
 
-/// A limit of the consumer as a number of messages, unbounded if there is none.
+/// A limit of the consumer as a number of messages; unbounded if the consumer has no such limit.
 fn count(value: i64) -> usize {
     limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }

@@ -99,7 +99,7 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// How long a redelivery is recognised, like
+    /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
     /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -107,7 +107,7 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// How long the messages of a killed listener stay in flight, like
+    /// How long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
@@ -198,7 +198,7 @@ impl RabbitmqListenerBuilder {
         if self.prefetch == Some(0) || self.max_attempts == 0 {
             return Err(invalid_setting("prefetch and number of attempts must be at least 1"));
         }
-        // The prefetch is at least 1, because zero means no limit to the broker.
+        // The prefetch is at least 1, because the broker takes zero to mean no limit.
         let prefetch = self
             .prefetch
             .unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1));

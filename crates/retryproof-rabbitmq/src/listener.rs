@@ -237,8 +237,8 @@ impl RabbitmqListener {
                 biased;
                 () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => break,
                 () = ramp.due(&context.replies.answered) => {
-                    // Another consumer is added, because cancelling the first one could lose a
-                    // message that the broker is sending to it.
+                    // To raise the prefetch, another consumer is added, because cancelling the
+                    // first one could lose a message that the broker is sending to it.
                     let prefetch = ramp.raise(context.replies.answered());
                     match consume(&channel, queue, prefetch).await {
                         Ok(consumer) => consumers.push(consumer),

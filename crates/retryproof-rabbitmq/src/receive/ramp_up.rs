@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message that still runs after this time has been decoded, so it did not break the connection,
-/// and the prefetch rises.
+/// A message that is still being handled after this time was decoded, so it did not break the
+/// connection, and the prefetch rises.
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct PrefetchRamp {
