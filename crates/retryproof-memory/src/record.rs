@@ -16,7 +16,7 @@ const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
 
 impl Done {
-    /// A record without its token, which only the shard knows and sets with
+    /// Builds a record without its token, which only the shard knows and sets with
     /// [`set_token`](Self::set_token).
     #[inline]
     pub(crate) fn build(

@@ -46,7 +46,7 @@ pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
     read_grant(row).map(|(record, _)| record)
 }
 
-/// Reads a row like `read_record`, and whether its last grant took over an expired lease.
+/// Like [`read_record`], but also returns whether the last grant took over an expired lease.
 pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
     let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
     let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));

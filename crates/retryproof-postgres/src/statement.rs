@@ -138,10 +138,10 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // COMPLETE for many records, each fenced by its own owner. If one row stays locked, the
-            // whole statement fails, and each completion is then sent alone. Binds: 1 scopes, 2
-            // keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the positions of
-            // those that took effect.
+            // Like COMPLETE, but for many records, each fenced by its owner. If one row stays
+            // locked, the whole statement fails, and each completion is then sent alone. Binds: 1
+            // scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the
+            // positions of those that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"

@@ -49,9 +49,9 @@ impl Join for SqliteStore {
     }
 }
 
-/// For programs that open transactions themselves: call `held.complete_in(&mut tx, value)` from the
-/// blocking facade, or on one thread, because the driver's transaction cannot move to another
-/// thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
+/// Supports programs that open transactions themselves. Call `held.complete_in(&mut tx, value)`
+/// from the blocking facade, or on one thread, because the driver's transaction cannot move to
+/// another thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<SqliteDialect> for Transaction<'_> {
     fn run_statement(
         &mut self,
@@ -62,7 +62,7 @@ impl TxPort<SqliteDialect> for Transaction<'_> {
     }
 }
 
-/// For a connection on which the application began a transaction with `BEGIN IMMEDIATE`.
+/// Supports a connection on which the application began a transaction with `BEGIN IMMEDIATE`.
 impl TxPort<SqliteDialect> for Connection {
     fn run_statement(
         &mut self,

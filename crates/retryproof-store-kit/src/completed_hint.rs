@@ -85,8 +85,8 @@ impl CompletedHint {
         }
     }
 
-    /// The set that an identity belongs to, and its mark. The hash is keyed in each process, so a
-    /// client cannot choose keys that all fall into one set.
+    /// Returns the set of an identity, and the identity's mark. The hash is keyed in each process,
+    /// so a client cannot choose keys that all fall into one set.
     fn set(&self, id: &Identity) -> (&[CacheSlot; WAYS], u64) {
         let hash = id.keyed_hash();
         let at = usize::try_from(hash >> 32).unwrap_or(0) % SETS;

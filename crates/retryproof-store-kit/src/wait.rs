@@ -95,8 +95,8 @@ mod tests {
 
     const POLL: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
 
-    /// The milliseconds between the reads of a wait that lasts until its end. `poll` receives the
-    /// number of reads so far.
+    /// Returns the milliseconds between the reads of a wait that ends at its time limit. `poll`
+    /// receives the number of reads so far.
     async fn rhythm(at_most: u64, poll: impl Fn(usize) -> Backoff, left: u64) -> Vec<u128> {
         let start = Instant::now();
         let reads = RefCell::new(Vec::new());

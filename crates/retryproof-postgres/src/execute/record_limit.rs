@@ -65,7 +65,7 @@ pub(crate) struct AcquirePermit<'a> {
     pub(crate) is_probe: bool,
 }
 
-/// An acquire that waits for a permit, until it is dropped.
+/// An acquire that waits for a permit. Dropping it ends the wait.
 pub(crate) struct QueuedAcquire<'a> {
     limits: &'a RecordLimits,
     hash: u64,

@@ -65,10 +65,10 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
-/// the others. Instead, all sentinels are asked, beginning with the one that answered last, as for
-/// every connection. So a sentinel that still reports the old primary cannot move the store back
-/// whenever its watcher reconnects: a sentinel moves the store only when its answer changes, which
-/// happens only in a fail-over.
+/// the others. Instead, all sentinels are asked, beginning with the one that answered last, as
+/// before every new connection. So a sentinel that still reports the old primary cannot move the
+/// store back whenever its watcher reconnects: a sentinel moves the store only when its answer
+/// changes, which happens only in a fail-over.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,

@@ -29,7 +29,7 @@ pub(super) type Channel = Arc<[u8]>;
 
 /// What a waiter sends to the task.
 pub(super) enum SubscriptionChange {
-    /// Subscribe; answered once the server has confirmed it.
+    /// Subscribe to the channel. Answered once the server has confirmed the subscription.
     Join(Channel, oneshot::Sender<Arc<Notify>>),
     Leave(Channel),
 }

@@ -95,7 +95,7 @@ impl Server {
             format!("ERL_EPMD_PORT={names}"),
             "ERL_EPMD_ADDRESS=127.0.0.1".into(),
             format!("RABBITMQ_NODENAME=own-{port}@localhost"),
-            // The port for other nodes: the same number on another loopback address.
+            // The port for other nodes has the same number, on another loopback address.
             format!("RABBITMQ_DIST_PORT={port}"),
             format!("RABBITMQ_CONFIG_FILE={}", write(dir, "rabbitmq.conf", &settings)?),
             format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(dir, "plugins", "[].\n")?),
