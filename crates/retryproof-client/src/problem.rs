@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
 
-/// A problem is a few hundred bytes long; longer bodies are not parsed.
+/// A problem is a few hundred bytes long; bodies over this limit are not parsed.
 const LIMIT: usize = 64 << 10;
 
 /// The two members that a client may rely on.

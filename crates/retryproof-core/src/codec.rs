@@ -158,8 +158,8 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
         })
 }
 
-/// Decodes a value. A panic in the codec counts as an error, and so does a value that another codec
-/// wrote.
+/// Decodes a value. A panic in the codec counts as an error, and so does a value written by another
+/// codec.
 pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
     if payload.codec() != codec.id() {
         return Err(Error::new(ErrorKind::Codec, "the stored value was written by another codec")

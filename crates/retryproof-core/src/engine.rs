@@ -278,14 +278,14 @@ impl IdempotencyEngine {
     }
 
     /// Deletes expired records in bounded batches until none is left; returns `None` if the store
-    /// cannot purge (STO-4). The engine also purges every `purge.interval`.
+    /// cannot purge (STO-4). The engine also does this by itself, every `purge.interval`.
     ///
     /// # Errors
     /// The store's errors; `Unavailable` when a batch takes longer than both `operation-timeout`
     /// and 30 s.
     ///
     /// # Cancel safety
-    /// If the future is dropped, some records have been deleted.
+    /// If the future is dropped, some records may already have been deleted.
     pub async fn purge(&self) -> Result<Option<usize>> {
         purge::purge(&self.0.store, self.0.config.purge.interval).await
     }

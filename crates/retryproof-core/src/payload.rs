@@ -246,8 +246,8 @@ impl StoredResult {
         self.fingerprint.as_ref()
     }
 
-    /// Compares `fingerprint` with the stored one, then reads the envelope. If either side has no
-    /// fingerprint, they count as equal (FP-1).
+    /// Compares `fingerprint` with the stored one, then reads the envelope. If either fingerprint
+    /// is missing, they count as equal (FP-1).
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when this version cannot read the envelope

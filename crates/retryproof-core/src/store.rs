@@ -288,7 +288,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// no space for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// One step: of N callers at the instant of expiry, exactly one is granted. The token is
+    /// One step: of N callers at the instant of expiry, exactly one gets the lease. The token is
     /// assigned within that step (ACQ-10). A dropped call leaves at most one lease of the requested
     /// length (ACQ-11).
     fn acquire(

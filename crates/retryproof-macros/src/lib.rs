@@ -4,8 +4,8 @@
 //! [`macro@idempotent`] is its manual.
 //!
 //! `attr` parses the arguments. `validate` refuses invalid input, with an error at the offending
-//! token. `expand` emits thin code that calls `::retryproof::__private`. This crate keeps the part
-//! of ANN-1 to ANN-6 that concerns compilation; the library keeps the rest at run time.
+//! token. `expand` emits thin code that calls `::retryproof::__private`. This crate enforces what
+//! ANN-1 to ANN-6 demand at compile time; the library enforces the rest at run time.
 
 mod attr;
 mod debug;

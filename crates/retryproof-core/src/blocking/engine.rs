@@ -104,7 +104,7 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// Wraps an async engine, which may have its own settings. No other runtime may use that
+    /// Wraps an async engine, for example one with other settings. No other runtime may use that
     /// engine.
     ///
     /// # Errors

@@ -367,7 +367,8 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// While the store is unavailable, repeats a call that is safe to send twice, until `until`.
+/// Repeats a call while the store is unavailable, until `until`. The call must be safe to send
+/// twice.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,
     until: impl Fn() -> Instant,

@@ -271,7 +271,7 @@ impl Drop for DropGuard {
     }
 }
 
-/// Runs the action under its lease, and ends both.
+/// Runs the action under its lease, then ends the lease.
 async fn run<T, E, F, Fut, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Lease`]: a running action's view of its hold on the key; [`HeldLease`]: the same lease as
-//! owned by the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
+//! [`Lease`]: a running action's view of its hold on the key; [`HeldLease`]: the same lease, owned
+//! by the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
 
 use std::fmt;
 use std::sync::Arc;

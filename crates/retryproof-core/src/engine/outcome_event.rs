@@ -109,7 +109,7 @@ fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static
     if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
         && own.algorithm() != theirs.algorithm()
     {
-        // The HTTP filter compares fingerprints under the record's algorithm (FP-3).
+        // The HTTP filter computes the fingerprint again, with the record's algorithm (FP-3).
         return Ok("judged_under_another_algorithm");
     }
     Ok(match stored.open(ctx.fingerprint())? {

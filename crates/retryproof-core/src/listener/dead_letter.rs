@@ -10,8 +10,8 @@ pub const OMITTED: &str = "retryproof-omitted";
 
 /// The parts of the original message that a dead letter holds.
 ///
-/// A letter that is too large for its target is reduced: otherwise its message would block the
-/// messages behind it forever.
+/// Parts are omitted from a letter that is too large for its target. Otherwise its message would
+/// block the messages behind it forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LetterContent {

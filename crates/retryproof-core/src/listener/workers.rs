@@ -25,7 +25,7 @@ pub struct WorkerPool {
     running: JoinSet<()>,
 }
 
-/// Permission to run work; see [`WorkerPool::slot`].
+/// Permission to handle one message; see [`WorkerPool::slot`].
 #[derive(Debug)]
 pub struct WorkerSlot {
     _permit: OwnedSemaphorePermit,

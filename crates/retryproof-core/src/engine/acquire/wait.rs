@@ -90,13 +90,12 @@ impl AcquireLoop<'_> {
         ticket: &WaitTicket<'_>,
         permit: Result<Option<BorrowedPermit<'_>>, ErrorKind>,
     ) -> Result<Option<Found>> {
-        // A result found now comes after this holder, so it applies to all waiters that saw this
-        // holder.
+        // A result that this pass finds applies to waiters that saw this holder or an earlier one.
         let before = ticket.shared.holder();
         let store = &self.engine.store;
         let found = match permit {
             Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
-            // Without a permit, the call can still return a result that arrives (RUN-5).
+            // Without a permit, the call may still find a stored result (RUN-5).
             Err(kind) => match self.peek().await? {
                 Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
                 Peeked::Busy { remaining, token } => {
