@@ -218,14 +218,14 @@ fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
         client.set("auto.commit.interval.ms", "1000");
     }
     // With librdkafka's default, `largest`, messages published before the group's first commit
-    // would never run.
+    // would never be handled.
     if client.get("auto.offset.reset").is_none() {
         client.set("auto.offset.reset", "earliest");
     }
     client
 }
 
-/// The producer's settings: the consumer's connection settings, and its own.
+/// The producer's settings: the consumer's connection settings, and the producer's own.
 pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
     for (name, value) in client.config_map() {

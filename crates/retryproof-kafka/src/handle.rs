@@ -44,8 +44,8 @@ impl HandlerContext {
         let mut handlers = JoinSet::new();
         loop {
             while handlers.try_join_next().is_some() {}
-            // The permit comes first: with one permit, the next message begins when the previous
-            // one is answered.
+            // The permit is taken before the message: with one permit, the next message begins when
+            // the previous one is answered.
             let next = async {
                 let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
                 Some((permit, messages.recv().await?))

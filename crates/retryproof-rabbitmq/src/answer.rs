@@ -20,7 +20,7 @@ use wait_queue::{RequeuePublisher, Sending};
 pub(crate) mod wait_queue;
 
 /// The longest time that a message is held here because it could not be moved to another queue.
-/// Meanwhile it occupies a worker and counts towards the prefetch.
+/// Meanwhile the message occupies a worker and counts towards the prefetch.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(30);
 
 /// Sends the answers of one run of the listener.

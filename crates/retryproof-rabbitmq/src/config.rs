@@ -148,8 +148,8 @@ impl RabbitmqListenerBuilder {
     }
 
     /// The pause before a message is delivered again, after a failure or while the store is
-    /// unavailable: 1 s, doubled each time up to 1 min, unless set. It is rounded up to a power of
-    /// two in seconds.
+    /// unavailable: 1 s, doubled each time up to 1 min, unless set. The pause is rounded up to a
+    /// power of two in seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self

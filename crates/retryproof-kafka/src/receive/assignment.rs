@@ -81,7 +81,7 @@ impl ClientContext for GroupCallbacks {}
 
 impl ConsumerContext for GroupCallbacks {
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        // A partition that was paused when it was revoked must be read once it is assigned again.
+        // A partition may have been paused when it was revoked, so assigned partitions are resumed.
         if let Rebalance::Assign(partitions) = rebalance
             && let Err(error) = consumer.resume(partitions)
         {

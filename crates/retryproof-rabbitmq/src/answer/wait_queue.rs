@@ -40,7 +40,7 @@ pub(crate) struct RequeuePublisher {
 /// How a copy is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Sending {
-    /// Over the channel that all copies share. An error `too_large` may be about another copy.
+    /// Over the channel that all copies share. A `too_large` error may be about another copy.
     Shared,
     /// Over a separate connection.
     Alone,
@@ -141,8 +141,8 @@ impl RequeuePublisher {
             let mut arguments = dead_lettering_to(&self.queue).to_vec();
             let ttl = i64::try_from(seconds * 1_000).unwrap_or(i64::MAX);
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
-            // If the broker rejects the queue, it closes the channel, so copies use another
-            // channel.
+            // If the broker rejects the queue, it closes the channel, so the queue is declared over
+            // a separate channel.
             let declared_alone = async {
                 let separate = connection.channel().await?;
                 declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
