@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the application's transaction on the same database (CMP-7): the completion as one
-//! statement, and the sqlx transactions that can run it.
+//! Joins the application's transaction on the same database (CMP-7): builds the completion as one
+//! statement, and runs it in sqlx's transactions.
 //!
 //! Another driver needs only a few lines; see `join/tokio_postgres.rs` for an example.
 

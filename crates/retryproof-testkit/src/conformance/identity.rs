@@ -126,7 +126,7 @@ pub async fn id_2_separators_join_nothing(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// Text that other software treats as an instruction is plain text here.
+/// The store treats text that other software interprets, such as SQL, as plain text.
 pub async fn id_2_odd_text_is_only_text(s: &Subject) {
     let odd = [
         "' OR '1'='1",

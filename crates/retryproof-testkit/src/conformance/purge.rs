@@ -23,7 +23,7 @@ impl Subject {
         panic!("the purge does not end: {gone} records are deleted so far");
     }
 
-    /// Whether an operator still sees the record, or `None` if the store cannot be inspected.
+    /// Whether an operator still sees the record; `None` if the store cannot be inspected.
     async fn is_kept(&self, id: &retryproof_core::Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;

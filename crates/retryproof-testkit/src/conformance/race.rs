@@ -214,8 +214,8 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     }
 }
 
-/// Many keys are used concurrently. No answer and no value goes to another key, whatever a store
-/// puts into one batch.
+/// Many keys are used concurrently. No answer and no value ends up with another key, whatever a
+/// store puts into one batch.
 pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
     let callers: Vec<_> = (0..200).map(|at| s.caller(&s.id(&format!("k{at}")))).collect();
     all(callers.iter().cloned().enumerate().map(|(at, caller)| async move {
