@@ -3,8 +3,8 @@
 //! API: generated code reaches them through the facade's `__private`, and they change with the
 //! attribute.
 //!
-//! This code is a module rather than quoted tokens, so that it is read, type-checked and tested
-//! like any other code.
+//! This code is a module rather than quoted tokens, so that the compiler checks it and tests cover
+//! it like any other code.
 
 use std::any::type_name;
 use std::fmt::Display;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the configuration from a TOML file and from `IDEMPOTENCY_*` variables (CFG-1).
 //!
-//! Both sources are read completely, so that a single start reports every mistake.
+//! Both sources are read completely, so that one start of the program reports every mistake.
 
 use std::fmt;
 use std::path::Path;

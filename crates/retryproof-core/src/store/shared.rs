@@ -237,7 +237,7 @@ impl SharedStore {
         self.purge.is_some()
     }
 
-    /// Counts the records, or returns `None` if the store cannot.
+    /// Counts the records, or returns `None` if the store cannot count them.
     ///
     /// # Errors
     /// The store's errors.

@@ -143,7 +143,8 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let policy = match keyed.completion {
         Some(CompletionMode::LogAndReturn) => quote!(LogAndReturn),
         Some(CompletionMode::Propagate) => quote!(Propagate),
-        // No policy applies, because a failure to record rolls the writes back.
+        // A joined call has no completion policy: its writes roll back if the record is not
+        // written.
         Some(CompletionMode::Joined) | None => return call,
     };
     quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
