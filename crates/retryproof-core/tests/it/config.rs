@@ -240,9 +240,9 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         ("idempotency.scope = 1", "idempotency.scope (app.toml, line 1): expected a table"),
         (
             "idempotency.scope.\"\".ttl = 'PT1S'",
-            r#"idempotency.scope."".ttl = "PT1S" (app.toml, line 1): a scope has"#,
+            r#"idempotency.scope."".ttl = "PT1S" (app.toml, line 1): a scope must have"#,
         ),
-        ("idempotency.scope.\"a\\tb\".ttl = 'PT1S'", "a scope has 1 to 255 bytes"),
+        ("idempotency.scope.\"a\\tb\".ttl = 'PT1S'", "a scope must have 1 to 255 bytes"),
     ] {
         let message = from_file(bad).expect_err(bad);
         assert!(message.contains(says), "{bad}: {message}");
