@@ -59,29 +59,44 @@ impl SharedConnection {
     }
 
     /// Returns the connection in use. If there is none, one caller connects; the others wait and
-    /// get the same connection or the same error.
+    /// get the same connection or the same error. A caller whose attempt began before it takes part
+    /// in one more: the trouble may have ended since.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
-        let mut outcome = {
-            if let Some(open) = self.current() {
-                return Ok(open);
-            }
-            let mut attempt = self.attempt.lock();
-            let running = attempt.as_ref().filter(|attempt| attempt.is_running());
-            // An attempt that has just ended has already stored its connection.
-            match (running, self.current()) {
-                (Some(running), _) => running.outcome.clone(),
-                (None, Some(open)) => return Ok(open),
-                (None, None) => attempt.insert(self.connect()).outcome.clone(),
-            }
+        let (open, began_before) = self.attempt();
+        match open.await {
+            Err(_) if began_before => self.attempt().0.await,
+            ended => ended,
+        }
+    }
+
+    /// The connection in use, or that of the attempt to connect that runs, or of a new one; and
+    /// whether the attempt was running before.
+    fn attempt(&self) -> (impl Future<Output = Result<Arc<OpenConnection>>> + use<>, bool) {
+        let mut attempt = self.attempt.lock();
+        let running = attempt.as_ref().filter(|attempt| attempt.is_running());
+        // An attempt that has just ended has already stored its connection.
+        let (found, was_running) = match (running, self.current()) {
+            (_, Some(open)) => (Ok(open), false),
+            (Some(running), None) => (Err(running.outcome.clone()), true),
+            (None, None) => (Err(attempt.insert(self.connect()).outcome.clone()), false),
         };
-        let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
-        ended
-            .ok_or_else(|| {
-                Error::unavailable("the runtime ended while the store was connecting; call again")
-            })?
-            .map_err(|error| {
-                Error::new(error.kind(), format!("no connection: {error}")).because(error)
-            })
+        let open = async move {
+            let mut outcome = match found {
+                Ok(open) => return Ok(open),
+                Err(outcome) => outcome,
+            };
+            let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+            ended
+                .ok_or_else(|| {
+                    Error::unavailable(
+                        "the runtime ended while the store was connecting; call again",
+                    )
+                })?
+                .map_err(|error| {
+                    Error::new(error.kind(), format!("no connection: {error}")).because(error)
+                })
+        };
+        (open, was_running)
     }
 
     /// Takes a connection out of use. Calls already waiting for an answer on it keep waiting.

@@ -120,7 +120,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     );
     let server = Server::start("").await;
     let error = refused(config(&format!("redis+sentinel://127.0.0.1:{}/main", server.port))).await;
-    is(&error, ErrorKind::Config, "no sentinel");
+    is(&error, ErrorKind::Config, "not a sentinel");
     let locked = format!("requirepass right\nsentinel monitor main 127.0.0.1 {} 1", server.port);
     let locked = Server::sentinel(&locked).await;
     let at = format!("redis+sentinel://127.0.0.1:{}/main", locked.port);
