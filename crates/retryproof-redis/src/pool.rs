@@ -59,8 +59,8 @@ impl SharedConnection {
     }
 
     /// Returns the connection in use. If there is none, one caller connects; the others wait and
-    /// get the same connection or the same error. A caller whose attempt began before it takes part
-    /// in one more: the trouble may have ended since.
+    /// get the same connection or the same error. A caller that joined a running attempt, which then
+    /// failed, takes part in one more attempt: the server may be back by now.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
         let (open, began_before) = self.attempt();
         match open.await {
@@ -69,8 +69,8 @@ impl SharedConnection {
         }
     }
 
-    /// The connection in use, or that of the attempt to connect that runs, or of a new one; and
-    /// whether the attempt was running before.
+    /// A future of the connection in use, else of the running attempt to connect, else of a new
+    /// attempt. Also returns whether an attempt was already running.
     fn attempt(&self) -> (impl Future<Output = Result<Arc<OpenConnection>>> + use<>, bool) {
         let mut attempt = self.attempt.lock();
         let running = attempt.as_ref().filter(|attempt| attempt.is_running());
