@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// Batch sizes for large bounds. Smaller bounds have smaller batches, down to single records.
+/// The batch sizes when the bounds are large. With smaller bounds, batches are smaller, down to a
+/// single record.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
 /// After a search through all shards has found no free capacity, the next search waits this many
@@ -19,8 +20,8 @@ const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(crate) struct Budget {
     records: AtomicI64,
-    /// The free bytes. Negative after completions that exceeded the bound, because a result is
-    /// never refused.
+    /// The free bytes. The count is negative after completions that exceeded the bound, because a
+    /// result is never refused.
     bytes: AtomicI64,
     record_batch: i64,
     byte_batch: i64,
@@ -50,7 +51,7 @@ impl Budget {
         }
     }
 
-    /// Takes capacity for one more record of `bytes`, or returns `false` and takes nothing.
+    /// Takes capacity for one more record of `bytes` bytes, or returns `false` and takes nothing.
     #[inline]
     pub(crate) fn admit(&self, credit: &mut Credit, bytes: u64) -> bool {
         let bytes = bytes.cast_signed();
@@ -73,14 +74,14 @@ impl Budget {
         credit.records >= 1 && credit.bytes >= bytes
     }
 
-    /// Accounts for a record that changed its size and expires at `expires` (`u64::MAX` if
+    /// Accounts for a change in the size of a record that expires at `expires` (`u64::MAX` if
     /// unknown). The change is never refused: the result of a granted lease must not be lost.
     #[inline]
     pub(crate) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
         credit.bytes += before.cast_signed() - after.cast_signed();
         let until = self.full_until.load(Ordering::Relaxed);
         if credit.bytes < 0 || credit.bytes > 2 * self.byte_batch || until != 0 {
-            // A full store searches again once this record has expired.
+            // If the store is full, it searches for capacity again once this record has expired.
             if until > expires {
                 self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
             }
@@ -88,7 +89,7 @@ impl Budget {
         }
     }
 
-    /// Returns the capacity of a deleted record of `bytes`.
+    /// Gives the capacity of a deleted record of `bytes` bytes back to its shard.
     #[inline]
     pub(crate) fn free(&self, credit: &mut Credit, bytes: u64) {
         credit.records += 1;
@@ -102,7 +103,8 @@ impl Budget {
     #[cold]
     fn balance(&self, credit: &mut Credit) {
         if credit.bytes < 0 {
-            // Move the overdraft to the pool, then draw a batch if the pool has any.
+            // Charge the overdraft to the pool, then draw up to one batch from whatever bytes the
+            // pool has left.
             self.bytes.fetch_add(credit.bytes, Ordering::Relaxed);
             credit.bytes = up_to(&self.bytes, self.byte_batch);
         } else {
@@ -110,7 +112,7 @@ impl Budget {
         }
     }
 
-    /// Puts all credit of a shard back into the pool.
+    /// Returns a shard's unused capacity to the pool.
     pub(crate) fn collect(&self, credit: &mut Credit) {
         if credit.records == 0 && credit.bytes == 0 {
             return;
@@ -127,18 +129,18 @@ impl Budget {
                 >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
-    /// Whether a search for free capacity may find some.
+    /// Whether a search might find free capacity.
     pub(crate) fn worth_a_search(&self, now: u64) -> bool {
         now >= self.full_until.load(Ordering::Relaxed)
     }
 
-    /// Remembers that a search found nothing, and that no record expires before `due`.
+    /// Remembers that a search found no capacity, and that no record expires before `due`.
     pub(crate) fn found_none(&self, now: u64, due: u64) {
         self.full_until.store(due.min(now.saturating_add(SEARCH_PAUSE)).max(1), Ordering::Relaxed);
     }
 }
 
-/// Takes up to `want` from the pool.
+/// Takes up to `want` from the pool, and returns the amount taken.
 fn up_to(pool: &AtomicI64, want: i64) -> i64 {
     let mut have = pool.load(Ordering::Relaxed);
     loop {

@@ -37,29 +37,29 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// The largest number of records, including expired ones that are not reclaimed yet. Default:
-    /// 1,000,000.
+    /// Sets the largest number of records, including expired records that have not been reclaimed.
+    /// Default: 1,000,000.
     pub fn max_records(mut self, records: usize) -> Self {
         self.max_records = records;
         self
     }
 
-    /// The largest size of all records in bytes: keys, values and index entries, without the
-    /// allocator's overhead. Default: 1 GiB. [`MemoryStore`](MemoryStore#bounds) documents when the
-    /// size may exceed this bound.
+    /// Sets the largest total size of all records in bytes: keys, values and index entries, without
+    /// the allocator's overhead. Default: 1 GiB. [`MemoryStore`](MemoryStore#bounds) documents when
+    /// the size may exceed this bound.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Allocates the index for this many records in advance. Default: 0; the index grows without
-    /// stalls.
+    /// Allocates the index for this many records in advance. Default: 0, because the index also
+    /// grows on demand without stalls.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
     }
 
-    /// Judges expiry by this clock instead of the host's monotonic one.
+    /// Uses this clock for expiry, instead of the host's monotonic clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
@@ -85,8 +85,8 @@ impl MemoryStoreBuilder {
     }
 }
 
-/// Returns enough shards that two cores rarely contend for one. Under loom there is a single shard,
-/// because the model has to try every order of locking.
+/// Returns the number of shards: enough that two cores rarely contend for the same shard. Under
+/// loom there is a single shard, because the model has to try every order of locking.
 fn shards() -> usize {
     if cfg!(loom) {
         return 1;

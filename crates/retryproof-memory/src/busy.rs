@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Busy`], an IN_PROGRESS record, and [`BusySlab`], which holds those of one shard.
+//! [`Busy`], an IN_PROGRESS record, and [`BusySlab`], which holds a shard's IN_PROGRESS records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,15 @@ pub(crate) struct Busy {
     pub(crate) token: u64,
     /// When the lease ends.
     pub(crate) expires: Instant,
-    /// When the lease was granted. A purge spares the record for `ttl` from then on (STO-4).
+    /// When the lease was granted. A purge keeps the record for at least `ttl` after this time
+    /// (STO-4).
     pub(crate) granted: Instant,
     pub(crate) ttl: Duration,
-    /// The index of the record's slot, or in a free entry the index of the next free entry.
+    /// The index of the record's slot; in a free entry, the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// Whether the grant was a takeover. Needed if the owner repeats its acquire (ACQ-12).
+    /// Whether the grant was a takeover. If the owner repeats its acquire, the answer reports this
+    /// again (ACQ-12).
     pub(crate) took_over: bool,
     /// Notifies waiters when the grant is over. The first waiter creates it.
     pub(crate) ended: Option<Arc<Ended>>,
@@ -79,7 +81,7 @@ impl Busy {
 
     #[inline(always)]
     pub(crate) fn has_key(&self, key: &str) -> bool {
-        // Usually both keys share one allocation.
+        // Usually both keys share one allocation, so comparing pointers is enough.
         self.key.as_ref().map(Key::expose).is_some_and(|kept| {
             kept.len() == key.len()
                 && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
@@ -92,8 +94,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes of an IN_PROGRESS record besides its slot. The key's size counts, although the
-    /// caller shares the key.
+    /// The bytes that an IN_PROGRESS record takes besides its slot. They include the key, although
+    /// the caller shares its allocation.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
@@ -153,7 +155,7 @@ impl BusySlab {
     }
 }
 
-/// Frees an entry that was already looked up.
+/// Can free an entry that was already looked up.
 pub(crate) struct Freeing<'a> {
     at: u32,
     free: &'a mut u32,
@@ -170,7 +172,8 @@ impl Freeing<'_> {
     }
 }
 
-/// The references of a deleted IN_PROGRESS record, to be dropped or fired outside the lock.
+/// What is left of a deleted IN_PROGRESS record: a key to drop and a notification to fire after the
+/// lock is released.
 #[derive(Default)]
 pub(crate) struct Left {
     _key: Option<Key>,

@@ -4,7 +4,8 @@
 
 use std::ops::{Index, IndexMut};
 
-/// An array in chunks of `N`, a power of two. Elements that are not pushed yet hold a filler.
+/// An array in chunks of `N`, a power of two. Elements of the last chunk that have not been pushed
+/// yet hold a filler value.
 pub(crate) struct Chunked<T, const N: usize> {
     chunks: Vec<Box<[T; N]>>,
     len: u32,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
-/// replay returns a window into the allocation, which only increments the reference count.
+/// replay returns a window into this allocation, and only increments its reference count.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -29,8 +29,8 @@ impl Done {
         let (key, fingerprint) =
             (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
-        // Make one allocation, zero it, and fill it in place. Collecting the parts would copy byte
-        // by byte.
+        // Make one allocation, zero it, and fill it in place. Collecting an iterator over the parts
+        // would copy byte by byte.
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
         if let Some(buffer) = Arc::get_mut(&mut whole) {
             let (header, rest) = buffer.split_at_mut(HEADER);
@@ -101,8 +101,8 @@ impl Done {
         Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    /// Returns the fields for a lookup. The result is never `None`, because [`build`](Self::build)
-    /// always writes a header; an `Option` costs less here than a panic.
+    /// Returns a view of the record for a lookup. The result is never `None`, because
+    /// [`build`](Self::build) always writes a header; an `Option` costs less here than a panic.
     #[inline(always)]
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let (header, rest) = self.0.split_first_chunk()?;
@@ -115,7 +115,7 @@ impl Done {
     }
 }
 
-/// A COMPLETE record whose length is checked once.
+/// A view of a COMPLETE record, so that the record's length is checked only once.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     header: &'a [u8; HEADER],
@@ -151,8 +151,8 @@ impl View<'_> {
     }
 }
 
-/// A COMPLETE record that a call returns. It is shared under the shard's lock, and taken apart
-/// after the lock is released.
+/// A COMPLETE record for a call to return. The reference is taken under the shard's lock, and the
+/// parts are read after the lock is released.
 pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the fingerprint begins.
@@ -161,8 +161,9 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Returns the value if the result has no fingerprint. The two cases are separate, so that a
-    /// replay without a fingerprint does not move a fingerprint's 72 bytes.
+    /// Returns the value if the record has no fingerprint, and otherwise `self` for `into_result`.
+    /// The two methods are separate, so that a replay without a fingerprint does not move a
+    /// fingerprint's 72 bytes.
     #[inline(always)]
     pub(crate) fn into_value(self) -> Result<Blob, Self> {
         if self.fingerprint != 0 {

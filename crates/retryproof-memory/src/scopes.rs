@@ -12,18 +12,19 @@ pub(crate) struct Scopes {
     places: Vec<Place>,
     by_text: BTreeMap<Box<str>, u32>,
     free: u32,
-    /// The scope of the last insert, because most shards see one scope again and again.
+    /// The number of the last inserted record's scope, because most shards see one scope again and
+    /// again.
     last: u32,
 }
 
 struct Place {
-    /// Address and length of the text. If two scopes agree in both, their texts need no comparison.
+    /// Address and length of the text. If two scopes have the same address and length, their texts
+    /// need no comparison.
     address: usize,
     len: usize,
     /// `None` in a free entry.
     scope: Option<Scope>,
-    /// The number of records that use the scope, or in a free entry the index of the next free
-    /// entry.
+    /// The number of records that use the scope; in a free entry, the index of the next free entry.
     records: u32,
 }
 
@@ -44,16 +45,16 @@ impl Scopes {
         self.by_text.len()
     }
 
-    /// Whether the number `at` stands for `scope`, byte for byte (ID-2).
+    /// Whether `at` is the number of this scope, compared byte for byte (ID-2).
     #[inline(always)]
     pub(crate) fn is(&self, at: u32, scope: &Scope) -> bool {
         let Some(kept) = self.places.get(at as usize) else { return false };
         let text = scope.as_str();
-        // Usually both scopes are the same literal.
+        // Usually both scopes are the same literal, so comparing pointers is enough.
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
-    /// Returns the number of `scope`, and counts one more record for it.
+    /// Returns the number that stands for `scope`, and counts one more record for that scope.
     #[inline]
     pub(crate) fn enter(&mut self, scope: &Scope) -> u32 {
         let text = scope.as_str();
@@ -76,7 +77,7 @@ impl Scopes {
         self.last
     }
 
-    /// Removes one record of the scope `at`.
+    /// Counts one record fewer for the scope with the number `at`.
     #[inline]
     pub(crate) fn leave(&mut self, at: u32) {
         let place = &mut self.places[at as usize];
@@ -96,7 +97,8 @@ impl Scopes {
             records: 0,
         };
         let at = if self.free == NONE {
-            // There are at most as many scopes as slots, and slot numbers are u32.
+            // The new number fits, because there are at most as many scopes as slots, and slot
+            // numbers are u32.
             self.places.push(place);
             u32::try_from(self.places.len() - 1).unwrap_or(NONE)
         } else {

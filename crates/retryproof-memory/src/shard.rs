@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Shard`]: the records whose hashes share their first bits, and every transition of a record,
-//! which runs under the shard's lock. Nothing here waits, wakes or frees a value: the methods
-//! return what the caller has to wake or drop after the lock is released.
+//! [`Shard`]: the records whose hashes select the same shard, and all their transitions, which run
+//! under the shard's lock. Nothing here waits, wakes a waiter or frees a value: the methods return
+//! the notification to fire and the values to drop after the lock is released.
 //!
 //! The file has over 400 lines because the lookups and the transitions are inlined into each other,
 //! and their instruction counts are published.
@@ -34,7 +34,8 @@ pub(crate) struct Shard {
     pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
-    /// No IN_PROGRESS record may be purged before this time; `None` if there is none.
+    /// The time before which no IN_PROGRESS record may be purged; `None` if there is no such
+    /// record.
     pub(crate) busy_due: Option<Instant>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Granted {
     Busy { expires: Instant, token: u64 },
 }
 
-/// What a call returns to be fired or dropped after the lock is released.
+/// What a method returns for its caller to fire or drop after the lock is released.
 #[derive(Default)]
 pub(crate) struct Leftover {
     busy: Left,
@@ -70,8 +71,8 @@ pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }
 
-/// Lowers a bound to `due`. For a record, the end of its lease is a valid bound: a purge never
-/// deletes the record earlier.
+/// Lowers `bound` to `due` if `due` is earlier. The end of a record's lease is a valid `due`,
+/// because a purge never deletes the record before it.
 #[inline]
 pub(crate) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
@@ -94,12 +95,12 @@ impl Shard {
         }
     }
 
-    /// The number of records, how many of them are IN_PROGRESS, and their bytes.
+    /// The number of records, how many of them are IN_PROGRESS, and the bytes of all records.
     pub(crate) fn counts(&self) -> (u32, u32, u64) {
         (self.table.len(), self.busy.len(), self.bytes)
     }
 
-    /// Finds the slot of this identity, in any state.
+    /// Finds the slot of this identity's record, whatever the record's state.
     #[inline]
     pub(crate) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
         let key = id.key().expose();
@@ -121,8 +122,8 @@ impl Shard {
         None
     }
 
-    /// Returns the COMPLETE record of this identity, if it is within its ttl (CMP-6); otherwise its
-    /// slot, if it has one.
+    /// Returns this identity's record if it is COMPLETE and within its ttl (CMP-6). Otherwise, the
+    /// `Err` contains the record's slot, or `None` if the identity has no record.
     #[inline]
     pub(crate) fn replay(
         &mut self,
@@ -186,8 +187,8 @@ impl Shard {
         Err(None)
     }
 
-    /// This function is separate from the loop, which would otherwise reserve registers for the
-    /// comparison.
+    /// Whether the IN_PROGRESS record at `place` has this identity. This is a separate function
+    /// because the loop would otherwise reserve registers for the comparison.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
@@ -201,8 +202,8 @@ impl Shard {
         }
     }
 
-    /// Grants the lease of an identity without a record. Returns the token, or the bytes that did
-    /// not fit.
+    /// Grants the lease of an identity that has no record. Returns the token, or the size of the
+    /// record that did not fit.
     #[inline]
     pub(crate) fn first(
         &mut self,
@@ -212,7 +213,7 @@ impl Shard {
         budget: &Budget,
     ) -> Result<u64, u64> {
         let bytes = SLOT_BYTES + Busy::size_with(id.key());
-        // The store is full, or this shard has four billion records.
+        // Refuse the grant if the store is full, or if this shard has four billion records.
         if self.table.is_full() || !budget.admit(&mut self.credit, bytes) {
             return Err(bytes);
         }
@@ -226,7 +227,8 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// Acquires the record in this slot. It must not be COMPLETE within its ttl.
+    /// Tries to acquire the record in this slot, which must not be a COMPLETE record within its
+    /// ttl.
     #[inline]
     pub(crate) fn contend(
         &mut self,
@@ -251,7 +253,8 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // The same owner acquires again if the answer to its first acquire was lost (ACQ-9).
+        // An owner whose answer was lost repeats its acquire, and is granted the lease again
+        // (ACQ-9).
         if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
@@ -300,7 +303,7 @@ impl Shard {
             return false;
         }
         busy.expires = expires;
-        // A shorter lease may lower the bound.
+        // A lease that now ends earlier also lowers the bound.
         note(&mut self.busy_due, expires);
         true
     }
@@ -330,8 +333,8 @@ impl Shard {
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // A slot that is still filed belonged to an expired record. The wheel
-                            // soon takes it out and files it again.
+                            // A slot that is still filed was filed for an expired record. A sweep
+                            // soon takes the slot out and files it again.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }
@@ -374,7 +377,7 @@ impl Shard {
         }
     }
 
-    /// Removes a record in any state.
+    /// Deletes the record in this slot, whatever its state.
     pub(crate) fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
         let mut left = Leftover::default();
         self.scopes.leave(self.table.slots[at].scope);
@@ -400,7 +403,7 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// Reads the record for an operator, expired or not.
+    /// Reads the record for an operator, even if the record has expired.
     pub(crate) fn inspect<T>(
         &self,
         id: &Identity,

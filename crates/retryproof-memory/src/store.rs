@@ -25,11 +25,11 @@ use crate::time::{Now, StoreTime, after, nanos};
 /// How many slots a grant may check for expired records before it returns.
 const SWEEP_LIMIT: usize = 32;
 
-/// Keeps records in this process; they are lost when it ends.
+/// Keeps records in the memory of this process; they are lost when the process ends.
 ///
 /// # When to use
-/// For tests, demonstrations, and a service with a single instance that may lose its results on a
-/// restart. Several instances need a store that they share.
+/// Use it for tests, for demonstrations, and for a service with a single instance whose results may
+/// be lost on a restart. Several instances need a store that they share.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
@@ -40,9 +40,9 @@ const SWEEP_LIMIT: usize = 32;
 /// ```
 ///
 /// # Bounds
-/// The store keeps at most [`max_records`](crate::MemoryStoreBuilder::max_records) records
-/// (1,000,000) in [`max_bytes`](crate::MemoryStoreBuilder::max_bytes) bytes (1 GiB). If there is no
-/// space for a new key even after expired records are reclaimed, its acquire fails with
+/// The store keeps at most [`max_records`](crate::MemoryStoreBuilder::max_records) records (default
+/// 1,000,000) in [`max_bytes`](crate::MemoryStoreBuilder::max_bytes) bytes (default 1 GiB). If
+/// there is no space for a new key even after expired records are reclaimed, its acquire fails with
 /// [`ErrorKind::Full`]. A live record is never evicted (STO-1).
 ///
 /// A full store still serves existing keys, and **never refuses a completion for lack of space**.
@@ -51,10 +51,11 @@ const SWEEP_LIMIT: usize = 32;
 /// [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
-/// Each access judges a record's expiry to the nanosecond by the monotonic clock (ACQ-7, CMP-6).
-/// Later grants reclaim expired records a few at a time. [`Purge`](retryproof_core::store::Purge)
-/// reclaims all of them, and so does a grant that finds the store full. The index never shrinks: it
-/// takes 36 bytes times the largest number of records that the store has held.
+/// Each access compares a record's expiry with the monotonic clock, to the nanosecond (ACQ-7,
+/// CMP-6). Later grants reclaim expired records a few at a time.
+/// [`Purge`](retryproof_core::store::Purge) reclaims all of them, and so does a grant that finds
+/// the store full. The index never shrinks: it takes 36 bytes times the largest number of records
+/// that the store has held.
 ///
 /// # Tokens
 /// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens
@@ -81,13 +82,13 @@ pub struct MemoryStore {
 pub(crate) struct PaddedShard(pub(crate) Mutex<Shard>);
 
 impl MemoryStore {
-    /// Creates an empty store with the default bounds, on the host's monotonic clock.
+    /// Creates an empty store with the default bounds, which uses the host's monotonic clock.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Creates an empty store on an injected clock.
+    /// Creates an empty store with the default bounds, which uses the given clock.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self::builder().clock(clock).build()
@@ -239,8 +240,8 @@ impl MemoryStore {
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
-        // The record is built before the lock is taken. If it is not used, it is dropped after the
-        // unlock.
+        // Build the record before taking the lock. If the record is not used, it is dropped after
+        // the lock is released.
         let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
         let mut record = Some(record);
@@ -268,7 +269,7 @@ fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
-/// Includes the capability to purge.
+/// The shared store includes the capability to purge.
 impl From<MemoryStore> for SharedStore {
     fn from(store: MemoryStore) -> Self {
         Self::builder(store).with_purge().build()
@@ -316,8 +317,8 @@ impl IdempotencyStore for MemoryStore {
     ) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        // The look and the subscription are one step under the lock, so a change either happens
-        // before both or wakes this call.
+        // Checking the record and subscribing are one step under the lock, so a change either
+        // happens before that step or wakes this call.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
             ended.wait(limit.min(expires.saturating_duration_since(now))).await;

@@ -33,7 +33,8 @@ impl Shard {
         out
     }
 
-    /// Begins a full sweep: makes ready every slot whose record may have expired by `now`.
+    /// Begins a full sweep: moves every slot whose record may have expired by `now` to the ready
+    /// list.
     pub(crate) fn begin_sweep(&mut self, now: u64) {
         self.wheel.gather(&mut self.table.slots, now);
     }

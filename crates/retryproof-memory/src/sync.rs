@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store's synchronisation primitives: those of std and tokio, or, under `--cfg loom`, a model
-//! that runs every interleaving.
+//! The store's synchronisation primitives: std's and tokio's types or, under `--cfg loom`, a model
+//! with which loom tries every interleaving.
 //!
 //! The model's `Notify` promises exactly what tokio documents: a `Notified` receives every
-//! `notify_waiters` after its creation. Sleeps have no time limit in the model, so a lost wake-up
-//! is a deadlock that loom reports.
+//! `notify_waiters` call made after its creation. Sleeps have no time limit in the model, so a lost
+//! wake-up is a deadlock that loom reports.
 
 #[cfg(not(loom))]
 mod real {
@@ -16,7 +16,7 @@ mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
     pub(crate) use tokio::sync::Notify;
 
-    /// A mutex that ignores poisoning: no code that can panic leaves a shard half changed.
+    /// A mutex that ignores poisoning, because a panic under the lock leaves no shard half changed.
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

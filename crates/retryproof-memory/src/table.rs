@@ -2,16 +2,16 @@
 //! [`Table`]: slots found by hash, in chains over buckets that grow one at a time (linear hashing).
 //!
 //! A table that doubles its size stalls the insert that triggers the growth, and is half empty
-//! afterwards. Here each insert adds one bucket and splits one chain of about one record. There is
-//! no stall at any size, and a record takes the same number of bytes at a thousand records and at
-//! ten million. The price is one more dependent load in each lookup than with open addressing.
-//! Freed slots are reused, and the table never shrinks.
+//! afterwards. Here each insert adds at most one bucket and splits at most one chain, which has
+//! about one record. There is no stall at any size, and a record takes as many bytes in a table of
+//! ten million records as in one of a thousand. The price is one more dependent load in each lookup
+//! than with open addressing. Freed slots are reused, and the table never shrinks.
 
 use crate::chunked::Chunked;
 use crate::index::{NONE, UNFILED};
 use crate::record::Done;
 
-/// The record in a slot. A niche keeps it at 16 bytes.
+/// The record in a slot. The niche of `Done` keeps this enum at 16 bytes.
 pub(crate) enum Body {
     Done(Done),
     /// An index in the slab of IN_PROGRESS records; [`NONE`] in a free slot.
@@ -127,7 +127,7 @@ impl Table {
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// Adds a bucket, and moves the slots that belong in it from the bucket that held them so far.
+    /// Adds a bucket, and moves the slots that now belong there out of their previous bucket.
     #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();

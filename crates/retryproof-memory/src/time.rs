@@ -17,7 +17,7 @@ pub(crate) struct StoreTime {
 impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // Leave an hour of slack for a test's clock that was stopped before this moment.
+        // Begin an hour earlier, in case a test's clock was stopped before this moment.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }
@@ -35,28 +35,29 @@ impl StoreTime {
         nanos(now.saturating_duration_since(self.epoch))
     }
 
-    /// Returns the current time in both forms.
+    /// Returns the current time as an instant and in nanoseconds.
     pub(crate) fn now(&self) -> Now {
         let at = self.read();
         Now { at, nanos: self.nanos(at) }
     }
 
-    /// Returns an initial value: a moment in the past.
+    /// Returns the initial value of an [`Ahead`], which is in the past.
     pub(crate) fn ahead(&self) -> Ahead {
         Ahead { at: self.epoch, nanos: 0 }
     }
 }
 
-/// A time in both forms. Leases are instants, which are cheapest to compute; retentions are
-/// nanoseconds, which are smallest in a record.
+/// A time as an instant and in nanoseconds. The end of a lease is an instant, which is cheapest to
+/// compute; a result's expiry is in nanoseconds, which take the least space in a record.
 #[derive(Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) at: Instant,
     pub(crate) nanos: u64,
 }
 
-/// A moment in the near future in both forms. If a record expires after this moment, it is live at
-/// any time before it, and comparing two times is much cheaper than subtracting them.
+/// A moment in the near future, as an instant and in nanoseconds. Until this moment, a record that
+/// expires after it is live. To find that out, a lookup only compares times, which is much cheaper
+/// than subtracting them.
 pub(crate) struct Ahead {
     at: Instant,
     nanos: u64,
@@ -71,8 +72,8 @@ impl Ahead {
         self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
     }
 
-    /// Whether such a record is certainly live, decided without a subtraction. If `false`,
-    /// [`is_live_exactly`](Self::is_live_exactly) decides.
+    /// Whether a record that expires at `expires` is certainly live at `now`, decided without a
+    /// subtraction. If the result is `false`, [`is_live_exactly`](Self::is_live_exactly) decides.
     #[inline(always)]
     pub(crate) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
         now <= self.at && expires > self.nanos
@@ -89,7 +90,8 @@ impl Ahead {
     }
 }
 
-/// Nanoseconds, at most [`FAR`], so that adding a time and a duration cannot overflow.
+/// Converts a duration to nanoseconds, at most [`FAR`], so that adding a time and a duration cannot
+/// overflow.
 #[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
     match duration.as_secs() {
@@ -103,7 +105,8 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// 18 years, longer than any lease or ttl that the contract allows.
 pub(crate) const FAR: u64 = 1 << 59;
 
-/// Returns the instant `duration` after `now`, or one 18 years ahead.
+/// Returns the instant `duration` after `now`, or the instant 18 years after `now` if the sum would
+/// overflow.
 #[inline]
 pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or_else(|| now + Duration::from_nanos(FAR))

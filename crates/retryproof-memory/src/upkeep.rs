@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaims records across all shards, for a new key that does not fit and for [`Purge`]; and
+//! Reclaims records across all shards, for [`Purge`] and for a new key that does not fit, and
 //! implements [`Inspect`].
 
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::time::Now;
 const BATCH: usize = 256;
 
 impl MemoryStore {
-    /// Collects unused credit and reclaims expired records, shard by shard, until the pool has some
-    /// capacity. Returns whether the pool has enough for a record of `bytes`.
+    /// Collects unused credit and reclaims expired records, shard by shard, until the pool has
+    /// capacity for several records. Returns whether it has enough for one record of `bytes` bytes.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
         // The search ends early only once there is capacity for several more records, so that not
@@ -67,8 +67,8 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // During the pass, each grant notes when its own record is due. At its end, the pass adds
-        // the times of the records that it has seen.
+        // While the pass runs, each grant notes when its own record is due. When the pass ends, it
+        // adds the earliest time at which a record that it has checked is due.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();
@@ -77,7 +77,8 @@ impl MemoryStore {
             at = locked.sweep_busy(now.at, at, &mut due, most, &self.budget, &mut out);
             let enough = gone + out.len() >= limit;
             if at == NONE || enough {
-                // A pass that was cut short has not seen the remaining records.
+                // A pass that was cut short has not checked the remaining records, so they count as
+                // due now.
                 let due = if at == NONE { due } else { Some(now.at) };
                 if let Some(due) = due {
                     note(&mut locked.busy_due, due);

@@ -29,8 +29,8 @@ impl Ended {
         self.notify.notify_waiters();
     }
 
-    /// Sleeps until [`fire`](Self::fire), but no longer than `limit`. A dropped call leaves nothing
-    /// behind.
+    /// Sleeps until [`fire`](Self::fire) is called, but no longer than `limit`. Dropping the future
+    /// leaves nothing behind.
     pub(crate) async fn wait(&self, limit: Duration) {
         within(limit, async {
             // Subscribe, then check the flag: a `fire` before the subscription has set the flag,

@@ -4,9 +4,9 @@
 //!
 //! It has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list linked through the
 //! slots' `timer` fields, so filing a record costs no memory. When a bucket is due, its list is
-//! appended to `ready`. The caller takes slots from there, in batches of any size, and reclaims
-//! each or files it again, depending on the record's own expiry. Records that move down a level,
-//! were replaced, or come up early are therefore all handled alike.
+//! appended to `ready`. The caller takes slots from `ready`, in batches of any size, and reclaims
+//! each slot or files it again, depending on when its record expires. Records that move down a
+//! level, were replaced, or come up early are therefore all handled alike.
 
 use crate::index::{NONE, UNFILED};
 use crate::table::{Slot, Slots};
@@ -61,14 +61,15 @@ impl List {
 }
 
 pub(crate) struct Wheel {
-    /// The tick up to which all buckets are gathered. Late records go into this tick's bucket.
+    /// The tick up to which all buckets have been gathered. A record that expired before this tick
+    /// goes into the tick's bucket.
     cursor: u64,
     ready: List,
-    /// No record in a bucket expires before this.
+    /// No record in a bucket expires before this time.
     due: u64,
     /// For each level, one bit per bucket, set if the bucket is not empty.
     occupied: [u64; LEVELS],
-    /// Allocated by the first record, so that an unused shard is small.
+    /// The buckets are allocated for the first record, so that an unused shard stays small.
     buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
 }
 
@@ -83,12 +84,12 @@ impl Wheel {
         if self.ready.head == NONE { self.due } else { 0 }
     }
 
-    /// Files the slot `at`, which is in no list.
+    /// Files the slot `at`, which must not be in a list.
     #[inline]
     pub(crate) fn file(&mut self, slot: &mut Slot, at: u32, expires: u64) {
         self.due = self.due.min(expires);
         let tick = (expires >> TICK_BITS).max(self.cursor);
-        // The level is the highest digit in which the ticks differ.
+        // The level is the position of the highest digit in which the tick and the cursor differ.
         let level = ((63 - ((tick ^ self.cursor) | 1).leading_zeros()) / BITS).min(TOP);
         let bucket = digit(tick, level);
         let level = level as usize;
@@ -98,7 +99,8 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Makes ready every slot whose record may have expired by `now`, including the current tick.
+    /// Moves every slot whose record may have expired by `now` to `ready`, including all slots of
+    /// the current tick.
     pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;
@@ -118,7 +120,7 @@ impl Wheel {
         self.due = next;
     }
 
-    /// Takes a ready slot. The caller reclaims it, files it again or leaves it.
+    /// Takes a ready slot. The caller reclaims the slot, files it again or leaves it unfiled.
     #[inline]
     pub(crate) fn take(&mut self, slots: &mut Slots) -> Option<u32> {
         self.ready.pop(slots)
@@ -137,7 +139,7 @@ impl Wheel {
     }
 }
 
-/// Returns the tick's digit in base 64, which is its bucket on that level.
+/// Returns the tick's base-64 digit at this level, which is the tick's bucket on the level.
 #[expect(clippy::cast_possible_truncation, reason = "below 64")]
 fn digit(tick: u64, level: u32) -> usize {
     (tick >> (BITS * level)) as usize % BUCKETS
