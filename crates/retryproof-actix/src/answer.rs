@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Converts responses between actix and the guard. The head of a handler's response is sent
-//! unchanged, because it holds more than header fields (an upgrade, a reason phrase). If the guard
-//! replaces the response, the new response gets a new head.
+//! unchanged, because it holds more than header fields, for example an upgrade or a reason phrase.
+//! If the guard replaces the response, the new response gets a new head.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 use crate::body::{ActixBody, HandlerBody, LengthAlone};
 use crate::head::{COMMON, REPLAYED, actix_headers, headers};
 
-/// The head of the handler's response, kept while the guard records its body.
+/// The head of the handler's response, kept while the guard records the response's body.
 #[derive(Default)]
 pub(crate) struct KeptHead {
     head: Cell<Option<HttpResponse<()>>>,
@@ -74,7 +74,8 @@ impl KeptHead {
             return with_new_head(parts.status, &parts.headers, body);
         };
         if self.lines.get() != parts.headers.len() {
-            // The guard removed a replay mark, or framing fields that do not match the body.
+            // The count differs because the guard removed a replay mark, or framing fields that do
+            // not match the body.
             head.headers_mut().clear();
             actix_headers(&parts.headers, head.headers_mut());
         }
@@ -91,8 +92,8 @@ impl KeptHead {
     }
 }
 
-/// Removes a response's fate and the `Recorded` of an inner call. Both belong to the call whose
-/// handler set them (HTTP-7).
+/// Takes the fate out of a response, and removes the `Recorded` that an inner guarded call left:
+/// neither may affect an outer call (HTTP-7).
 pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
@@ -102,7 +103,7 @@ pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
 /// A response that is sent without running the handler.
 pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 
-/// A replay that is built while its record is read.
+/// A replay's response, which is built while the record is being read.
 struct Replaying {
     response: HttpResponse<()>,
     /// The length that a HEAD response declares although it has no body.
@@ -126,7 +127,7 @@ impl FrameworkResponse for ActixResponse {
                 Ok(code) => COMMON.get(code)?.clone(),
                 Err(name) => ActixName::from_bytes(name.as_bytes()).ok()?,
             };
-            // A replay gets its own `Cache-Control`.
+            // Skip the stored `Cache-Control`, because a replay gets its own.
             if name == CACHE_CONTROL {
                 return Some(());
             }
@@ -161,7 +162,7 @@ pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     }
 }
 
-/// A response with a new head. actix sends no trailers, so they are not announced either.
+/// A response with a new head. actix sends no trailers, so the head does not announce any.
 fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
     let status = StatusCode::from_u16(status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::with_body(status, body);
@@ -170,7 +171,7 @@ fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) ->
         response.headers_mut().remove(actix_web::http::header::TRAILER);
     }
     if fields.get(CONNECTION).is_some_and(|value| value == "close") {
-        // actix sets this field from the connection type.
+        // actix writes the `Connection` field itself, from the connection type.
         response.headers_mut().remove(actix_web::http::header::CONNECTION);
         response.head_mut().set_connection_type(ConnectionType::Close);
     }

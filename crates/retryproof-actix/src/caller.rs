@@ -11,7 +11,7 @@ use retryproof_http::adapter::CallerFuture;
 use retryproof_http::{Caller, IntoCaller};
 
 thread_local! {
-    /// The request that a caller hook runs for.
+    /// The request whose caller hook is running on this thread.
     static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
@@ -34,7 +34,8 @@ pub(crate) fn with_request(
 }
 
 /// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that reads actix's
-/// request: extensions that an authentication middleware inserted, connection info, cookies.
+/// request, for example the extensions that an authentication middleware inserted, the connection
+/// info or the cookies.
 ///
 /// ```
 /// use actix_web::{HttpMessage, HttpRequest};
@@ -52,9 +53,9 @@ pub(crate) fn with_request(
 ///     .build()?;
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
-/// A hook that takes `&http::request::Parts` works in every framework; it gets the method, target
-/// and header fields. Outside actix, this hook refuses every request with 500, because it cannot
-/// determine the caller.
+/// A hook that takes `&http::request::Parts` works in every framework, but gets only the method,
+/// target and header fields. Outside actix, the hook returned by this function refuses every
+/// request with 500, because it cannot determine the caller.
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {

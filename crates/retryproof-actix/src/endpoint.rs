@@ -31,7 +31,7 @@ use crate::then::{Either, then};
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
 
-/// The whole request: what an annotated handler takes instead of the function's arguments.
+/// The whole request, which an annotated handler takes instead of the function's arguments.
 #[derive(Debug)]
 pub struct EndpointRequest {
     request: HttpRequest,
@@ -56,15 +56,17 @@ impl FromRequest for EndpointRequest {
     }
 }
 
-/// An argument. It is extracted before the grant, or after it if its extractor took the body.
+/// An argument of the handler. It is extracted before the grant, unless its extractor reads the
+/// body; then it is extracted after the grant.
 ///
 /// actix lends an extractor the payload for one call. An extractor that reads the body has
-/// therefore taken it when that call returns, whatever the argument's position.
+/// therefore taken the payload by the time that call returns, whatever the argument's position.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
     Later(T::Future),
-    /// One of actix's extractors for the raw body. As in axum, it does not run before the grant.
+    /// One of actix's extractors for the raw body. As in axum, this extractor does not run before
+    /// the grant.
     Untouched,
 }
 
@@ -181,7 +183,7 @@ arguments! { A B C D E F G H I J K L M N }
 arguments! { A B C D E F G H I J K L M N O }
 arguments! { A B C D E F G H I J K L M N O P }
 
-/// Runs an annotated handler under the guard. The attribute expands to a call of this function.
+/// Runs an annotated handler under the guard. The attribute expands to a call to this function.
 ///
 /// # Cancel safety
 /// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler

@@ -18,7 +18,8 @@ use crate::answer::of_filter;
 use crate::endpoint::ExtractionContext;
 use crate::fate::WithFate as _;
 
-/// The state of a guarded request: its arguments are being extracted, or its handler runs.
+/// The state of a guarded request: either its arguments are being extracted, or its handler is
+/// running.
 enum Guarded {
     Extracting(Rc<ExtractionContext>),
     Running(CallMark),
@@ -42,7 +43,8 @@ pub enum NotGuarded {
     /// The app's data has no `JoinedEngine` for transactions of this type. Add one with
     /// `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
-    /// Two arguments have transactions of different types, and one response cannot end both.
+    /// Two arguments have transactions of different types, but a response can end only one
+    /// transaction.
     AnotherTx,
 }
 
@@ -109,12 +111,13 @@ impl FromRequest for IdempotencyKey {
     }
 }
 
-/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
-/// `lease.attempt()`, ….
+/// The lease of the running handler. Declare it as `lease: Lease`, then call, for example,
+/// `lease.downstream_key("charge")` or `lease.attempt()`.
 ///
 /// # Panics
-/// If it is dereferenced before the lease is granted. The extractors of an annotated endpoint run
-/// before the grant, so a custom extractor must not dereference it; a handler always may.
+/// Panics if it is dereferenced before the lease is granted. The extractors of an annotated
+/// endpoint run before the grant, so a custom extractor must not dereference it; a handler always
+/// may.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
@@ -161,12 +164,12 @@ impl FromRequest for Lease {
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// Returns the transaction, which the first call opens. Other calls wait until the returned
-    /// value is dropped.
+    /// Returns the transaction, which the first call opens. Concurrent calls wait until the
+    /// returned value is dropped.
     ///
     /// # Errors
-    /// [`TxError`], which is also a response: use `tx.begin().await?` in a handler whose error type
-    /// can be converted from it.
+    /// [`TxError`], which is also a response. A handler can write `tx.begin().await?` if its error
+    /// type can be converted from `TxError`.
     ///
     /// # Cancel safety
     /// If the future is dropped, no transaction stays open.
@@ -208,8 +211,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. The response is a 503 if the database could not open one; it is not
-/// stored, and the key becomes free.
+/// Why there is no transaction. The response is a 503 if the database could not open one. This
+/// response is not stored, and the key becomes free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 

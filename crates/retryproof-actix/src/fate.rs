@@ -6,7 +6,7 @@ use retryproof_http::AnswerFate;
 
 /// Marks a response with its fate.
 ///
-/// An error type states its own fate in its `error_response`:
+/// An error type can mark its own response, in `error_response`:
 ///
 /// ```
 /// use actix_web::{HttpResponse, ResponseError, http::StatusCode};

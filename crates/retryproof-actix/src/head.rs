@@ -24,7 +24,8 @@ use crate::caller;
 static KEY: ActixName = ActixName::from_static("idempotency-key");
 pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
 
-/// The common header names by their code. A replay clones these names instead of parsing its own.
+/// The common header names, indexed by their code in a record. A replay clones these names instead
+/// of parsing them again.
 pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
@@ -34,7 +35,7 @@ pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     if name == KEY.as_str() {
         return Cow::Borrowed(&KEY);
     }
-    // Both versions of the `http` crate accept the same names.
+    // This does not fail: both versions of the `http` crate accept the same names.
     ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
 }
 
@@ -72,7 +73,7 @@ impl ActixHead {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method().clone();
         parts.version = self.version();
-        // Both versions of the `http` crate accept the same targets.
+        // This does not fail: both versions of the `http` crate accept the same targets.
         parts.uri =
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
                 .map_or_else(|_| Uri::default(), Uri::from);
@@ -144,7 +145,7 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// Adds fields to actix's header map. The fields that every replay has allocate nothing.
+/// Adds fields to actix's header map, without an allocation for those that every replay has.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     to.reserve(from.keys_len());
     for (name, value) in from {

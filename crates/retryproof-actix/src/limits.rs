@@ -15,7 +15,8 @@ const PAYLOAD: usize = 256 << 10;
 const JSON: usize = 2 << 20;
 const FORM: usize = 16 << 10;
 
-/// One container for each kind of limit, so that a limit set by the app replaces only its own kind.
+/// One container for each kind of limit, so that a limit set by the app replaces only the limit of
+/// the same kind.
 pub(crate) struct Limits {
     payload: Rc<Extensions>,
     json: Rc<Extensions>,
@@ -47,15 +48,15 @@ impl Limits {
     }
 
     /// Raises the limits if a body of this length exceeds actix's defaults. Data can be added to a
-    /// request only while it has a single handle, so if an outer middleware keeps another one, the
-    /// limits stay unchanged.
+    /// request only while the request has a single handle, so the limits stay unchanged if an outer
+    /// middleware keeps another handle.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;
             }
             // If there is another handle, `add_data_container` panics before it changes anything.
-            // There is no other way to find out.
+            // actix has no other way to check for one.
             let added =
                 catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {

@@ -33,9 +33,9 @@ use crate::then::then;
 /// Wrap the resource whose handlers you want to guard. Wrapping a scope or an app guards every
 /// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, unless [`Policy::methods`] names
 /// them, and so do requests that match no resource, unless [`Policy::with_unmatched`] is set; a 405
-/// from actix's router is not stored (HTTP-1). The responses of everything inside the middleware
-/// are recorded: see [the order of middleware](crate#the-order-of-middleware). A handler's
-/// extractors are inside, so their rejections are stored, unless the handler is annotated.
+/// from actix's router is not stored (HTTP-1). Whatever is inside the middleware, its responses are
+/// recorded; see [the order of middleware](crate#the-order-of-middleware). A handler's extractors
+/// are inside, so their rejections are stored, unless the handler is annotated.
 ///
 /// The guard has already checked the body against the filter's limit. It therefore raises actix's
 /// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,
@@ -221,7 +221,7 @@ where
 }
 
 pin_project! {
-    /// The future of [`IdempotencyService`]. Only a guarded request is boxed.
+    /// The future of [`IdempotencyService`]. Only the future of a guarded request is boxed.
     ///
     /// If the future is dropped before the grant, nothing has run. If it is dropped later, the
     /// handler continues in its own task (HTTP-12).

@@ -68,11 +68,11 @@ pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) ->
     !is_events && !is_large && !is_upgrade
 }
 
-/// Reads up to `limit` bytes of the body; the rest stays a stream. Also returns the body's problem
-/// members, if it is a problem.
+/// Reads up to `limit` bytes of the body; the rest stays a stream. If the body is a problem
+/// document, also returns its members.
 ///
 /// # Errors
-/// If the body breaks off before its end and before the limit.
+/// Returns an error if the body breaks off before its end and before the limit.
 pub(crate) async fn hold(
     response: Response,
     limit: usize,
@@ -94,7 +94,7 @@ pub(crate) async fn hold(
     let data = data.freeze();
     let is_problem = rest.is_none() && problem::is_problem(&head.headers);
     let problem = is_problem.then(|| problem::read(&data));
-    // Building a new response is the only way to restore its URL.
+    // reqwest keeps the URL in an extension that only this builder method can create.
     if let Ok(named) = http::Response::builder().url(url).body(()) {
         head.extensions.extend(named.into_parts().0.extensions);
     }

@@ -11,7 +11,7 @@ pub(crate) fn ceiling(base: Duration, cap: Duration, attempt: u32) -> Duration {
     doubled.unwrap_or(cap).min(cap)
 }
 
-/// A pause between zero and `ceiling`, from 64 random bits.
+/// A pause between zero and `ceiling`, chosen by 64 random bits.
 pub(crate) fn jitter(ceiling: Duration, bits: u64) -> Duration {
     let nanos = (ceiling.as_nanos() * (u128::from(bits) + 1)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -18,7 +18,7 @@ impl IdempotencyKey {
     /// Generates a key from 128 random bits of the operating system, as 32 hex digits.
     ///
     /// # Errors
-    /// If the operating system provides no random bits.
+    /// Returns an error if the operating system provides no random bits.
     pub fn random() -> Result<Self, NoRandom> {
         let mut bits = [0; 16];
         getrandom::fill(&mut bits).map_err(NoRandom)?;
@@ -29,7 +29,7 @@ impl IdempotencyKey {
     /// with spaces or commas is sent quoted.
     ///
     /// # Errors
-    /// If the key is anything else.
+    /// Returns an error for any other key.
     pub fn new(key: impl Into<String>) -> Result<Self, InvalidKey> {
         let key = key.into();
         if key.bytes().all(|byte| byte == b' ') {
@@ -70,8 +70,8 @@ impl IdempotencyKey {
     }
 }
 
-/// Same as [`expose`](IdempotencyKey::expose). It lets `idempotency_key(key)` take the key of a
-/// [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) for the next call.
+/// Same as [`expose`](IdempotencyKey::expose). This impl lets `idempotency_key(key)` take the key
+/// of a [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) for the next call.
 impl AsRef<str> for IdempotencyKey {
     fn as_ref(&self) -> &str {
         self.expose()

@@ -52,7 +52,7 @@ impl IdempotencyMiddleware {
 
 /// The result of one attempt.
 enum AttemptResult {
-    /// An answer, whether it is retryable, and its details.
+    /// The server answered: the answer, whether it is retryable, and what it says about retrying.
     Answered {
         response: Response,
         retryable: bool,
@@ -138,7 +138,8 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // If only one attempt is allowed, it takes the request; otherwise each sends a copy.
+            // If only one attempt is allowed, it takes the request itself; otherwise each attempt
+            // sends a copy.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };

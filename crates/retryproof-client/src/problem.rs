@@ -27,7 +27,7 @@ pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
     declared.trim().eq_ignore_ascii_case(essence)
 }
 
-/// Reads a whole body. A body that is not a JSON object and members of the wrong type are ignored.
+/// Reads a whole body. Ignores a body that is not a JSON object, and any member of the wrong type.
 pub(crate) fn read(body: &[u8]) -> Problem {
     let parsed =
         (body.len() <= LIMIT).then(|| serde_json::from_slice::<Value>(body).ok()).flatten();

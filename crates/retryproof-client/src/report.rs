@@ -62,7 +62,7 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
 
 /// Settings for a call, set on its request.
 pub trait IdempotentRequest: Sized {
-    /// Sets the key of this call: an order number, or inside a guarded action
+    /// Sets the key of this call, for example an order number, or inside a guarded action
     /// `lease.downstream_key("charge")`, which stays the same after a takeover. An invalid key
     /// fails the call before anything is sent.
     #[must_use]

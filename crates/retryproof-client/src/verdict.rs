@@ -19,7 +19,7 @@ pub(crate) struct ResponseFacts<'a> {
 
 /// Whether the same request, sent again with the same key, may get a different answer.
 pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
-    // Every retry would get the same replay.
+    // The answer is a replay, and every retry would get the same one.
     if seen.replayed {
         return false;
     }
@@ -30,7 +30,7 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
-        // The server can configure the status of `in-flight` (HTTP-10).
+        // The server can configure the status of `in-flight`, so only the code counts (HTTP-10).
         (Some("in-flight"), _) => return true,
         // The only 400 that a retry can fix: the body did not arrive whole.
         (Some("body-unreadable"), Some(true)) => return true,

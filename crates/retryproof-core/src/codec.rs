@@ -50,7 +50,8 @@ use crate::payload::{CodecId, Payload};
     note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
-    /// The id that is stored with the value. This codec never decodes a value with another id.
+    /// The id that is stored with the value. The codec is never asked to decode a value that was
+    /// stored with a different id.
     fn id(&self) -> CodecId;
 
     /// The version of the value's shape, stored with it. The default is 0.

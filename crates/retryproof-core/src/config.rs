@@ -28,7 +28,7 @@ pub const TTL_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a lease (CTX-2).
 pub const LEASE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(86_400);
-/// Bounds of a wait (CTX-2). With zero, a call checks once and never waits.
+/// Bounds of a wait (CTX-2). With a wait of zero, a call checks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
 /// Bounds of all other durations, such as `operation-timeout`, `purge.interval` and
@@ -131,7 +131,7 @@ pub struct IdempotencyConfig {
 pub struct PurgeConfig {
     /// Whether the engine purges expired records. Default: true.
     pub enabled: bool,
-    /// The pause between two rounds. Default: 1 min.
+    /// The pause between two rounds of purging. Default: 1 min.
     pub interval: Duration,
 }
 
@@ -175,7 +175,7 @@ pub enum FingerprintMode {
     /// Method, path and query, and body.
     #[default]
     Request,
-    /// Only the body, as in the specification's table.
+    /// Only the body, whatever the method and the path.
     Body,
     /// Like `Request`, but an I-JSON body is first converted to its canonical form (RFC 8785).
     Json,

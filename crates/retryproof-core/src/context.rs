@@ -14,7 +14,7 @@ use crate::identity::{Identity, IntoScope, Key};
 /// [`build`](ContextBuilder::build).
 ///
 /// # When to use
-/// Build one for each call of [`execute`](crate::IdempotencyEngine::execute) or
+/// Build a context for each call to [`execute`](crate::IdempotencyEngine::execute) or
 /// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key must come from the caller and
 /// stay the same across retries; a key made for each attempt protects nothing. Add a fingerprint if
 /// a caller could reuse a key for a different request.
@@ -144,8 +144,8 @@ impl ContextBuilder {
         self
     }
 
-    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With zero, the
-    /// call checks once and never waits.
+    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With a wait of
+    /// zero, the call checks once and never waits.
     #[inline]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -175,8 +175,8 @@ impl ContextBuilder {
     /// Checks all values and builds the context.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2. No value
-    /// is silently wrapped or clamped.
+    /// [`ErrorKind::Invalid`] for a scope or key that breaks ID-3, or a duration outside the bounds
+    /// of CTX-2. No value is silently wrapped or clamped.
     #[inline]
     pub fn build(self) -> Result<IdempotencyContext> {
         let identity = self.identity?;

@@ -105,12 +105,12 @@ impl IdempotencyEngine {
     /// # Errors
     /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after
     /// [`shutdown`](Self::shutdown), and any refusal by the store. After an error nothing has run,
-    /// and no lease outlives its duration.
+    /// and a lease that the store may have granted runs out within its duration.
     ///
     /// # Cancel safety
-    /// If the future is dropped at any point, at most one lease remains until it expires, and it is
-    /// released immediately where possible (ACQ-11). A waiter that is dropped while it leads the
-    /// others passes leadership on.
+    /// If the future is dropped at any point, at most one lease is left behind. It is released
+    /// immediately where possible, and otherwise runs out (ACQ-11). A waiter that is dropped while
+    /// it leads the others passes leadership on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         acquire::try_acquire(&self.0, ctx, false, self.0.store.owner()).await
     }
@@ -120,8 +120,8 @@ impl IdempotencyEngine {
     ///
     /// # Errors
     /// See [`ExecuteError`]. The action's own error is returned unchanged and frees the key
-    /// (RUN-4). If an error does not show what happened, use [`execute_with`](Self::execute_with)
-    /// and [`Lease::hold_on_error`].
+    /// (RUN-4). If an error may come after the action had an effect, use
+    /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
     /// A panic in the action resumes after the key is freed.
@@ -129,8 +129,8 @@ impl IdempotencyEngine {
     /// # Cancel safety
     /// If the future is dropped before the action's first poll, the key is released. If it is
     /// dropped later, the action's effect is unknown, so the lease runs out, and the next grant is
-    /// a takeover (RUN-5). A completion that was sent is finished in the background. Use
-    /// [`spawn`](Self::spawn) if callers may disconnect.
+    /// a takeover (RUN-5). A completion that has already been sent is finished in the background.
+    /// Use [`spawn`](Self::spawn) if callers may disconnect.
     pub async fn execute<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -186,8 +186,8 @@ impl IdempotencyEngine {
     /// that cannot join is refused at that point, before anything runs.
     ///
     /// # Errors
-    /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
-    /// this database.
+    /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
+    /// those of this database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -226,7 +226,7 @@ impl IdempotencyEngine {
     }
 
     /// Finds the answer for a caller whose completion was refused (CMP-2): the result of the caller
-    /// that took over, if it arrives within one more wait; otherwise `InFlight`.
+    /// that took over, if it arrives within one more wait timeout; otherwise `InFlight`.
     ///
     /// # Errors
     /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not
@@ -267,7 +267,8 @@ impl IdempotencyEngine {
 
     /// Stops granting leases; stored results are still replayed. Waits up to `deadline` from now
     /// for tracked actions, and for completions and releases that continue in the background
-    /// (CMP-3). Returns how many were still unfinished; their leases run out (RUN-5). Idempotent.
+    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5).
+    /// Idempotent.
     ///
     /// # Cancel safety
     /// If the future is dropped, the engine stays closed.

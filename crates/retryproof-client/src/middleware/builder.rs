@@ -88,7 +88,7 @@ impl Builder {
 
     /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the
     /// `Idempotency-Key` header requires, for servers that accept no other form. Servers guarded by
-    /// `retryproof` accept both forms of a key. Default: bare, but quoted if the key contains a
+    /// `retryproof` accept both forms of a key. By default, a key is quoted only if it contains a
     /// space or a comma, or begins with a quotation mark.
     pub fn quoted_keys(mut self) -> Self {
         self.quoted_keys = true;
@@ -111,7 +111,7 @@ impl Builder {
     }
 
     /// The source of random bits for the pauses, for tests. Default: the operating system. Keys
-    /// always come from the operating system.
+    /// always use the random bits of the operating system.
     pub fn jitter_source(mut self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.bits = Arc::new(bits);
         self

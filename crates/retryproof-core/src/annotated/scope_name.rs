@@ -8,8 +8,8 @@ use crate::identity::MAX_SCOPE_BYTES;
 /// The full path of a function as its scope (ANN-4), evaluated at compile time.
 ///
 /// # Panics
-/// If the path is longer than a scope may be. The attribute calls this function in a `const`, so
-/// the panic is a compile error.
+/// Panics if the path is longer than a scope may be. The attribute calls this function in a
+/// `const`, so the panic is a compile error.
 #[must_use]
 pub const fn default_scope(path: &'static str) -> &'static str {
     assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
@@ -48,7 +48,7 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
         return place.to_owned();
     };
     // The block is `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that defines neither
-    // of them. Without a trait it is `<Owner>` or `<impl Owner>`.
+    // the trait nor the type. For an inherent method it is `<Owner>` or `<impl Owner>`.
     let block = &block[at + 1..block.len() - 1];
     let header = block.strip_prefix("impl ").unwrap_or(block);
     let of_trait = block

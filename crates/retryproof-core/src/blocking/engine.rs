@@ -43,7 +43,7 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Returns permission to block on the runtime.
+    /// Checks that this thread may block, and returns the means to block on the runtime.
     fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -138,7 +138,7 @@ impl Engine {
     /// identity.
     ///
     /// # Errors
-    /// See [`ExecuteError`]; `Store` of kind `Unsupported` inside a runtime.
+    /// See [`ExecuteError`]. Inside a runtime, the error is `Store` with the kind `Unsupported`.
     ///
     /// # Panics
     /// A panic in the action resumes after the key is freed.
@@ -176,7 +176,7 @@ impl Engine {
     /// Like [`IdempotencyEngine::try_acquire`].
     ///
     /// # Errors
-    /// The errors of the async method; `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
     pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
             engine::Acquisition::Granted(held) => {
@@ -190,7 +190,7 @@ impl Engine {
     /// Like [`IdempotencyEngine::health`].
     ///
     /// # Errors
-    /// The errors of the async method; `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
     pub fn health(&self) -> Result<()> {
         self.enter()?.block_on(self.engine.health())
     }
@@ -198,7 +198,7 @@ impl Engine {
     /// Like [`IdempotencyEngine::purge`].
     ///
     /// # Errors
-    /// The errors of the async method; `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
     pub fn purge(&self) -> Result<Option<usize>> {
         self.enter()?.block_on(self.engine.purge())
     }
@@ -293,7 +293,7 @@ pub struct Call<C = JsonCodec, H = NoHook> {
 }
 
 impl<C, H> Call<C, H> {
-    /// Encodes the value with another codec.
+    /// Encodes the value with this codec instead of JSON.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         Call { engine: self.engine, call: self.call.codec(codec) }
     }

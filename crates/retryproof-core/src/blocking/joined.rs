@@ -22,8 +22,8 @@ impl Engine {
     /// Like [`crate::IdempotencyEngine::joined`].
     ///
     /// # Errors
-    /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
-    /// this database.
+    /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
+    /// those of this database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -45,7 +45,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// holds its writes and its record.
     ///
     /// # Errors
-    /// The errors of the async method; `Store` of kind `Unsupported` inside a runtime.
+    /// The errors of the async method; inside a runtime, `Store` with the kind `Unsupported`.
     ///
     /// # Panics
     /// A panic in the action resumes after the transaction is rolled back and the key is freed.
@@ -93,7 +93,7 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Encodes the value with another codec.
+    /// Encodes the value with this codec instead of JSON.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { engine: self.engine, call: self.call.codec(codec) }
     }

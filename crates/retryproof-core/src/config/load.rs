@@ -147,7 +147,7 @@ impl Loading {
         let document = match DeTable::parse(file.text) {
             Ok(document) => document.into_inner(),
             Err(error) => {
-                // The error's Display quotes the line, which may contain a password (ID-4).
+                // The full text of the error quotes the line, which may contain a password (ID-4).
                 let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
                 return self.problem(format_args!("{place}: not TOML: {}", error.message()));
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The settings of the stores (CFG-1). They are plain data for the facade, which opens the stores:
-//! this crate depends on no database.
+//! The settings of the stores (CFG-1). They are plain data, because this crate depends on no
+//! database; the facade opens the stores.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -101,13 +101,13 @@ pub struct RedisSettings {
     pub prefix: Option<String>,
     /// `redis.wait-replicas`: how many replicas a grant or a completion waits for; 0 to 1,000.
     pub wait_replicas: Option<usize>,
-    /// `redis.wait-timeout`: how long the store waits for these replicas. It requires
+    /// `redis.wait-timeout`: how long a grant or a completion waits for the replicas. It requires
     /// `wait_replicas`.
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds. They are also checked here, so that the error can
-// name the source of the value.
+// The stores check the same names and bounds. This crate checks them first, so that the error can
+// name the file or the variable that the value came from.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {

@@ -79,7 +79,8 @@ impl EngineBuilder {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) naming the key and the value.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the setting that is out of bounds
+    /// and its value.
     pub fn build(self) -> Result<IdempotencyEngine> {
         self.config.validate()?;
         Ok(self.assemble())

@@ -161,8 +161,8 @@ impl HeldLease {
     /// Frees the key immediately (RUN-4): the next caller sees an unused key.
     ///
     /// # Errors
-    /// An error means that the store did not confirm; the release then continues in the background
-    /// until the lease is over.
+    /// An error means that the store did not confirm the release, which then continues in the
+    /// background until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, polled or not, the release is finished in the background (RUN-5).
@@ -170,9 +170,10 @@ impl HeldLease {
         self.release_after(Phase::Released)
     }
 
-    /// Like [`release`](Self::release), but also reports to observers why the work failed: an
-    /// adapter that runs the work itself knows whether the work returned an error or panicked. If
-    /// the work called [`hold_on_error`](Lease::hold_on_error), the lease is held instead.
+    /// Like [`release`](Self::release), but also tells observers why the work failed. It is for an
+    /// adapter that runs the work itself, and so knows whether the work returned an error or
+    /// panicked. If the work called [`hold_on_error`](Lease::hold_on_error), the lease is held
+    /// instead.
     ///
     /// # Errors
     /// Same as [`release`](Self::release).
@@ -333,7 +334,7 @@ async fn complete_until_over(
             record.shrink(error, &state.identity);
             continue;
         }
-        // This line is logged whatever features are enabled (CMP-4).
+        // This error is logged whichever features are enabled (CMP-4).
         tracing::error!(
             identity = %state.identity, token = %state.token, %error,
             "the action ran, but its result was not recorded; a retry after the lease may run it \

@@ -67,7 +67,7 @@ impl Call {
 }
 
 impl<C, H> Call<C, H> {
-    /// Encodes the value with another codec.
+    /// Encodes the value with this codec instead of JSON.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         let Options { hook, on_drop, policy, .. } = self.options;
         Call {

@@ -26,14 +26,14 @@ use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 /// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
 /// then call [`committed`](Self::committed).
 ///
-/// If this value is dropped, a background task finds out, by owner, what happened to the
+/// If this value is dropped, a background task uses the owner id to find out what happened to the
 /// transaction: a committed record stays, and a key whose transaction was rolled back is freed
 /// (CMP-7). Dropping a future between the commit and `committed` therefore does no harm, except
 /// that waiters in this process may get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
-    /// Taken by the call that ends the lease.
+    /// `None` once a method has begun to end the lease.
     open: Option<OpenCommit>,
 }
 
@@ -203,8 +203,8 @@ impl PendingCommit {
     /// The transaction was rolled back: frees the key immediately.
     ///
     /// # Errors
-    /// An error means that the store did not confirm; the release then continues in the background
-    /// until the lease is over.
+    /// An error means that the store did not confirm the release, which then continues in the
+    /// background until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, the release is finished in the background.
@@ -217,16 +217,16 @@ impl PendingCommit {
         releasing.within(limit, "release", &state.identity).await?.map(drop)
     }
 
-    /// For a transaction whose COMMIT was not answered: checks with the store, by owner, whether it
-    /// was committed. `true` means that it was, with everything in it; `false` that it was not, and
-    /// that the key is free.
+    /// For a transaction whose COMMIT was not answered: checks with the store whether this owner's
+    /// record was committed. `true` means that the transaction was committed with everything in it,
+    /// `false` that it was rolled back and the key is free.
     ///
     /// # Errors
-    /// An error means that the store did not answer; the query then continues in the background
+    /// An error means that the store did not answer; the check then continues in the background
     /// until the lease is over.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the query is finished in the background.
+    /// If the future is dropped, the check is finished in the background.
     pub async fn in_doubt(self) -> Result<bool> {
         Ok(self.find_out().await?.is_some())
     }
@@ -240,8 +240,9 @@ impl PendingCommit {
         state.detach(open.settle()).within(limit, "commit", &state.identity).await?
     }
 
-    /// Writes the record in the transaction: ends the heartbeat, awaits its end, then runs the one
-    /// fenced statement. Returns how many rows it matched: exactly one, or the lease is lost.
+    /// Writes the record in the transaction: ends the heartbeat, awaits its end, then runs one
+    /// fenced statement. Returns how many rows the statement matched; unless that is one row, the
+    /// lease is lost.
     pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(
         &mut self,
         tx: &mut P,
@@ -261,8 +262,8 @@ impl PendingCommit {
             .map_err(|error| error.during("complete").for_identity(&state.identity))
     }
 
-    /// Handles a lost lease, for which the store should hold nothing of this owner. If it does,
-    /// because the transaction was on another database, frees the key and returns `true`.
+    /// Handles a lost lease. The store should no longer have a lease of this owner; if it has one,
+    /// because the transaction was on a different database, frees the key and returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let state = &open.lease.0;
@@ -310,17 +311,17 @@ impl OpenCommit {
         state.end(End::Completed(self.record.recorded()));
     }
 
-    /// Finds out, by owner, whether the transaction was committed or rolled back, with calls that
-    /// every store has. A release distinguishes the two cases, and after a rollback the key has to
-    /// be released anyway. The release removes a record that is still in progress under this owner,
-    /// and no other. If the transaction still locks the row, the release is answered when the
-    /// transaction ends.
+    /// Finds out whether the transaction was committed or rolled back, using the owner id in calls
+    /// that every store has. A release distinguishes the two cases, and after a rollback the key
+    /// has to be released anyway. The release removes a record that is still in progress under this
+    /// owner, and no other. If the transaction still locks the row, the release is answered when
+    /// the transaction ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete or belongs to another owner. It is not in progress under this
-            // owner, so the completion below writes nothing.
+            // The record is complete or belongs to another owner. In both cases the completion that
+            // checks this writes nothing.
             Ok(FencedWrite::NotOwner) => self.is_recorded().await,
             Err(error) => Err(error),
         };

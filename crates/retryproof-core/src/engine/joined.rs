@@ -113,8 +113,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// record, commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
     /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes are committed;
     /// [`NotOwner`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack)
-    /// that they are not; [`Unconfirmed`](CompletionResult::Unconfirmed) that this is not known
-    /// yet.
+    /// mean that they are not; [`Unconfirmed`](CompletionResult::Unconfirmed) means that the
+    /// outcome is not known yet.
     ///
     /// # Cancel safety
     /// If the future is dropped, the commit is finished in the background.
@@ -184,7 +184,7 @@ async fn write_and_commit<T: Send>(
 ) -> CompletionResult {
     let written = match is_ours {
         true => pending.write(&mut TxThrough { source: &*source, tx: &mut tx }).await,
-        // The lease's record is in another store, perhaps of another kind.
+        // The lease's record is in a different store, perhaps of a different kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
             "the lease was granted by another engine; create the joined engine from the engine \

@@ -42,7 +42,7 @@ pub(super) use heartbeat::{BeatQueue, BeatQueues};
 ///     if lease.attempt() == Attempt::Takeover
 ///         && let Some(receipt) = find_charge(&key).await?
 ///     {
-///         return Ok::<_, std::io::Error>(receipt); // the run that died had charged
+///         return Ok::<_, std::io::Error>(receipt); // the run that died had already made the charge
 ///     }
 ///     charge(key).await
 /// });
@@ -85,7 +85,7 @@ pub(super) struct LeaseState {
     changed: Notify,
     /// Set by an action whose failure would not show whether it had an effect.
     hold_on_error: AtomicBool,
-    /// Set by the one terminal event.
+    /// Set when the lease's only terminal event is reported.
     pub(super) ended: AtomicBool,
 }
 
@@ -95,11 +95,11 @@ struct BeatState {
     /// When the lease ends by the engine's clock, counted from before its last acquire or extend.
     until: Instant,
     loss: Option<Loss>,
-    /// No further heartbeat starts (RUN-3).
+    /// Whether further heartbeats are prevented from starting (RUN-3).
     stopped: bool,
-    /// The last heartbeat failed, and the next try is queued.
+    /// Whether the last heartbeat failed and the next try is queued.
     retrying: bool,
-    /// A heartbeat is running.
+    /// Whether a heartbeat is running.
     in_flight: bool,
     /// The lease's position in the queue.
     due: Option<(Instant, u64)>,
@@ -180,9 +180,9 @@ impl Lease {
     /// request is on its way, or when an error does not show whether the request was carried out.
     /// After that, an error, a panic or a drop of the action does not free the key: the key stays
     /// taken until the lease runs out, and the next run knows that it is a
-    /// [takeover](Attempt::Takeover) (RUN-4). Without this call, each of them frees the key, and
-    /// the next call runs immediately. An HTTP handler sets the fate of its answer itself
-    /// (`AnswerFate`).
+    /// [takeover](Attempt::Takeover) (RUN-4). Without this call, an error, a panic or a drop frees
+    /// the key, and the next call runs immediately. An HTTP handler sets the fate of its answer
+    /// itself (`AnswerFate`).
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};
@@ -196,7 +196,7 @@ impl Lease {
     /// let charged = engine.execute_with(ctx, |lease| async move {
     ///     charge(lease.downstream_key("charge")).await.inspect_err(|error| match error {
     ///         PayError::TimedOut => lease.hold_on_error(),
-    ///         PayError::Refused => {} // surely nothing happened: the key is free again
+    ///         PayError::Refused => {} // nothing was charged, so the key is freed
     ///     })
     /// });
     /// assert!(matches!(charged.await, Err(ExecuteError::Held { error: PayError::TimedOut, .. })));
@@ -274,9 +274,9 @@ impl LeaseState {
 /// and the next grant is a takeover (RUN-5). The effects of the work are then unknown, so the key
 /// is not freed early.
 /// # When to use
-/// For work that does not fit into a closure, such as an adapter's: the adapter gets the lease from
-/// [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every path.
-/// Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease itself.
+/// Use it for work that does not fit into a closure, for example in an adapter, which gets the
+/// lease from [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every
+/// path. Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease itself.
 ///
 /// ```
 /// use retryproof_core::{

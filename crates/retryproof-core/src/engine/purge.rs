@@ -72,7 +72,8 @@ impl PurgeTask {
     async fn run(&self) {
         loop {
             sleep(self.interval).await;
-            // Between rounds the task holds only a weak reference, so that it ends with its engine.
+            // Between rounds the task holds only a weak reference to the store, so that it ends
+            // with its engine.
             let Some(store) = self.store.upgrade() else { return };
             if let Err(error) = purge(&store, self.interval).await {
                 tracing::warn!(%error, "the purge failed; it is retried at the next interval");
@@ -91,7 +92,7 @@ impl Drop for RunningPurge {
 }
 
 /// Purges until a batch is not full; returns `None` if the store cannot purge. Warns when the purge
-/// takes longer than `interval`, and again each time that duration has doubled.
+/// takes longer than `interval`, and again each time the time that it has taken doubles.
 pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
     let mut deleted = 0;
     let (began, mut late) = (store.now(), interval);

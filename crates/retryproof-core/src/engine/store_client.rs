@@ -302,7 +302,7 @@ impl CircuitBreaker {
 
     #[cold]
     fn failed(&self) {
-        // The count saturates, because only whether it has reached the bound matters.
+        // The count saturates, because all that matters is whether it has reached the bound.
         let _ = self
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Tasks`]: permits, which count tracked actions under `max-running`; lease endings that continue
-//! in the background; and what `shutdown` waits for (RUN-5). The callers run the actions.
+//! in the background; and what `shutdown` waits for (RUN-5). The actions themselves are run by the
+//! callers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +30,7 @@ pub(super) struct Tasks {
     /// Notifies one waiter when a permit is returned, and all waiters when no more are given out.
     permits: Notify,
     /// How many tasks listen to the two fields above. There is seldom one, so a replay, which takes
-    /// and returns a permit, usually notifies nothing.
+    /// and returns a permit, usually notifies no task.
     watchers: AtomicUsize,
 }
 
@@ -47,7 +48,7 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit is counted in place of this one.
+        // The new permit takes over the count of this one, whose drop would lower it.
         std::mem::forget(self);
         permit
     }
@@ -131,7 +132,7 @@ impl Tasks {
         self.running() + self.endings.load(Ordering::SeqCst)
     }
 
-    /// Resolves when nothing is left.
+    /// Resolves when there is nothing left to wait for.
     pub(super) async fn idle(&self) {
         let _watching = self.watch();
         loop {
@@ -238,7 +239,8 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The future is taken out, so that one that panics is not polled again in the background.
+        // The future is taken out while it is polled, so that a future that panics is not polled
+        // again in the background.
         let Some(mut future) = self.future.take() else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);
         if answer.is_pending() {

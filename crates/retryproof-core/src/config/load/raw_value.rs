@@ -100,7 +100,7 @@ impl RawValue<'_> {
 }
 
 /// Formats a value for an error message: short, on one line, and hidden if it looks like a store
-/// URL under the wrong setting (ID-4).
+/// URL that was given to the wrong setting (ID-4).
 pub(super) fn shown(value: &RawValue<'_>) -> String {
     const MAX_CHARS: usize = 60;
     let quoted = |text: &str| {

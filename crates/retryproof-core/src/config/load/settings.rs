@@ -97,7 +97,7 @@ pub(super) fn closest(key: &str) -> String {
 
 /// The edit distance: how many letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
-    // A key in a file may have any length, but a long one is not a mistyped setting.
+    // Skip long keys: no setting has such a long name, and a file's key may have any length.
     if a.len() > 64 {
         return usize::MAX;
     }

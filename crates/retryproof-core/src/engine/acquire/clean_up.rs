@@ -17,8 +17,8 @@ use crate::owner::OwnerId;
 use crate::store::{Acquired, StoreCall};
 
 /// Cleans up after an acquire whose outcome is unknown. When dropped, it finishes the same call on
-/// the runtime and then releases: a release sent while the call is in flight could overtake it and
-/// leave a lease without a holder (ACQ-11).
+/// the runtime and then releases: a release sent while the acquire is in flight could overtake it,
+/// and the acquire would then leave a lease without a holder (ACQ-11).
 pub(super) struct ReleaseIfGranted<'a> {
     engine: &'a EngineState,
     identity: &'a Identity,
@@ -40,7 +40,8 @@ impl<'a> ReleaseIfGranted<'a> {
         Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
     }
 
-    /// Awaits a call for up to `limit`. A call that is still unanswered is kept for the drop.
+    /// Awaits a call for up to `limit`. A call that is still unanswered is kept, so that a drop can
+    /// finish it.
     pub(super) async fn answer(
         &mut self,
         limit: Duration,
@@ -78,7 +79,8 @@ impl Drop for ReleaseIfGranted<'_> {
                     return;
                 }
             }
-            // The release is repeated until the lease is over. Then nothing is left to release.
+            // Ignore a failure: the release is repeated until the lease is over, and then nothing
+            // is left to release.
             let _ = release_until(&store, &identity, owner, until).await;
         });
     }

@@ -32,9 +32,10 @@ pub(super) fn try_acquire_in_place(
 
 impl AcquireLoop<'_> {
     /// Runs the first pass on an immediate store. After an `Err`, [`run`](Self::run) continues as
-    /// the same owner, which the store may have granted a lease. The result is an `Err` if there is
-    /// no permit or no admission, because a stored result may still be the answer (HTTP-14); if the
-    /// store does not answer immediately after all; or if there is a holder to wait for.
+    /// the same owner, because the store may already have granted that owner a lease. The result is
+    /// an `Err` if there is no permit or no admission, because a stored result may still be the
+    /// answer (HTTP-14); if the store does not answer immediately after all; or if there is a
+    /// holder to wait for.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = &self.engine.store;
@@ -43,7 +44,7 @@ impl AcquireLoop<'_> {
         let (permit, admission) = may.ok_or(owner)?;
         let answer = self.answer_in_place(owner).ok_or(owner)?;
         let found = self.found(answer, self.started, owner, permit, || {
-            // A lease cannot send heartbeats outside a runtime.
+            // Outside a runtime the lease could not send heartbeats, so release it.
             current_runtime().inspect_err(|_| self.release_in_place(owner))
         });
         drop(admission);

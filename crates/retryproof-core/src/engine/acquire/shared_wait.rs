@@ -54,7 +54,7 @@ struct WaitTable {
     /// Each shared wait, with the number of its waiters.
     waits: HashMap<Identity, (Arc<SharedWait>, usize)>,
     waiting: usize,
-    /// The bytes that all waiters have declared to keep in memory.
+    /// How many bytes all waiters together keep in memory, as they have declared.
     bytes: usize,
 }
 
@@ -79,8 +79,8 @@ impl SharedWaits {
         self.table.lock().waiting
     }
 
-    /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller
-    /// keeps in memory meanwhile. Returns `None` above the limits of ACQ-13.
+    /// Joins the wait for the holder that the caller has just seen. `bytes` is how much the caller
+    /// keeps in memory meanwhile. Returns `None` if a limit of ACQ-13 is reached.
     pub(super) fn join<'a>(
         &'a self,
         identity: &'a Identity,
@@ -89,7 +89,7 @@ impl SharedWaits {
     ) -> Option<WaitTicket<'a>> {
         let mut table = self.table.lock();
         let all_bytes = table.bytes.checked_add(bytes)?;
-        // The limit on bytes does not apply to a waiter that keeps none.
+        // The limit on bytes does not apply to a waiter that keeps nothing in memory.
         if table.waiting >= self.max_waiting || (bytes > 0 && all_bytes > self.max_bytes) {
             return None;
         }
@@ -118,7 +118,7 @@ impl SharedWaits {
 }
 
 impl SharedWait {
-    /// Notes the holder that a joining waiter has seen, unless a later one is known.
+    /// Notes the holder that a joining waiter has seen, unless a later holder is already known.
     fn saw(&self, holder: Holder) {
         let mut state = self.state.lock();
         if holder.token >= state.holder.token {
@@ -126,9 +126,9 @@ impl SharedWait {
         }
     }
 
-    /// Notes the holder that the leader has just found, whatever was known before. A store that
-    /// lost data may have gone back to smaller tokens, and a wait for a holder that no longer
-    /// exists would return immediately, in a hot loop.
+    /// Notes the holder that the leader has just found, even if an apparently later one was known.
+    /// A store that lost data may have gone back to smaller tokens, and a wait for a holder that no
+    /// longer exists would return immediately, in a hot loop.
     pub(super) fn found(&self, holder: Holder) {
         self.state.lock().holder = holder;
     }
@@ -148,8 +148,8 @@ impl WaitTicket<'_> {
         (self.joined_behind <= *behind).then(|| result.clone())
     }
 
-    /// Leaves a result for the other waiters, found after the wait for `holder`. Later callers
-    /// begin a new wait.
+    /// Leaves the other waiters the result that was found after the wait for `holder`. Later
+    /// callers begin a new wait.
     pub(super) fn publish(&self, result: &StoredResult, holder: Holder) {
         let mut table = self.waits.table.lock();
         if let Entry::Occupied(entry) = table.waits.entry(self.identity.clone())
@@ -192,8 +192,8 @@ mod tests {
         let leader = waits.join(&identity, holder(1), 0).unwrap();
         let beside = waits.join(&identity, holder(1), 0).unwrap();
         let before = leader.shared.holder();
-        // The leader has its answer. The result's ttl ends, another holder begins, and a caller
-        // sees the new holder.
+        // The leader has its answer, but the result's ttl ends, another caller becomes the holder,
+        // and a third caller sees this new holder.
         let behind = waits.join(&identity, holder(2), 0).unwrap();
         leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());

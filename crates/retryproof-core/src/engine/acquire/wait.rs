@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Handles a busy answer: waits for the holder, then tries again, until the deadline (ACQ-3 to
-//! ACQ-6). Also [`watch`], the wait after a refused completion.
+//! ACQ-6). [`watch`] is the wait after a refused completion.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl AcquireLoop<'_> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // The leader may be a future that is not polled, so this caller makes one attempt
-            // itself (ACQ-5).
+            // The leader's future may no longer be polled, so this caller makes one attempt itself
+            // (ACQ-5).
             return Ok(match self.pass(ticket, self.permit()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(ticket.shared.holder()),
@@ -53,7 +53,8 @@ impl AcquireLoop<'_> {
             } else {
                 match self.wait_for_change(ticket.shared.holder()).await {
                     Ok(()) => pauses = 0,
-                    // Only a failed acquire ends the call (ACQ-9). After other errors, wait again.
+                    // The store is unavailable. Only a failed acquire ends the call (ACQ-9), so
+                    // wait again.
                     Err(error)
                         if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
                     {
@@ -109,7 +110,7 @@ impl AcquireLoop<'_> {
         };
         match &found {
             Found::End(Acquisition::Complete(result)) => ticket.publish(result, before),
-            // The other waiters now wait for this holder.
+            // From now on the other waiters wait for this caller, the new holder.
             Found::End(Acquisition::Granted(held)) => {
                 let state = &held.lease().0;
                 ticket.shared.found(Holder { token: state.token, until: state.until() });
@@ -152,9 +153,9 @@ impl AcquireLoop<'_> {
     }
 }
 
-/// Waits once more for a caller whose completion was refused (CMP-2). Returns the result of the
-/// owner that took over, or `InFlight`, or `None` if the record is gone. It never acquires, because
-/// the action has already run.
+/// Waits once more, on behalf of a caller whose completion was refused (CMP-2). Returns the result
+/// of the owner that took over, or `InFlight`, or `None` if the record is gone. It never acquires,
+/// because the action has already run.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,

@@ -28,7 +28,7 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Encodes the value with another codec.
+    /// Encodes the value with this codec instead of JSON.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { joined: self.joined, call: self.call.codec(codec) }
     }

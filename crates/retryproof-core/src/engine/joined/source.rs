@@ -13,7 +13,7 @@ use crate::store::{Dialect, OwnedTx, Param, TxPort, TxSource};
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// [`TxSource`] and [`OwnedTx`] for `dyn`, without the dialect.
+/// The object-safe form of [`TxSource`] and [`OwnedTx`], without the dialect.
 pub(super) trait DynTxSource<T>: Send + Sync {
     fn begin(&self) -> Boxed<'_, T>;
     fn run<'a>(&'a self, tx: &'a mut T, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64>;

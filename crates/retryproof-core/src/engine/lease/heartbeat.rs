@@ -61,7 +61,7 @@ struct DueBeats {
     sequence: u64,
     /// Until when the serving task sleeps: only an earlier heartbeat has to wake it.
     wakes: Option<Instant>,
-    /// Whether a task serves the queue; false again when its runtime has ended.
+    /// Whether a task serves the queue; false again when the queue's runtime has ended.
     served: bool,
 }
 
@@ -84,15 +84,15 @@ impl BeatQueues {
         self.queues.lock().iter().map(|(_, queue)| queue.due.lock().leases.len()).sum()
     }
 
-    /// The queue of a runtime.
+    /// Returns the queue of a runtime, and creates it if necessary.
     pub(in crate::engine) fn of(&self, runtime: Handle) -> Arc<BeatQueue> {
         let id = runtime.id();
         let mut queues = self.queues.lock();
         if let Some((_, queue)) = queues.iter().find(|(of, _)| *of == id) {
             return Arc::clone(queue);
         }
-        // The queue of a runtime that has ended has no leases left. If a live runtime loses its
-        // empty queue here, it gets a new one.
+        // Remove the queues that no lease uses, among them those of runtimes that have ended. A
+        // live runtime whose empty queue is removed here gets a new one.
         queues.retain(|(_, queue)| Arc::strong_count(queue) > 1);
         let queue = Arc::new(BeatQueue {
             runtime,
@@ -144,8 +144,8 @@ impl BeatQueue {
     }
 }
 
-/// The task that serves a queue. Dropping the task marks the queue as unserved, even if the runtime
-/// drops it.
+/// The task that serves a queue. Dropping the task marks the queue as unserved, even if it is the
+/// runtime that drops the task.
 struct BeatServer {
     store: Arc<StoreClient>,
     queue: Arc<BeatQueue>,
@@ -161,8 +161,8 @@ impl BeatServer {
                 let mut due = queue.due.lock();
                 let next = due.leases.first_key_value().map(|(place, _)| *place);
                 due.wakes = next.map(|(at, _)| at);
-                // This is set under the lock, so that a heartbeat added from now on starts another
-                // task.
+                // `served` is set under the lock, so that a heartbeat added from now on starts
+                // another task.
                 due.served = next.is_some();
                 *resigned = next.is_none();
                 next
@@ -212,7 +212,8 @@ impl Drop for BeatServer {
     }
 }
 
-/// A running heartbeat. Dropping it announces that the heartbeat has ended, for any reason.
+/// A running heartbeat. Dropping this value announces that the heartbeat has ended, for whatever
+/// reason.
 struct BeatInFlight(Arc<LeaseState>);
 
 impl Drop for BeatInFlight {
@@ -280,7 +281,7 @@ impl LeaseState {
     /// that it does not occupy a slot that another lease needs (RUN-2). If an extend hangs, another
     /// is sent in parallel after lease / 10, so that the lease survives an outage of 0.4 lease
     /// whether the store refuses calls or leaves them unanswered. Each extend is cut off just below
-    /// lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
+    /// lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
     ///
     /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` in
     /// total. So once heartbeats are stopped, this method returns when all of its extends are
