@@ -36,8 +36,8 @@ pub(crate) struct OpenConnection {
 }
 
 /// An attempt to connect, shared by all calls that wait for it. It runs in a separate task and
-/// continues when a call or heartbeat ends, so that connecting may take longer than a call (RUN-1,
-/// STO-5).
+/// continues after the call or heartbeat that started it has ended, so that connecting may take
+/// longer than a call (RUN-1, STO-5).
 struct ConnectAttempt {
     /// `None` until the attempt has ended; the task owns the sender.
     outcome: watch::Receiver<Option<OpenResult>>,
@@ -59,8 +59,9 @@ impl SharedConnection {
     }
 
     /// Returns the connection in use. If there is none, one caller connects; the others wait and
-    /// get the same connection or the same error. A caller that joined a running attempt, which then
-    /// failed, takes part in one more attempt: the server may be back by now.
+    /// get the same connection or the same error. If a caller joins a running attempt and the
+    /// attempt fails, the caller takes part in one more attempt, because the server may be back by
+    /// now.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
         let (open, began_before) = self.attempt();
         match open.await {
@@ -69,12 +70,12 @@ impl SharedConnection {
         }
     }
 
-    /// A future of the connection in use, else of the running attempt to connect, else of a new
-    /// attempt. Also returns whether an attempt was already running.
+    /// Returns a future for the connection in use, or else for the outcome of the running attempt
+    /// to connect, or else of a new attempt. Also returns whether an attempt was already running.
     fn attempt(&self) -> (impl Future<Output = Result<Arc<OpenConnection>>> + use<>, bool) {
         let mut attempt = self.attempt.lock();
         let running = attempt.as_ref().filter(|attempt| attempt.is_running());
-        // An attempt that has just ended has already stored its connection.
+        // If an attempt has just succeeded, its connection is already in use and is found here.
         let (found, was_running) = match (running, self.current()) {
             (_, Some(open)) => (Ok(open), false),
             (Some(running), None) => (Err(running.outcome.clone()), true),

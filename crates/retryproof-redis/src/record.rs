@@ -67,8 +67,8 @@ impl Header {
         })
     }
 
-    /// Returns the time left in the lease if the key has `pttl` ms to live; `None` once it has
-    /// ended.
+    /// Returns the time left in the lease if the key has `pttl` ms to live; `None` once the lease
+    /// has ended.
     pub(crate) fn remaining(&self, pttl: i64) -> Option<Duration> {
         let left = u64::try_from(pttl).ok()?.checked_sub(self.grace)?;
         (left > 0).then(|| Duration::from_millis(left))
@@ -78,7 +78,7 @@ impl Header {
         self.fingerprint > 0
     }
 
-    /// Where the envelope of the value begins.
+    /// The offset of the value's envelope.
     pub(crate) fn value_at(&self) -> usize {
         HEADER + self.fingerprint
     }
@@ -126,8 +126,8 @@ pub(crate) fn acquire_argument(
     argument
 }
 
-/// Returns the last `N` digits, zero-padded. Avoids the formatter, because every acquire calls
-/// this.
+/// Returns the number's last `N` digits, zero-padded. Avoids the slower formatter, because every
+/// acquire calls this function.
 fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {
@@ -148,7 +148,8 @@ pub(crate) fn millis(time: Duration) -> u64 {
 pub(crate) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
-/// The length keeps identities distinct (ID-2). In a cluster, the braces would select the slot.
+/// The scope's length keeps identities distinct (ID-2). In a cluster, the text in braces would
+/// select the slot.
 pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);

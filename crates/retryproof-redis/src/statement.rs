@@ -10,7 +10,8 @@ use retryproof_core::store::{AcquireRequest, Completion};
 
 use crate::record::{self, HEADER, NO_OWNER, millis, tail};
 
-/// How long a released record keeps the last token (ACQ-10): longer than a clock may step back.
+/// How long a released record keeps the last token (ACQ-10), so that tokens keep growing if the
+/// server's clock steps back by less than this time.
 const RELEASED_TTL: Duration = Duration::from_secs(3_600);
 
 /// A script. It is called by its digest, and loaded if the server does not know the digest.
@@ -25,7 +26,7 @@ impl Script {
         Self { source, sha: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// Begins a call on one key, whose arguments take about `size` bytes.
+    /// Begins a call on one key; its arguments will take about `size` bytes.
     fn call(&self, key: &[u8], size: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(8, 64 + key.len() + size);
         cmd.arg("EVALSHA").arg(&self.sha).arg("1").arg(key);
@@ -100,13 +101,14 @@ impl Scripts {
     }
 }
 
-/// Two pieces sent as one argument, because each argument costs the server a sixteenth of a replay.
+/// Sends two pieces as one argument, because each argument costs the server a sixteenth of the time
+/// of a replay.
 struct Joined<'a>(&'a [u8], &'a [u8]);
 
 impl ToRedisArgs for Joined<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut arg = out.writer_for_next_arg();
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = arg.write_all(self.0).and_then(|()| arg.write_all(self.1));
     }
 }

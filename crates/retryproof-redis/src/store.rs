@@ -23,7 +23,7 @@ use crate::record::{self, Header, HeaderPhase, decimal, millis, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
-/// Bytes reserved for the header, the fingerprint and the command besides the value.
+/// Bytes reserved, in addition to the value, for the header, the fingerprint and the command.
 const VALUE_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a Redis server, or in the primary of a Sentinel group. [The crate's
@@ -47,8 +47,8 @@ impl RedisStore {
     ///
     /// # Errors
     /// By [kind](retryproof_core::ErrorKind): `Config` for an invalid prefix, a wrong user or
-    /// password, or a TLS handshake that failed; `Unavailable` when no server answers, or only a
-    /// replica; `Unsupported` for a cluster, an old server, or TLS without the feature;
+    /// password, or a TLS handshake that failed; `Unavailable` if no server answers, or only a
+    /// replica does; `Unsupported` for a cluster, an old server, or TLS without the feature;
     /// `Unexpected` for a missing permission.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
@@ -120,8 +120,8 @@ impl RedisStore {
         Ok(header.remaining(pttl))
     }
 
-    /// Returns the result of a record that this process has seen completed; `None` if it is no
-    /// longer complete.
+    /// Returns the result of a record that this process has seen completed; `None` if the record is
+    /// no longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::read(&value)?;
@@ -141,7 +141,7 @@ impl RedisStore {
             return Ok(Acquired::Complete(stored));
         }
         if self.executor.waits_for_replicas() {
-            // Only grants go over the connection that waits for replicas.
+            // Replay without using the connection that waits for replicas.
             match self.read_record(&key).await? {
                 Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
                 Peeked::Busy { .. } | Peeked::Absent => {}
@@ -170,7 +170,7 @@ impl RedisStore {
                 _ => Err(unreadable("version").into()),
             },
             Ok(_) => Err(unexpected_answer().into()),
-            // Stored results can still be replayed.
+            // A read-only server can still replay stored results.
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
@@ -269,7 +269,8 @@ async fn warn_of_eviction(executor: &Executor) {
     }
 }
 
-/// Returns the largest value that the server accepts, which limits both a request and a string.
+/// Returns the server's limit on the size of a value, which applies to arguments and stored strings
+/// alike.
 async fn bulk_limit(executor: &Executor) -> usize {
     let setting = executor.server_setting("proto-max-bulk-len").await;
     setting
@@ -277,7 +278,7 @@ async fn bulk_limit(executor: &Executor) -> usize {
         .map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
 }
 
-/// Decodes the result of a script that compares the owner.
+/// Decodes the result of a script that is fenced by owner.
 fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> {
     match answer? {
         Value::Int(0) => Ok(FencedWrite::NotOwner),

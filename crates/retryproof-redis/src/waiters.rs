@@ -74,9 +74,9 @@ impl Waiters {
         wait_for_change(woken, until, || poll, remaining_lease).await
     }
 
-    /// Subscribes, and returns once the server has confirmed it; returns without a subscription if
-    /// the server refuses, or after `at_most`. Read the record after this: a change is then either
-    /// visible in the record, or its message is still to come.
+    /// Subscribes, and returns once the server has confirmed the subscription. Returns without one
+    /// if the server refuses, or after `at_most`. Read the record after this call: it then shows
+    /// every change whose message came before the subscription.
     async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();
@@ -88,7 +88,7 @@ impl Waiters {
         subscription
     }
 
-    /// Sends a change to the task, which the first waiter starts.
+    /// Sends a change to the subscription task. Starts the task for the first waiter.
     fn send(&self, change: SubscriptionChange) -> mpsc::UnboundedSender<SubscriptionChange> {
         let mut task = self.task.lock();
         let change = match &*task {

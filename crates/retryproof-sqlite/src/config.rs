@@ -11,8 +11,8 @@ use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the records table. The second table and the index append `_meta` and
-/// `_purge` to this name.
+/// The default name of the records table. The second table has this name with `_meta` appended, and
+/// the index has it with `_purge`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -39,9 +39,9 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// Creates a configuration with defaults for the file at `path`. A path that begins with
-    /// `file:` is a SQLite URI. Network file systems are not supported: WAL needs shared memory,
-    /// which they lack.
+    /// Creates a configuration for the file at `path`, with default settings. A path that begins
+    /// with `file:` is a SQLite URI. Network file systems are not supported: WAL needs shared
+    /// memory, which they lack.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl SqliteConfig {
     }
 
     /// Sets the name of the records table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and
-    /// not begin with `sqlite_` (STO-3), which `open` and `migrate` check. Default:
+    /// must not begin with `sqlite_` (STO-3); `open` and `migrate` check the name. Default:
     /// `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
@@ -149,8 +149,8 @@ impl SqliteConfig {
         self
     }
 
-    /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). For tests; all
-    /// processes that use one file must have the same clock. Default: the host's clock.
+    /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). This setting is for
+    /// tests; all processes that use one file must have the same clock. Default: the host's clock.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);

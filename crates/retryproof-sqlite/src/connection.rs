@@ -66,7 +66,7 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
         )
         .with("path", config.path.display()));
     }
-    // SQLite needs no mutex, because the store keeps each connection behind one.
+    // SQLite's own mutex is not needed, because the store guards each connection with a mutex.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
         explain(error, &config.path, access.contains(OpenFlags::SQLITE_OPEN_CREATE))
@@ -108,7 +108,7 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
 }
 
 /// SQLite reports "unable to open database file" for every reason; this function finds the actual
-/// one.
+/// reason.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);

@@ -106,7 +106,8 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
 
 /// SQLite has no separate error code for a missing table or column.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    // Newer drivers report such an error as `SqlInputError`, whose text begins the same way.
+    // Newer drivers report a missing table or column as `SqlInputError`, whose text begins the same
+    // way.
     let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")

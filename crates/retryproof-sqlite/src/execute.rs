@@ -92,9 +92,9 @@ impl WriteQueue {
     }
 
     /// Queues a transition and waits for the commit that contains it. If the future is dropped
-    /// before the thread has taken the transition, an acquire never happens, and any other
-    /// transition still does. If the future is dropped later, the transition may or may not happen
-    /// (ACQ-11).
+    /// before the thread has taken the transition, an acquire never happens, but any other
+    /// transition still happens. If the future is dropped later, the transition may or may not
+    /// happen (ACQ-11).
     pub(crate) async fn run(&self, transition: Transition) -> Result<TransitionResult> {
         let (reply, answer) = oneshot::channel();
         {
@@ -149,7 +149,8 @@ impl WriteQueue {
     /// each write makes the same check.
     pub(crate) fn check_foreign_commits(&self) {
         if let Some(mut connection) = self.shared.connection.try_lock() {
-            // If the file is locked or gone, the waiter's next look reports the error.
+            // Ignore the error: if the file is locked or gone, a later read of the record reports
+            // it.
             let _ = connection.check_foreign_commits();
         }
     }
@@ -161,7 +162,8 @@ impl Drop for WriteQueue {
         self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
         self.shared.wake_thread.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread panics only if the driver panics; its callers have then received an error.
+            // The thread panics only if the driver panics; its callers have then already received
+            // an error.
             let _ = thread.join();
         }
     }
@@ -176,8 +178,8 @@ impl Shared {
         }
     }
 
-    /// Waits for transitions and takes them; returns `false` when the store closes and none are
-    /// left.
+    /// Waits for transitions and takes them. Returns `false` once the store is closing and the
+    /// queue is empty.
     fn take(&self, batch: &mut Vec<QueuedTransition>) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {

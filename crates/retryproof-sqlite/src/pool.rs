@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`ReadPool`]: connections for looks and replays on the calling thread. A cached point SELECT
-//! takes microseconds, less than handing the call to another thread.
+//! takes microseconds, less than handing the call to another thread would.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,8 +11,8 @@ use rusqlite::Connection;
 use crate::config::SqliteConfig;
 use crate::connection;
 
-/// Holds one connection for each simultaneous read. Readers and the writer do not block each other
-/// in WAL mode.
+/// Each simultaneous read uses one connection. Readers and the writer do not block each other in
+/// WAL mode.
 pub(crate) struct ReadPool(Box<[Mutex<Connection>]>);
 
 impl ReadPool {

@@ -21,7 +21,7 @@ pub(crate) const COMPLETE: i64 = 1;
 
 /// Why a read failed.
 pub(crate) enum ReadError {
-    /// An error from SQLite. If it is a lock, a retry may succeed.
+    /// An error from SQLite. If the file is locked, a retry may succeed.
     Driver(rusqlite::Error),
     /// The row holds a value that the store does not write.
     Record(Error),

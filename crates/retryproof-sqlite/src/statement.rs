@@ -6,8 +6,8 @@
 
 use crate::config::DEFAULT_TABLE;
 
-/// The statements. In [`text`](Self::text), a comment above each one lists the rules that it
-/// serves, its parameters in order, and its result columns.
+/// The statements. In [`text`](Self::text), a comment above each statement lists the rules that the
+/// statement serves, its parameters in order, and its result columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Read,
@@ -68,7 +68,8 @@ impl Statement {
                  (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) ON CONFLICT (scope,key) DO UPDATE SET \
                  state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
-            // ACQ-12: for a repeated acquire by the owner. Binds 1 scope, 2 key; returns taken.
+            // ACQ-12: whether a lease began as a takeover, read when its owner repeats the acquire.
+            // Binds 1 scope, 2 key; returns taken.
             Self::TookOver => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
             // RUN-1, CMP-2: fenced by owner, never by time. Binds 1 scope, 2 key, 3 owner, 4
             // expires_at.
@@ -97,7 +98,7 @@ impl Statement {
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4. A row whose state the store never writes is kept (CMP-8). Binds 1 now, 2
+            // STO-4. A row with a state that the store never writes is kept (CMP-8). Binds 1 now, 2
             // limit.
             Self::Purge => {
                 "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
@@ -112,8 +113,8 @@ impl Statement {
                 "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
                  FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For operators; scans the table. The constant estimates the fixed columns and the
-            // index entries.
+            // For operators; scans the table. The constant estimates the size of the fixed columns
+            // and the index entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"

@@ -34,12 +34,12 @@ use crate::waiters::{POLL, Waiters};
 /// The pause between attempts to read a file that is locked against reads. In WAL mode, such a lock
 /// is brief.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
-/// Bytes reserved for the other columns of a row.
+/// Bytes reserved for the columns of a row other than the value.
 const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
-/// Acquires that find a live record, looks and replays run on the calling thread with a cached
+/// Looks, replays, and acquires that find a live record run on the calling thread with a cached
 /// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits
 /// them in groups. The host's wall clock decides expiry: if it jumps, all records in the file
 /// expire earlier or later.
@@ -67,11 +67,11 @@ impl SqliteStore {
     /// milliseconds, so call it at start-up.
     ///
     /// # Errors
-    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing or of
-    /// another version (STO-3); `Config` for a directory that does not exist or an invalid table
-    /// name; `Unexpected` for a file that may not be read or written; `Corrupt` for a file that is
-    /// not a database; `Unsupported` if the file cannot use WAL; `Unavailable` if another
-    /// connection keeps the file locked.
+    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing, or
+    /// the tables have a different version (STO-3); `Config` for a directory that does not exist or
+    /// an invalid table name; `Unexpected` for a file that may not be read or written; `Corrupt`
+    /// for a file that is not a database; `Unsupported` if the file cannot use WAL; `Unavailable`
+    /// if another connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -159,8 +159,8 @@ impl SqliteStore {
             if commits_read.lock().is_some() && self.waiters.is_check_due() {
                 self.writer.check_foreign_commits();
             }
-            // Load the count before the read: a commit that the read does not see changes the
-            // count.
+            // Load the count before the read, so that a commit that the read misses still changes
+            // the count.
             let commits = Some(self.waiters.foreign_commits());
             let is_unchanged = commits == std::mem::replace(&mut *commits_read.lock(), commits);
             if is_unchanged || self.remaining_lease(id, seen).await?.is_some() {

@@ -19,11 +19,11 @@ pub(crate) struct PrimaryLocator {
     epoch: AtomicU64,
     moves: Notify,
     known: Mutex<KnownPrimary>,
-    /// The sentinel that answered last, which is asked first.
+    /// The sentinel that answered last; the next lookup asks it first.
     pub(super) last_sentinel: AtomicUsize,
 }
 
-/// The last report of where the primary is.
+/// The latest report of where the primary is.
 #[derive(Debug, Default)]
 struct KnownPrimary {
     address: Option<Address>,
@@ -59,8 +59,8 @@ impl PrimaryLocator {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Handles a sentinel's announcement that the primary is at `to`. If that is a new address,
-    /// every connection opened before is taken out of use immediately.
+    /// Handles a sentinel's announcement that the primary is at `to`. If the address is new, all
+    /// connections opened before the announcement go out of use immediately.
     pub(super) fn announced(&self, to: Address) {
         let from = self.record(&mut self.known.lock(), &to);
         log_move(from.as_ref(), &to);
@@ -69,7 +69,7 @@ impl PrimaryLocator {
     /// Stores a report. Returns the previous address if the primary has moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // This move is already known, because every sentinel announces it.
+        // The primary has not moved again: every sentinel announces the same move.
         if known.address.as_ref() == Some(at) {
             return None;
         }
@@ -83,15 +83,16 @@ impl PrimaryLocator {
     }
 
     /// Returns the epoch of a connection that reached `at`; `None` if the primary has moved
-    /// elsewhere. `reports` was read before the sentinels were asked: a report since then is newer
-    /// than their answer and takes precedence.
+    /// elsewhere. `reports` is the count from before the sentinels were asked: any report since
+    /// then is newer than their answer and takes precedence.
     fn reached(&self, at: &Address, reports: u64) -> Option<u64> {
         let (from, epoch) = {
             let mut known = self.known.lock();
             if known.reports != reports && known.address.as_ref() != Some(at) {
                 return None;
             }
-            // Read the epoch under the lock: a later move raises it above the connection's epoch.
+            // Read the epoch under the lock, so that any later move makes it higher than the
+            // connection's epoch.
             (self.record(&mut known, at), self.epoch())
         };
         log_move(from.as_ref(), at);
@@ -101,7 +102,8 @@ impl PrimaryLocator {
     /// Returns once the primary has moved since `epoch`.
     pub(crate) async fn moved(&self, epoch: u64) {
         loop {
-            // Register before reading the epoch, so that no move is missed in between.
+            // Register for notifications before reading the epoch, so that no move is missed in
+            // between.
             let moves = self.moves.notified();
             if self.epoch() != epoch {
                 return;
@@ -116,7 +118,7 @@ impl PrimaryLocator {
             Target::Single(at) => {
                 Ok((self.connector.connect_server(at, purpose).await?, self.epoch()))
             }
-            // Each further round follows a report of another address during the previous one.
+            // The loop repeats only if a different address was reported during the previous round.
             Target::Sentinel { nodes, service } => loop {
                 let (reports, epoch) = (self.reports(), self.epoch());
                 let connected = async {
@@ -127,7 +129,7 @@ impl PrimaryLocator {
                 let (at, connection) = tokio::select! {
                     biased;
                     connected = connected => connected?,
-                    // The address may belong to the old primary, which may not answer.
+                    // Stop connecting after a move, because the old primary may never answer.
                     () = self.moved(epoch) => continue,
                 };
                 if let Some(epoch) = self.reached(&at, reports) {
@@ -137,8 +139,8 @@ impl PrimaryLocator {
         }
     }
 
-    /// If one sentinel reports the primary at `named`, but the known primary is elsewhere, asks all
-    /// sentinels.
+    /// If one sentinel reports the primary at `named`, but the known primary is elsewhere, asks the
+    /// sentinels again.
     pub(super) async fn check(&self, named: &Address) {
         let Target::Sentinel { nodes, service } = &self.config().target else { return };
         if self.known.lock().address.as_ref() == Some(named) {

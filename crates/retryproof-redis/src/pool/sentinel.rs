@@ -11,7 +11,8 @@ use crate::connection::{Connector, Purpose, Request};
 use crate::error::Failure;
 use crate::statement::primary_address;
 
-/// Asks one sentinel after another, beginning with `last`, which answered last time.
+/// Asks one sentinel after another until one answers, beginning with `last`, which answered last
+/// time.
 ///
 /// # Errors
 /// `Config` if the last sentinel asked does not know the service; otherwise that sentinel's error.
@@ -42,7 +43,7 @@ pub(super) async fn ask_primary(
                 Error::new(ErrorKind::Config, "the sentinels watch no service with this name")
                     .with("service", format_args!("{service:?}"))
             }
-            // Only sentinels know this command.
+            // Only sentinels know the SENTINEL command.
             Ok(Value::ServerError(error)) if error.code() == "ERR" => Error::new(
                 ErrorKind::Config,
                 "the server is not a sentinel; for a single server, use `redis://HOST:PORT`",

@@ -20,13 +20,13 @@ use crate::statement::primary_address;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MOVED: &str = "+switch-master";
 
-/// The watchers' tasks, which end on drop.
+/// The watchers' tasks. Dropping this value ends them.
 #[derive(Debug, Default)]
 pub(crate) struct SentinelWatchers(Vec<AbortHandle>);
 
 impl SentinelWatchers {
     /// Starts one task for each sentinel. The tasks also end with the runtime; after that, only a
-    /// broken connection reveals a move.
+    /// broken connection reveals that the primary has moved.
     pub(crate) fn start(locator: &Arc<PrimaryLocator>) -> Self {
         let Target::Sentinel { nodes, service } = &locator.config().target else {
             return Self::default();
@@ -65,10 +65,10 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
-/// the others. Instead, all sentinels are asked, beginning with the one that answered last, as
-/// before every new connection. So a sentinel that still reports the old primary cannot move the
-/// store back whenever its watcher reconnects: a sentinel moves the store only when its answer
-/// changes, which happens only in a fail-over.
+/// the others. Instead, the primary is looked up again, as before every new connection, beginning
+/// with the sentinel that answered last. So a sentinel that still reports the old primary cannot
+/// move the store back whenever its watcher reconnects: a sentinel moves the store only when its
+/// answer changes, which happens only in a fail-over.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,

@@ -21,7 +21,7 @@ use crate::pool::primary::PrimaryLocator;
 
 /// The pause after a refusal, before the next attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How many changes one command carries at most.
+/// The most changes that one command carries.
 const MAX_BATCH: usize = 256;
 
 /// The name of a channel, which is the key of its record.
@@ -34,7 +34,7 @@ pub(super) enum SubscriptionChange {
     Leave(Channel),
 }
 
-/// The waiters of each channel.
+/// The task's state: the waiters of each channel.
 #[derive(Default)]
 pub(super) struct SubscriptionTask {
     channels: HashMap<Channel, ChannelWaiters>,
@@ -47,7 +47,7 @@ struct ChannelWaiters {
     count: usize,
     woken: Arc<Notify>,
     confirmed: bool,
-    /// Answered when the server has confirmed the subscription.
+    /// The waiters to notify once the server has confirmed the subscription.
     joining: Vec<oneshot::Sender<Arc<Notify>>>,
 }
 
@@ -87,7 +87,7 @@ impl SubscriptionTask {
             if !std::mem::replace(&mut has_warned, true) {
                 tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
             }
-            // Until the next attempt, new waiters poll immediately.
+            // Until the next attempt, let new waiters poll instead of waiting for a subscription.
             let until = Instant::now() + RETRY_DELAY;
             while let Ok(change) = timeout_at(until, changes.recv()).await {
                 let Some(change) = change else { return };
@@ -97,7 +97,8 @@ impl SubscriptionTask {
         }
     }
 
-    /// Serves one connection until it breaks (returns `None`), or the server refuses to push.
+    /// Serves one connection until it ends. Returns the error if the server refuses to push; `None`
+    /// if the connection breaks, the primary moves or the store is dropped.
     async fn serve(
         &mut self,
         locator: &PrimaryLocator,
@@ -192,7 +193,8 @@ impl SubscriptionTask {
                     join.push(channel.to_vec());
                     confirmed.push(channel);
                 }
-                // The channel was left and joined again before a command was sent.
+                // Still subscribed: the channel was left and joined again before a command was
+                // sent.
                 (true, true) => confirmed.push(channel),
                 (false, true) => {
                     subscribed.remove(&channel);
@@ -233,7 +235,7 @@ impl SubscriptionTask {
     }
 
     /// Called when the connection is lost: wakes all waiters so that they read their records, and
-    /// lets none wait for a confirmation.
+    /// ends every wait for a subscription to be confirmed.
     fn wake_all(&mut self) {
         for waiters in self.channels.values_mut() {
             waiters.confirmed = false;

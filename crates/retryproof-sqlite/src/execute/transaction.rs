@@ -26,8 +26,8 @@ pub(crate) struct WriteConnection {
     statements: Arc<StatementTexts>,
     wall_clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     waiters: Arc<Waiters>,
-    /// SQLite's `data_version` when last read. It changes when another connection commits, never
-    /// when this one does.
+    /// SQLite's `data_version` at the last check. It changes when another connection commits, never
+    /// when this connection does.
     data_version: i64,
 }
 
@@ -78,9 +78,10 @@ impl WriteConnection {
     }
 
     /// Runs the transitions in one transaction, in order. If one of them fails, or the disk has no
-    /// space for all, each runs in a separate transaction, so that one does not fail the others. (A
-    /// savepoint for each transition would copy every page that the batch touches, and would not
-    /// help on a full or failing disk, where SQLite ends the whole transaction.)
+    /// space for all of them, each runs again in a separate transaction, so that one failure does
+    /// not fail the others. (A savepoint for each transition would copy every page that the batch
+    /// touches, and would not help on a full or failing disk, where SQLite ends the whole
+    /// transaction.)
     pub(crate) fn run<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition> + Clone,
@@ -143,7 +144,7 @@ impl WriteConnection {
     ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.inside(transitions);
-        // SQLite may have rolled the transaction back already.
+        // SQLite may already have rolled the transaction back.
         if done.is_err() && !self.conn.is_autocommit() {
             // If the rollback fails too, the next BEGIN fails and reports the error.
             let _ = self.execute("ROLLBACK");

@@ -49,7 +49,7 @@ impl Transition {
 pub(crate) struct WriteTransaction<'a> {
     conn: &'a Connection,
     statements: &'a StatementTexts,
-    /// Read once after the lock is taken (ACQ-7), for all transitions.
+    /// The time for all transitions, read once after the lock is taken (ACQ-7).
     now: i64,
     /// The last token that was drawn; it is written before the commit (ACQ-10).
     last_token: Option<i64>,
@@ -88,7 +88,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        // Read the record again under the lock, because the earlier look saw an older snapshot.
+        // Read the record again under the lock, because the earlier read saw an older snapshot.
         let (token, took_over) = match self.read_record(id)? {
             None | Some(Record { phase: RecordPhase::Released, .. }) => (self.draw()?, false),
             Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
@@ -248,8 +248,8 @@ impl<'a> WriteTransaction<'a> {
     }
 }
 
-/// The error if the token counter cannot be read. Its row is part of the schema; without it, no
-/// token can be drawn (ACQ-10).
+/// The error if the token counter cannot be read. The counter's row is part of the schema; without
+/// that row, no token can be drawn (ACQ-10).
 fn counter_error(error: rusqlite::Error) -> Error {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Error::new(

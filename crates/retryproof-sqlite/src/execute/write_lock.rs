@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`FileWriteLock`]: decides which writer of this process writes to a file next.
 //!
-//! SQLite's file lock is not fair. A thread that writes in a loop can keep a polling thread out. So
-//! the store's writer and the application's joined transactions (CMP-7) share one queue. Other
-//! processes compete for the file's lock.
+//! SQLite's file lock is not fair: a thread that writes in a loop can prevent a polling thread from
+//! ever getting the lock. So the store's writer and the application's joined transactions (CMP-7)
+//! share one queue. Other processes are not in this queue; they compete for SQLite's lock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,7 +29,7 @@ struct FileWriters {
 }
 
 /// This process's queues, by file. A file that is written under two names has two queues, which
-/// only costs fairness.
+/// makes access less fair but does no other harm.
 static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::new(Mutex::default);
 
 /// The write lock of one file in this process.
@@ -84,8 +84,8 @@ pub(crate) struct LockTicket {
 }
 
 impl LockTicket {
-    /// Blocks the thread that queued until it gets the lock, for at most `timeout`. The ticket
-    /// stays valid after a timeout.
+    /// Blocks the queued thread until it gets the lock, for at most `timeout`. The ticket stays
+    /// valid after a timeout.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<FileWriteGuard> {
         let deadline = RetryDeadline::new(timeout);
         loop {

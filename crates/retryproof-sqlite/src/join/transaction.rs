@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). A
-//! transaction commits only if it is still the one that was opened, and only before it could cost
-//! another key its lease.
+//! transaction commits only if nothing has ended it early, and only before it could cost another
+//! key its lease.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -29,9 +29,9 @@ use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 /// another process reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for a third of the shortest lease. Heartbeats are sent at half of a
-/// lease, so a lease survives an outage of 0.4 of its duration (RUN-1). What remains between a
-/// third and 0.4 is left for the commit.
+/// A transaction may be open for a third of the shortest lease. A heartbeat is sent after half of
+/// the lease, so a lease survives an outage of 0.4 of its duration (RUN-1). The difference between
+/// a third and 0.4 is left for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the store's file, for
@@ -165,7 +165,7 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
             limit: (RetryDeadline::new(self.longest), self.longest),
             _guard: guard,
         };
-        // If an earlier rollback failed, its transaction is still open.
+        // If an earlier rollback failed, that transaction is still open: end it now.
         tx.roll_back();
         let deadline = RetryDeadline::new(self.busy_timeout);
         loop {
@@ -198,9 +198,9 @@ impl fmt::Debug for SqliteTxSource {
 /// An open write transaction. It dereferences to the [`Connection`] that runs its statements.
 /// Dropping the transaction rolls it back.
 ///
-/// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback.
-/// Writes are rolled back too if SQLite has already rolled back the transaction because of an error
-/// that the action did not return.
+/// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback. If
+/// SQLite has rolled back the transaction because of an error that the action ignored, the action's
+/// later writes are rolled back too.
 ///
 /// Statements block, but do not wait for the disk. The commit waits for the disk without blocking a
 /// runtime thread.
@@ -281,7 +281,7 @@ impl OwnedTx<SqliteDialect> for SqliteTx {
         if in_blocking_context() || Handle::try_current().is_err() {
             return self.commit();
         }
-        // The commit waits for the disk.
+        // Commit on a blocking thread, because the commit waits for the disk.
         let committing = tokio::task::spawn_blocking(move || self.commit());
         committing.await.unwrap_or_else(|gone| {
             Err(Error::unavailable("the runtime was shut down during the commit").because(gone))
