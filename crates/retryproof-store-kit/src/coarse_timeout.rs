@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long after its deadline a call may be ended.
+/// The longest time by which a call may overrun its deadline.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A coarse time limit for a store's calls to its server, without a timer for each call. Setting a
@@ -30,7 +30,7 @@ struct Shared {
     tick: Notify,
     /// Whether a call has waited since the last tick.
     has_waited: AtomicBool,
-    /// Whether the task sleeps until `first_wait`.
+    /// Whether the task sleeps until `first_wait` is notified.
     is_asleep: AtomicBool,
     first_wait: Notify,
 }
@@ -55,7 +55,7 @@ impl CoarseTimeout {
     /// Dropping the call drops `future`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // The task's runtime has ended.
+        // The task has ended with its runtime, so this call sets its own timer.
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }
@@ -102,7 +102,8 @@ async fn run(shared: Arc<Shared>) {
     loop {
         if !shared.has_waited.swap(false, Ordering::SeqCst) {
             shared.is_asleep.store(true, Ordering::SeqCst);
-            // A call that began to wait just before `is_asleep` was set does not wake the task.
+            // Check once more: a call that began to wait just before `is_asleep` was set does not
+            // wake the task.
             if !shared.has_waited.load(Ordering::SeqCst) {
                 shared.first_wait.notified().await;
             }

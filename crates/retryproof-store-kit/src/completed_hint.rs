@@ -13,8 +13,9 @@ use retryproof_core::clock::{Clock, Instant, SystemClock};
 const SETS: usize = 2_048;
 const WAYS: usize = 4;
 
-/// A store's hint of which identities this process has recently seen complete. The store answers
-/// their duplicates with a cheaper statement than the one that can grant a lease (ACQ-8).
+/// A store's hint of which identities this process has recently seen complete. For a duplicate of
+/// one of these identities, the store uses a cheaper statement than the one that can grant a lease
+/// (ACQ-8).
 ///
 /// It is only a hint: the store still reads the record from the server, and a wrong guess costs one
 /// round trip. It holds 8,192 identities in 128 KiB, evicts the oldest identity of a full set, and
@@ -80,7 +81,8 @@ impl CompletedHint {
     pub fn forget(&self, id: &Identity) {
         let (set, mark) = self.set(id);
         for slot in set {
-            // If another identity has taken the slot in the meantime, it keeps the slot.
+            // This fails if another identity has taken the slot in the meantime; that identity
+            // keeps it.
             let _ = slot.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

@@ -18,9 +18,9 @@ pub fn unreadable(field: &'static str) -> Error {
 /// Changes the kind of an error from `Config` to `Unavailable`, for a store that has connected
 /// before.
 ///
-/// The certificate, password or address that a server refuses now was right at `connect`, so it may
-/// be right again in a moment, for example after a late certificate renewal or a proxy's restart.
-/// The engine repeats only `Unavailable`, and a completion that was not repeated would let the work
+/// A certificate, password or address that is refused now was accepted at `connect`, so it may be
+/// accepted again in a moment, for example after a late certificate renewal or a proxy's restart.
+/// The engine repeats a completion only after `Unavailable`; without the repetition, the work could
 /// run again (CMP-3).
 #[must_use]
 pub fn while_running(error: Error) -> Error {

@@ -8,10 +8,10 @@ use retryproof_core::{Error, ErrorKind, Result};
 /// holds how many of them were applied.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// The shipped migrations, oldest first. The index of each is the version that it upgrades
-    /// from.
+    /// The shipped migrations, oldest first. The index of each migration is the version from which
+    /// it upgrades.
     pub migrations: &'static [&'static str],
-    /// The function of the store's crate that applies them, as named in messages:
+    /// The function of the store's crate that applies the migrations, as messages name it:
     /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }
@@ -51,7 +51,7 @@ impl Schema {
         }
     }
 
-    /// The error for tables, or other parts of the schema, that are missing.
+    /// The error for missing tables or other missing parts of the schema.
     #[must_use]
     #[cold]
     pub fn missing(&self, table: &str) -> Error {

@@ -12,11 +12,12 @@ use tokio::time::{Instant, timeout_at};
 /// Waits until `woken` is notified, the lease that the caller saw is gone, or `until` is reached
 /// (ACQ-4).
 ///
-/// It subscribes, then reads, then sleeps, so it misses no change between the read and the sleep.
+/// The function subscribes, then reads, then sleeps, so it misses no change between the read and
+/// the sleep.
 ///
 /// - `until` is the end of the wait. If no time is left, the record is read once.
 /// - `poll` returns the pauses between reads. If they change, for example because the server no
-///   longer sends notifications, the waiter starts again at the shortest one.
+///   longer sends notifications, the waiter starts again at the shortest pause.
 /// - `remaining_lease` reads the record. `None` ends the wait; otherwise the next read comes no
 ///   later than the returned duration. Return [`Duration::MAX`] to read only after the pauses of
 ///   `poll`.

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 /// wake-up.
 ///
 /// A waiter subscribes, *then* reads the record, then sleeps. A writer notifies *after* its commit.
-/// The registry's lock orders the two: either the writer finds the waiter, or the waiter reads what
-/// was committed. So no change between the read and the sleep is lost.
+/// The registry's lock orders subscriptions and notifications: either the writer finds the waiter,
+/// or the waiter reads what was committed. So no change between the read and the sleep is lost.
 pub struct WaiterRegistry<K> {
     records: Mutex<HashMap<K, RecordWaiters>>,
 }
@@ -41,8 +41,8 @@ impl<K> WaiterRegistry<K> {
         Self { records: Mutex::default() }
     }
 
-    /// Whether no call is waiting. A call that is just subscribing may be missed; it reads its
-    /// record afterwards.
+    /// Whether no call is waiting. A call that is just subscribing may be missed; that call reads
+    /// its record afterwards.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.lock().is_empty()

@@ -21,9 +21,9 @@ pub use work::{Gate, counted, gated, unsure};
 /// Longer than any successful step takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the address of the service `name`. It is in the environment variable `name`, or else in
-/// the file that `cargo xtask services` wrote below `root`, the workspace's folder. `None` if the
-/// service is not running.
+/// Returns the address of the service `name`. The address is in the environment variable `name`, or
+/// else in the file that `cargo xtask services` wrote below `root`, the workspace's folder. Returns
+/// `None` if the service is not running.
 #[must_use]
 pub fn service(root: &str, name: &str) -> Option<String> {
     if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {

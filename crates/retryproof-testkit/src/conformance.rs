@@ -31,8 +31,8 @@
 //! CMP-7 then test the store and the ledger together, including the driver's port.
 //!
 //! # The factory
-//! The factory is called once per case. It returns a [`Subject`], or `None` if the server that it
-//! needs is missing: the case is then skipped with a message, or fails if
+//! The factory is called once per case. It returns a [`Subject`], or `None` if the server that the
+//! store needs is missing. The case is then skipped with a message, or fails if
 //! `RETRYPROOF_REQUIRE_STORES` is `1`.
 //!
 //! # Skipped cases
@@ -105,8 +105,9 @@ pub enum Time {
     Real,
 }
 
-/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock advances
-/// as soon as nothing else can run, and one case lets ten years pass.
+/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock needs a
+/// longer limit, because it advances as soon as nothing else can run, and one case lets ten years
+/// pass.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
 
@@ -133,7 +134,7 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // There is no limit if the number of sequences was set.
+            // If the number of sequences is set, the limit is too long to matter.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
                 PATIENCE_WHILE_PAUSED
             }
@@ -175,7 +176,7 @@ where
     made
 }
 
-/// Writes the [`summary`] of a subject to the standard error; `place` names the subject.
+/// Writes the [`summary`] of a subject to standard error; `place` names the subject.
 #[doc(hidden)]
 pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
 where

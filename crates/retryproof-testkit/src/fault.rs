@@ -46,7 +46,7 @@ pub enum Outage {
     Stall,
 }
 
-/// One call, as a plan sees it before it is made.
+/// One call, as a plan sees it before the call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
@@ -89,7 +89,7 @@ impl Faults {
         *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
     }
 
-    /// Makes the `nth` call from now fail, whatever its method; the first is 1.
+    /// Makes the `nth` call from now fail, whatever its method; the next call is number 1.
     pub fn fail_call(&self, nth: u64, fault: Fault) {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }
@@ -284,7 +284,7 @@ impl<S: Purge> Purge for FaultStore<S> {
     }
 }
 
-/// Inspection never fails, so that tests can check the records.
+/// Faults never affect inspection, so that tests can check the records.
 #[deny(clippy::missing_trait_methods)]
 impl<S: Inspect> Inspect for FaultStore<S> {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {

@@ -34,7 +34,7 @@ enum State {
     Complete { value: u32, until: Duration },
 }
 
-/// An answer of the store or of the model, in the same form.
+/// An answer of the store or of the model, in a common form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted { token: FencingToken, took_over: bool },

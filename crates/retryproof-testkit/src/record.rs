@@ -49,7 +49,7 @@ pub enum Said {
 pub struct Entry {
     /// The method.
     pub operation: Operation,
-    /// The identity; `None` for a purge. It prints masked (ID-4).
+    /// The identity; `None` for a purge. The identity is printed masked (ID-4).
     pub identity: Option<Identity>,
     /// The owner; `None` for a peek, a wait and a purge.
     pub owner: Option<OwnerId>,

@@ -60,8 +60,9 @@ where
 /// Makes many concurrent calls and asserts that the action ran once. Returns all answers for
 /// further assertions.
 ///
-/// The first argument is the number of calls. The second is a closure that makes one call, whose
-/// action calls `runs.note()`. Use the macro inside an async function on a tokio runtime.
+/// The first argument is the number of calls. The second is a closure that makes one call; the
+/// action of that call must call `runs.note()`. Use the macro inside an async function on a tokio
+/// runtime.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyContext, IdempotencyEngine};

@@ -51,7 +51,7 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
         seen: FencingToken,
         at_most: Duration,
     ) -> Result<()> {
-        // The caller bounds the whole wait, so the delays count towards it.
+        // `at_most` limits the whole wait, including the delays.
         let rest = at_most.saturating_sub(self.there + self.back);
         self.slowly(self.inner.wait_for_change(id, seen, rest)).await
     }

@@ -77,13 +77,14 @@ impl Subject {
         Some(self.hooks.another.as_ref()?().await)
     }
 
-    /// Damages the stored record.
+    /// Damages the stored record; `None` unless `with_corrupt` declared how.
     pub(crate) async fn corrupt(&self, id: &Identity) -> Option<()> {
         self.hooks.corrupt.as_ref()?(id.clone()).await;
         Some(())
     }
 
-    /// The transactions that the store joins.
+    /// The source of the transactions that the store joins, with its ledger; `None` unless
+    /// `with_joined` declared one.
     pub(crate) fn joined(&self) -> Option<&dyn JoinedLedger> {
         self.hooks.joined.as_deref()
     }
@@ -133,8 +134,9 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// Like [`id`](Self::id), but with a scope. Distinct pairs give distinct identities whatever
-    /// their bytes, because the subject's mark at the beginning of the scope has a fixed length.
+    /// Like [`id`](Self::id), but with a scope. Different pairs give different identities, whatever
+    /// bytes they contain, because the subject's mark at the beginning of the scope has a fixed
+    /// length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
         let scope = Scope::new(format!("{}{scope}", self.mark)).expect("the scope should be valid");
         Identity::new(scope, Key::new(key).expect("the key should be valid"))

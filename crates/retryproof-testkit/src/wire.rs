@@ -95,9 +95,10 @@ impl WireProxy {
         self.addr
     }
 
-    /// The round trips so far: bursts of the client that the server answered, with any number of
-    /// messages and packets per burst. Data that the server sends without a request does not count.
-    /// Opening a connection counts for as many round trips as its protocol needs.
+    /// The number of round trips so far. A round trip is a burst from the client that the server
+    /// has answered, however many messages and packets the burst has. Data that the server sends
+    /// without a request does not count. Opening a connection counts for as many round trips as its
+    /// protocol needs.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
@@ -125,8 +126,8 @@ impl WireProxy {
         self.shared.stalled.send_replace(stalled);
     }
 
-    /// Simulates a distant server: each round trip takes this much longer, on open connections too.
-    /// Opening a connection is one round trip.
+    /// Simulates a distant server: each round trip takes `round_trip` longer, on open connections
+    /// too. Opening a connection is one round trip.
     pub fn delay(&self, round_trip: Duration) {
         self.shared.delay.send_replace(round_trip);
     }
@@ -145,7 +146,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             continue;
         }
         shared.lines.fetch_add(1, Ordering::SeqCst);
-        // The subscription precedes the task, so that a cut right after the accept applies to this
+        // Subscribe before starting the task, so that a cut right after the accept applies to this
         // connection too.
         let cut = shared.cuts.subscribe();
         tokio::spawn(pass(client, Arc::clone(&shared), cut));
@@ -167,7 +168,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
         tokio::select! {
             biased;
             _ = cut.changed() => return,
-            // The sender lives as long as this task.
+            // The wait never fails, because the sender lives as long as this task.
             running = stalled.wait_for(|stalled| !stalled) => if running.is_err() { return },
         }
         tokio::select! {
@@ -190,8 +191,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             },
             read = server.read(&mut answer) => match read {
                 Ok(bytes @ 1..) => {
-                    // The round trip is counted before the answer is forwarded, so that a client
-                    // that has the answer also sees the new count.
+                    // Count the round trip before forwarding the answer, so that a client that has
+                    // the answer also sees the new count.
                     if std::mem::take(&mut open) {
                         shared.flights.fetch_add(1, Ordering::SeqCst);
                     }

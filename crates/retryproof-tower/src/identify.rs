@@ -41,9 +41,10 @@ pub trait Identify<Req> {
     /// panic propagates to the caller.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service, with the lease of this run. Use it to
-    /// derive downstream keys, to read the fencing token, or to see whether the run is a takeover.
-    /// The default implementation does nothing. A panic counts as a panic of the service (RUN-4).
+    /// Called after the grant and before the inner service runs, with the lease of this run. Use it
+    /// to derive downstream keys, to read the fencing token, or to see whether the run is a
+    /// takeover. The default implementation does nothing. A panic counts as a panic of the service
+    /// (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }

@@ -63,9 +63,9 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Sets how long a duplicate waits for the holder: up to 24 h. With zero it checks once and
-    /// never waits; use that if the sender retries anyway. A value out of bounds makes every call
-    /// fail (CTX-2).
+    /// Sets how long a duplicate waits for the holder: up to 24 h. With zero, a duplicate checks
+    /// once and never waits; use zero if the sender retries anyway. A value out of bounds makes
+    /// every call fail (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.terms.wait = Some(wait);

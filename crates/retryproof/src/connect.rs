@@ -195,7 +195,7 @@ impl Named {
             Self::Postgres(server) => within(MIGRATED_WITHIN, server.migrate()).await,
             #[cfg(feature = "mysql")]
             Self::Mysql(server) => within(MIGRATED_WITHIN, server.migrate()).await,
-            // Redis has no tables, and `connect` reports whether the server is up.
+            // Redis has no tables to migrate; `connect` reports whether the server is up.
             #[cfg(feature = "redis")]
             Self::Redis(_) => Ok(()),
         }
@@ -223,7 +223,8 @@ fn without(feature: &str, scheme: &str) -> Error {
     )
 }
 
-/// Replaces the feature name of the store's crate with the facade's.
+/// Replaces an error that names the feature of the store's crate with one that names the facade's
+/// feature.
 #[cfg(any(feature = "mysql", feature = "redis"))]
 fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {

@@ -57,7 +57,7 @@ impl Running {
         self.ended().await.expect("the listener should end without an error");
     }
 
-    /// Waits for the listener's end, with or without [`ask_to_stop`](Self::ask_to_stop).
+    /// Waits for the listener to end, whether or not [`ask_to_stop`](Self::ask_to_stop) was called.
     ///
     /// # Errors
     /// The listener's error.
@@ -71,7 +71,7 @@ impl Running {
             .expect("the listener should not panic")
     }
 
-    /// Aborts the listener as if its process died: no further message is answered.
+    /// Aborts the listener as if its process had died: no further message is answered.
     pub async fn die(self) {
         self.task.abort();
         drop(self.task.await);

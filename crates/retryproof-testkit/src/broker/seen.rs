@@ -43,7 +43,7 @@ impl Seen {
         self.0.lock().values().filter(|fate| fate.runs > 0).count()
     }
 
-    /// How many messages have had a finished delivery.
+    /// How many messages have had at least one finished delivery.
     #[must_use]
     pub fn ends(&self) -> usize {
         self.0.lock().values().filter(|fate| !fate.ends.is_empty()).count()

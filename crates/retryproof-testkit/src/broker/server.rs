@@ -41,7 +41,7 @@ pub struct Server {
 struct Process {
     port: u16,
     command: Vec<String>,
-    /// A probe to send, and the beginning of the answer once the broker is ready.
+    /// A probe to send, and how the answer of a ready broker begins.
     greeting: (Vec<u8>, Vec<u8>),
     child: Option<Child>,
 }
@@ -72,8 +72,8 @@ impl Server {
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // `epmd` is started here, because the node would otherwise start one that this server does
-        // not stop.
+        // Start `epmd` here, because the node would otherwise start its own `epmd`, which this
+        // server does not stop.
         let epmd = [
             program("epmd")?,
             "-port".into(),
@@ -95,7 +95,7 @@ impl Server {
             format!("ERL_EPMD_PORT={names}"),
             "ERL_EPMD_ADDRESS=127.0.0.1".into(),
             format!("RABBITMQ_NODENAME=own-{port}@localhost"),
-            // The port for other nodes has the same number, on another loopback address.
+            // The port for other nodes has the same number, on a different loopback address.
             format!("RABBITMQ_DIST_PORT={port}"),
             format!("RABBITMQ_CONFIG_FILE={}", write(dir, "rabbitmq.conf", &settings)?),
             format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(dir, "plugins", "[].\n")?),
@@ -114,7 +114,7 @@ impl Server {
         command.extend(
             ["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from),
         );
-        // A ready node answers with a method frame of channel 0.
+        // A ready node answers with a method frame on channel 0.
         let greeting = (b"AMQP\0\0\x09\x01".to_vec(), vec![1, 0, 0]);
         let url = format!("amqp://guest:guest@127.0.0.1:{port}");
         let processes = vec![
@@ -163,7 +163,7 @@ impl Server {
     }
 
     /// Starts every process that is not running, on the same port and with the same data, and waits
-    /// until it answers.
+    /// until the process answers.
     ///
     /// # Errors
     /// If a process does not answer in time; the error contains the end of the log.
@@ -255,7 +255,7 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Wraps a command so that its process dies whenever this process ends, in whatever way. Without
+/// Wraps a command so that its process dies when this process ends, for whatever reason. Without
 /// `setpriv`, the command stays unchanged.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";

@@ -39,7 +39,7 @@ impl Gate {
     /// If the future is dropped, its run stays counted, and another run may pass instead.
     pub async fn pass(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
-        // The semaphore is never closed.
+        // This always succeeds, because the semaphore is never closed.
         if let Ok(turn) = self.open.acquire().await {
             turn.forget();
         }

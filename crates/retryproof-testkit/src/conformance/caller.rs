@@ -14,8 +14,8 @@ use retryproof_core::{
 use crate::subject::Subject;
 pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 
-/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. It allows a poll
-/// of 50 ms and a loaded machine.
+/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. The limit is
+/// long enough for a store that polls every 50 ms on a loaded machine.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
 /// The time limit of a wait that a wake-up should end.
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// More await points than any method has. A call that is still pending after so many is stuck.
+/// More await points than any method has. A call that is still pending after this many is stuck.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -79,14 +79,14 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
         };
         at_every_await(s, prepare, |caller, _| async move {
             is_busy(caller.peek().await);
-            // The key is released, because the next round uses the same one.
+            // Release the key, because the next round uses it again.
             assert_eq!(caller.release().await, FencedWrite::Applied);
         })
         .await;
     }
 }
 
-/// A dropped beat may or may not have taken effect, and the next beat finds the lease.
+/// A dropped beat may or may not have taken effect, and the next beat still finds the lease.
 pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);

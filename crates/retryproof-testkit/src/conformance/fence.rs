@@ -45,7 +45,8 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     );
 }
 
-/// All 128 bits of an owner count: a store that compared fewer could confuse two executions.
+/// All 128 bits of an owner ID matter: a store that compared only some of them could confuse two
+/// executions.
 pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -123,7 +124,7 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// The lease ends at the requested time after the extend, even if that is earlier than before.
+/// The requested time counts from the extend, even if the lease then ends earlier than before.
 pub async fn run_1_extend_counts_from_now(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

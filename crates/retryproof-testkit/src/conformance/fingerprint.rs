@@ -59,7 +59,7 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
 }
 
 impl Subject {
-    /// Whether a fingerprint is kept, which only an operator can see while a holder runs.
+    /// Whether the record has a fingerprint. While a holder runs, only an operator can see that.
     async fn keeps_fingerprint(&self, id: &retryproof_core::Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;
@@ -72,7 +72,8 @@ impl Subject {
     }
 }
 
-/// A takeover replaces the dead owner's fingerprint; a repeated acquire replaces its own.
+/// A takeover replaces the dead owner's fingerprint; an owner that repeats its acquire replaces its
+/// own fingerprint.
 pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);

@@ -26,7 +26,7 @@ pub async fn acq_1_a_held_key_is_busy(s: &Subject) {
     }
 }
 
-/// A completed key answers every other owner with the stored result.
+/// Once a key is complete, every other owner gets the stored result.
 pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -6,7 +6,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy};
 use crate::subject::Subject;
 
-/// A holder is visible through every handle, and through one that is opened later.
+/// A holder is visible through every handle, including one that is opened later.
 pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
@@ -17,7 +17,7 @@ pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
     assert_eq!(busy(s.caller(&id).on(&later).acquire(LONG).await).1, token);
 }
 
-/// A result is replayed through every handle, and through one that is opened later.
+/// A result is replayed through every handle, including one that is opened later.
 pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");
@@ -65,7 +65,7 @@ pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
     assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker");
 }
 
-/// If many callers on two handles compete for a fresh key or an expired lease, one wins.
+/// If many callers on two handles compete for a fresh key or an expired lease, exactly one wins.
 pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     for round in 0..8 {

@@ -41,7 +41,7 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
 }
 
 /// All records are counted, and those in progress are also counted separately. Other subjects may
-/// share the store, so the counts are lower bounds.
+/// share the store, so the case only checks that the counts are high enough.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
     for at in 0..6 {
         let holder = s.caller(&s.id(&format!("k{at}")));

@@ -8,9 +8,9 @@ use retryproof_core::IdempotencyStore as _;
 use super::cases;
 use crate::subject::Subject;
 
-/// The largest limit on the size of values that the cases test.
+/// The largest value limit that the cases test.
 const TRIED: usize = 16 << 20;
-/// The limit that a store needs so that a value of 1 MiB fits with its envelope.
+/// The value limit that a store needs to hold 1 MiB with its envelope.
 const LARGE: usize = (1 << 20) + 1_024;
 
 /// What a case needs beyond the contract.
@@ -80,7 +80,7 @@ impl Subject {
     }
 }
 
-/// One line that says how many cases test the subject, and which cases are skipped for what reason.
+/// One line that says how many cases test the subject, and which cases are skipped and why.
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();

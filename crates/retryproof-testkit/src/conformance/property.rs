@@ -144,7 +144,7 @@ impl Run<'_> {
             Step::Purge => {
                 if self.subject.store().can_purge() {
                     self.subject.purge_all().await;
-                    // On a running clock, a store may purge an expired record a moment later.
+                    // On a running clock, the store may not have purged an expired record yet.
                     if self.exact {
                         self.models.iter_mut().for_each(Model::purge);
                     }
@@ -169,9 +169,9 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// After any sequence of steps, the contract allows each answer of the store. A failure names the
-/// seed: `RETRYPROOF_SEED` repeats only that seed, and `RETRYPROOF_SEQUENCES` sets the number of
-/// seeds.
+/// In any sequence of steps, the store gives only answers that the contract allows. A failure names
+/// the seed: `RETRYPROOF_SEED` repeats only that seed, and `RETRYPROOF_SEQUENCES` sets the number
+/// of seeds.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
     let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));
     let seeds = from_env("RETRYPROOF_SEED").map_or(0..sequences, |seed| seed..seed + 1);

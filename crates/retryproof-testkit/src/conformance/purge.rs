@@ -70,7 +70,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     granted(holder.acquire(s.short()).await);
     s.expire(&done, s.short()).await;
     s.expire(&dead, s.short()).await;
-    // A store may round an expiry up.
+    // Wait a little longer, because a store may round an expiry up.
     s.pass(s.short()).await;
     let gone = s.purge_all().await;
     if s.is_exact() {
@@ -106,7 +106,7 @@ async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     ids
 }
 
-/// A batch is limited, and a batch below the limit means that nothing is left.
+/// A batch never exceeds the limit, and a batch below the limit means that nothing is left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids = ten_expired_results(s).await;
@@ -154,7 +154,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
 
 /// A record that was used again counts as new, so its old expiry does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
-    // A result that is past its ttl and has been granted again.
+    // A key that was granted again after its result's ttl.
     let granted_again = s.id("granted again");
     let old = s.caller(&granted_again).with_ttl(MS);
     granted(old.acquire(LONG).await);
@@ -185,7 +185,8 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // The expired record may have been deleted before the extend. An extended lease must stay.
+    // The expired record may have been deleted before the extend. If the extend succeeded, the
+    // lease must stay.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),

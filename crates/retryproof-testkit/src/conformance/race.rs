@@ -46,7 +46,8 @@ async fn beside_takers<T: Send + 'static>(
     (answer, grants, results)
 }
 
-/// A hundred callers of a fresh key: one grant, and all others see that holder.
+/// Of a hundred callers of a fresh key, one gets a grant, and all others see that caller as the
+/// holder.
 pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     let id = s.id("k");
     let answers = all((0..100).map(|_| {
@@ -66,7 +67,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     assert!(seen.iter().all(|token| *token == grants[0]));
 }
 
-/// Repeated acquires of one owner may overtake each other, and all get the same lease.
+/// Repeated acquires by one owner may overtake each other, but all of them get the same lease.
 pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     let tokens = all((0..10).map(|_| {
@@ -80,7 +81,8 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     );
 }
 
-/// One of the owner's completions takes effect, and the others report that the record is complete.
+/// If an owner completes several times concurrently, one completion takes effect, and the others
+/// report that the record is complete.
 pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     granted(holder.acquire(LONG).await);

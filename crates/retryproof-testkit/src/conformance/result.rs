@@ -33,8 +33,8 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
     assert!(body(&replayed) == content, "{key}: an acquire returns different bytes");
 }
 
-/// Results come back if they are empty, binary, contain every byte, or contain text that a
-/// database might interpret.
+/// Results come back unchanged even if they are empty or binary, contain every byte, or contain
+/// text that a database might interpret.
 pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "empty", b"").await;
     comes_back(s, "one zero", b"\0").await;
@@ -45,7 +45,7 @@ pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "white space", b"  trailing  \n ").await;
 }
 
-/// A result of one MiB with varying content comes back.
+/// A result of one MiB with varying content comes back unchanged.
 pub async fn cmp_1_a_large_result_comes_back(s: &Subject) {
     let content: Vec<u8> =
         (0..1_048_576_u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
@@ -64,7 +64,8 @@ pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     }
 }
 
-/// The completion's ttl counts, from the time of completion; the acquire's ttl does not.
+/// A result expires by its completion's ttl, counted from the completion; the acquire's ttl does
+/// not matter.
 pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());

@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 use super::caller::{ASLEEP, LONG, MS, StoreCaller, WOKEN, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
-/// Waits as an engine does: `wait_for_change`, which may return without a change, then a peek.
+/// Waits as an engine does: calls `wait_for_change`, which may return without a change, then peeks,
+/// until the record has changed.
 async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     for _ in 0..100_000 {
         caller.wait_for_change(seen, ASLEEP).await;
@@ -100,7 +101,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A waiter that sleeps on a dead holder is woken when another caller takes over.
+/// A waiter whose holder has died is woken when another caller takes over.
 pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 100 * MS };
@@ -171,7 +172,7 @@ pub(super) async fn poll_times<F: Future>(
     None
 }
 
-/// A change is noticed between any two steps of `wait_for_change`: subscribe, read, sleep.
+/// A change between any two steps of `wait_for_change` (subscribe, read, sleep) is noticed.
 pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
     for step in 0..8 {
         for release in [false, true] {

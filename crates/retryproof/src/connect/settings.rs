@@ -9,7 +9,7 @@ impl Named {
     /// Adds the configuration's settings to the options of the `url`.
     ///
     /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults. A
-    /// limit shorter than that timeout lets the store report what it waited for. A longer limit
+    /// store's limit below that timeout lets the store report what it waited for; a limit above it
     /// does not cut short a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
         // With only some store features enabled, `config` or `url` may be unused.
@@ -74,7 +74,8 @@ fn sqlite(
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
         file = file.with_synchronous(synchronous);
     }
-    // The engine gives up on any call that waits longer than this for a locked file (STO-5).
+    // The engine gives up on any call that waits longer than `operation-timeout` for a locked file
+    // (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
 
