@@ -55,7 +55,7 @@ pub enum Methods {
 }
 
 impl Policy {
-    /// A policy with a named scope: its records survive a change of the route.
+    /// Creates a policy with a named scope, so that its records survive a change of the route.
     ///
     /// # Panics
     /// If the scope is blank, has an ASCII control character, or is not 1 to 255 bytes long (ID-3).
@@ -67,8 +67,8 @@ impl Policy {
         Self { scope: Some(scope), ..Self::unnamed() }
     }
 
-    /// A policy whose scope is derived from method and matched route: `POST /orders/{}` (HTTP-16).
-    /// Without a router, every request gets 500 `scope-invalid`.
+    /// Creates a policy whose scope is the method and the matched route: `POST /orders/{}`
+    /// (HTTP-16). Without a router, every request gets 500 `scope-invalid`.
     pub const fn unnamed() -> Self {
         Self {
             scope: None,
@@ -100,7 +100,7 @@ impl Policy {
         self
     }
 
-    /// Sets how long a duplicate waits for the holder. With zero it never waits.
+    /// Sets how long a duplicate waits for the holder. With zero, a duplicate does not wait.
     ///
     /// # Panics
     /// If the wait timeout is over 24 h (CTX-2).
@@ -115,8 +115,8 @@ impl Policy {
     /// inside still guards them.
     ///
     /// # Panics
-    /// If [`Methods::Only`] names no method, or one with a lower-case letter: methods are compared
-    /// byte for byte.
+    /// If [`Methods::Only`] names no method, or has a name that is empty or not in capitals.
+    /// Methods are compared byte for byte.
     pub const fn methods(mut self, methods: Methods) -> Self {
         if let Methods::Only(names) = methods {
             assert!(
@@ -186,8 +186,8 @@ impl Default for Policy {
     }
 }
 
-/// The policy of a guard. A layer holds it by value: axum clones the layer's service for each
-/// request, and a shared policy would cost two more atomic operations.
+/// The policy of a guard. A layer holds it by value, because axum clones the layer's service for
+/// each request, and sharing the policy would cost two more atomic operations.
 #[derive(Debug, Clone, Copy)]
 pub enum GuardPolicy {
     /// The policy of an annotated handler.

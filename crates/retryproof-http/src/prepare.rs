@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prepares an admitted request for the engine: scope and caller (HTTP-16), body (HTTP-4, HTTP-5),
-//! fingerprint (FP-3), and the durations of the policy.
+//! Prepares an admitted request for the engine: determines scope and caller (HTTP-16), reads the
+//! body (HTTP-4, HTTP-5), and adds the fingerprint (FP-3) and the policy's durations.
 
 use bytes::Bytes;
 use http_body::Body;
@@ -161,7 +161,7 @@ fn context_of<H: RequestHead>(
         }
     });
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-    // The body stays in memory while a duplicate waits (ACQ-13).
+    // Report the body's size, because the body stays in memory while a duplicate waits (ACQ-13).
     let mut context = context.fingerprint(fingerprint).held_bytes(body.data.len());
     if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);
@@ -177,7 +177,7 @@ fn context_of<H: RequestHead>(
         .map_err(|error| Box::new(ResponseContext::of_head(&filter.0, head).fail(&error)))
 }
 
-/// The default scope: `POST /orders/{}`, or for a gRPC method `pay.v1.Payments/Charge`.
+/// The default scope, such as `POST /orders/{}`, or `pay.v1.Payments/Charge` for a gRPC method.
 fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     match head.template() {
         Some(RouteTemplate::Path(template)) => {
@@ -191,8 +191,8 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     }
 }
 
-/// A caller longer than this is hashed, so that the key with its caller fits ID-3: 3 + 1 + 240 + 1
-/// + 255 = 500 bytes.
+/// A caller longer than this is hashed, so that the key with its caller keeps the limit of ID-3: it
+/// has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
 /// Method and route template without the parameters' names, so that records stay valid if a
@@ -221,16 +221,16 @@ fn scope_of_route(method: &str, template: &str) -> String {
     scope
 }
 
-/// Calls `then` with the key for the engine, of at most 500 bytes. The key is built on the stack;
+/// Calls `then` with the engine's key, which has at most 500 bytes. The key is built on the stack;
 /// only the engine allocates.
 ///
 /// The format is injective: callers that share keys, an absent caller, an empty caller and the
-/// caller `a` are four different callers, and whatever keys they choose, the engine's keys differ.
-/// The key always has a prefix, so that a filter that later gets a `.caller(..)` reads no other
+/// caller `a` are four different callers, whose engine keys differ whatever keys they choose. The
+/// key always has a prefix, so that a filter that later gets a `.caller(..)` reads no other
 /// caller's record. The guide shows operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
-        // This is large enough for a UUID.
+        // This small buffer is large enough for a UUID.
         CallerIdentity::Anyone | CallerIdentity::Absent if key.len() <= 60 => {
             then(EngineKeyBuffer { bytes: [0; 62], len: 0 }.write(caller, key))
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records the handler's response: reads its body, encodes it, completes the call, and only then
-//! hands it over (HTTP-6, HTTP-7, HTTP-13).
+//! Records the handler's response: reads its body, encodes the response, completes the call, and
+//! only then hands the response over (HTTP-6, HTTP-7, HTTP-13).
 //!
 //! This file is over 400 lines long because each stage has one file, and all steps of this stage
 //! (reading, encoding, completing) work on the same response.
@@ -47,7 +47,7 @@ pub(crate) enum ResponseDelivery {
 
 /// Records a handler's response, and only then returns it, ready to be sent.
 ///
-/// This is an `async` block, because an `async fn` would hold each argument twice.
+/// It returns an `async` block, because the future of an `async fn` would hold each argument twice.
 pub(crate) fn record<R, E>(
     mut call: Pin<Box<RunningCall<R>>>,
     response: Response<R>,
@@ -104,7 +104,7 @@ where
             | (CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone)
             }
-            // This path is rare, so its future is boxed.
+            // Box the future of this rare case, so that the common case takes less space.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
             // After `Unconfirmed`, or a variant that a later engine adds, the response might not
             // have been recorded.
@@ -113,7 +113,7 @@ where
     }
 }
 
-/// Whether the response rolls back its transaction's writes (CMP-7).
+/// Whether the handler's writes are rolled back because of its response (CMP-7).
 fn rolls_back(parts: &mut Parts) -> bool {
     #[cfg(feature = "grpc")]
     if parts.extensions.remove::<RollBackWrites>().is_some() {
@@ -122,8 +122,9 @@ fn rolls_back(parts: &mut Parts) -> bool {
     parts.status.as_u16() >= 400
 }
 
-/// Ends a call whose handler took a transaction, by committing record and writes together (CMP-7).
-/// After an `Err`, nothing is recorded and the response must not be sent.
+/// Ends a call whose handler took a transaction: commits the record together with the writes
+/// (CMP-7). After an `Err`, the response must not be sent, because it is not certain to be
+/// recorded.
 async fn commit_transaction(
     tx: TakenTransaction,
     context: &IdempotencyContext,
@@ -155,10 +156,10 @@ async fn commit_transaction(
     }
 }
 
-/// A response with its value ready to be recorded, and its body ready to be sent.
+/// A response after its body was read: the value to record and the body to send.
 struct CapturedResponse<R> {
     value: CompletionValue,
-    /// What a successful completion will have recorded.
+    /// How much of the response a successful completion records.
     recorded: Result<Recorded, EncodingFailed>,
     body: UnsentBody<R>,
 }
@@ -169,7 +170,7 @@ enum UnsentBody<R> {
     Unread(R),
     /// The body was read to its end.
     Whole(ReplayBody),
-    /// This part was read; the rest is in the [`RunningCall`].
+    /// The part of the body that was read; the rest is in the [`RunningCall`].
     Partial(Bytes),
     /// The body broke off.
     Broken,
@@ -178,7 +179,7 @@ enum UnsentBody<R> {
 /// The response could not be encoded because a hook panicked.
 struct EncodingFailed;
 
-/// A handler's response after the completion, before it is sent.
+/// A handler's response whose call is completed, before the response is sent.
 struct UnsentResponse<R> {
     parts: Parts,
     body: UnsentBody<R>,
@@ -186,7 +187,7 @@ struct UnsentResponse<R> {
 }
 
 impl<R> UnsentResponse<R> {
-    /// Returns the response to send; an `Err` is the call whose body broke off.
+    /// Returns the response to send; if its body broke off, returns the call as an `Err`.
     fn into_response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<RunningCall<R>>>> {
         let body = match self.body {
             UnsentBody::Unread(body) => GuardedBody::of_handler(body),
@@ -199,7 +200,8 @@ impl<R> UnsentResponse<R> {
 }
 
 impl<R: Body<Data = Bytes>> CapturedResponse<R> {
-    /// Reads the body, unless it is endless, to be streamed, or known to be over the limit.
+    /// Reads the body, unless the body is endless, has to be streamed, or is known to be over the
+    /// limit.
     async fn read(
         mut call: Pin<&mut RunningCall<R>>,
         parts: &mut Parts,
@@ -235,8 +237,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         }
     }
 
-    /// Captures a body that broke off. The work is done, so it must not run again. A body that
-    /// panics also counts as broken off.
+    /// Captures a response whose body broke off as a tombstone, because the work is done and must
+    /// not run again. A body that panicked also counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),
@@ -260,7 +262,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 recorded: Ok(Recorded::Yes),
                 body,
             },
-            // With fields and envelope added, the response is over the store's own limit (HTTP-13).
+            // Together with its fields and envelope, the body is over the store's own limit
+            // (HTTP-13).
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(
@@ -283,7 +286,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 }
 
-/// Whether a response body has no end to wait for: an upgrade, a tunnel or an event stream.
+/// Whether the response is an upgrade, a tunnel or an event stream, whose body has no end to wait
+/// for.
 fn is_open_ended(method: &Method, parts: &Parts) -> bool {
     let is_event_stream = |value: &HeaderValue| {
         let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();
@@ -298,8 +302,8 @@ fn exchange_of<R>(call: &RunningCall<R>) -> Exchange {
     if *call.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
 }
 
-/// Encodes the response into the envelope's buffer. If a hook panics, the value counts as one that
-/// cannot be encoded (CMP-9).
+/// Encodes the response into the envelope's buffer. If a hook panics, the response counts as
+/// impossible to encode (CMP-9).
 fn encode<R>(
     call: &RunningCall<R>,
     parts: &Parts,
@@ -308,8 +312,8 @@ fn encode<R>(
 ) -> Result<Payload, Error> {
     let build = || {
         with_stored_fields(call, parts, |headers| {
-            // The hook sees only header fields, so it has approved no sensitive trailer. The
-            // `Connection` header fields can name trailers too.
+            // The hook sees only header fields, so it has approved no sensitive trailer. A
+            // `Connection` header field can name trailers too.
             let trailers = trailers.map(|trailers| {
                 let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
                 let connection = ConnectionNames::parse(names);
@@ -334,8 +338,8 @@ fn encode<R>(
     })
 }
 
-/// A tombstone with the response's status and header fields. If a hook panics, it has only the
-/// status, because the hook did not decide which fields may be kept.
+/// A tombstone with the response's status and header fields. If a hook panics, the tombstone has
+/// only the status, because the hook did not decide which fields may be kept.
 fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {
@@ -406,7 +410,8 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
 
 /// Corrects the framing fields of a body that was assembled from its frames. hyper trusts these
 /// fields, so another server's `Transfer-Encoding` or a wrong `Content-Length` would break the
-/// connection (HTTP-6, HTTP-9). An empty body may declare a length (HEAD, 304).
+/// connection (HTTP-6, HTTP-9). An empty body keeps its declared length, because a response to HEAD
+/// and a 304 may have one.
 fn reframe(headers: &mut HeaderMap, length: usize) {
     remove_in_order(headers, &TRANSFER_ENCODING);
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();
@@ -416,8 +421,8 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
     }
 }
 
-/// Responds if the completion was refused because another run took over. The caller gets the same
-/// response as a duplicate, so that all callers of a key get one response (CMP-2).
+/// Responds for a call whose completion was refused because another run took over. Its caller gets
+/// the same response as a duplicate, so that all callers of a key get one response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
     let response = match answered {
@@ -431,8 +436,8 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
     HandlerResponse::in_place(response)
 }
 
-/// CMP-4: depending on the policy, the response is sent with its `Recorded`, or the call fails. A
-/// response that broke off cannot be sent.
+/// Sends the response with its `Recorded`, or fails the call, depending on the policy (CMP-4). The
+/// call always fails if the response's body broke off.
 fn completion_failed<R>(unsent: UnsentResponse<R>, recorded: Recorded) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     let response = match policy {

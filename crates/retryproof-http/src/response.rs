@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses that the guard creates: problems, replays, and what a granted call returns (HTTP-8,
-//! HTTP-11), and how other web frameworks get them in their own types.
+//! Responses that the guard creates, which are problems, replays and the results of granted calls
+//! (HTTP-8, HTTP-11), and their conversion to the types of other web frameworks.
 
 use std::error::Error as _;
 use std::sync::LazyLock;
@@ -29,7 +29,7 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// The request for which the filter creates its own response.
+/// What the filter has to know of a request to create its own response to it.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseContext<'a> {
     pub(crate) filter: &'a Inner,
@@ -51,13 +51,13 @@ impl<'a> ResponseContext<'a> {
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match decide(finding, &self.filter.settings()) {
             Decision::Refuse(problem) => self.render(&problem),
-            // Only a missing key passes, and `admit` has already handled that.
+            // Only a request without a key passes, and `admit` has already handled it.
             Decision::Pass => self.fail_with(ErrorKind::Unexpected),
         }
     }
 
-    /// Creates the response for a failure of engine or store, and logs the error with a masked
-    /// identity (ID-4, HTTP-14).
+    /// Creates the response for a failure of the engine or the store, and logs the error with a
+    /// masked identity (ID-4, HTTP-14).
     #[cold]
     pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
         let source = error.source();
@@ -83,7 +83,7 @@ impl<'a> ResponseContext<'a> {
             None => problem_response(problem),
         };
         // An HTTP/1.x connection cannot be reused after an unread body (HTTP-4). HTTP/2 does not
-        // allow this field.
+        // allow the `Connection` field.
         if problem.close && self.version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -117,7 +117,7 @@ pub(crate) fn problem_response(problem: &Problem) -> Response<Bytes> {
 /// The response of a granted call.
 #[derive(Debug)]
 pub struct HandlerResponse<R> {
-    /// The handler's response, or one that replaces it.
+    /// The handler's response, or a response that replaces it.
     pub response: Response<GuardedBody<R>>,
     /// Whether the response is the handler's.
     pub is_handlers: bool,
@@ -134,7 +134,7 @@ impl<R> HandlerResponse<R> {
         Self { response, is_handlers: true, recorded }
     }
 
-    /// A response that replaces the handler's.
+    /// Creates the result for a response that replaces the handler's.
     pub(crate) fn in_place(response: Response<ReplayBody>) -> Self {
         Self { response: response.map(GuardedBody::replay), is_handlers: false, recorded: None }
     }
@@ -178,7 +178,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     if tombstone {
         return Err(Corrupt::bad_field());
     }
-    // The map has space for Cache-Control, the mark and Trailer.
+    // Reserve space in the map for `Cache-Control`, the mark of a replay and `Trailer`.
     let count = reader.count()?;
     let mut headers = map_of(stored, &mut reader, count, 3)?;
     let trailers = match reader.count()? {
@@ -190,7 +190,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
-    // This replaces a stored `Cache-Control`.
+    // A stored `Cache-Control` is overwritten.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
     if let Some(trailers) = &trailers {
@@ -205,7 +205,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     Ok(response)
 }
 
-/// The next `count` lines as fields, with capacity for `spare` more.
+/// Reads the next `count` lines into a map that has capacity for `spare` more fields.
 fn map_of(
     stored: StoredRecord<'_>,
     reader: &mut StoredReader<'_>,

@@ -51,16 +51,16 @@ where
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
-        // This block ends before the response is recorded, so that the handler's future and the
-        // recording reuse the same space in this future. The service is called in the inner `async`
-        // block, because it may panic before its future is polled.
+        // The handler's future is dropped before the response is recorded, so that both can use the
+        // same space in the call's future. The handler is called within the inner `async` block,
+        // because it may panic before it returns a future.
         let returned = {
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(running).await
         };
         match fate_of(&call, returned) {
             Ok((response, delivery)) => record(call, response, delivery).await,
-            // This path is rare, so its future is boxed.
+            // Box the future of this rare case, so that the common case takes less space.
             Err(unrecorded) => Box::pin(end_unrecorded(call, unrecorded)).await,
         }
     };
@@ -83,7 +83,7 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
     }
 }
 
-/// Runs a call to its end; `spawn` starts a task.
+/// Runs a call to its end; `spawn` starts a task for a call that has to wait.
 ///
 /// Nothing is awaited between the grant and the first poll, so no drop can lose the call. The call
 /// is polled once in place: a drop cannot happen during a poll, so a call that ends in its first
@@ -112,7 +112,7 @@ where
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // The runtime is shutting down and dropped the task.
+                // The runtime is shutting down and has dropped the task.
                 Err(_) => Ok(HandlerResponse::in_place(shutting_down(&filter))),
             },
         }
@@ -159,8 +159,9 @@ fn fate_of<R, E>(
     }
 }
 
-/// Whether an unmarked response is a 405 from the router behind a layer (HTTP-1). Nothing ran; if
-/// the 405 were stored, the request that the client meant to send would be refused.
+/// Whether an unmarked response is a 405 from the router behind a layer (HTTP-1). In that case
+/// nothing ran; if the 405 were stored, the client's request with the right method would be
+/// refused.
 fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }

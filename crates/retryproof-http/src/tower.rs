@@ -23,7 +23,7 @@ use crate::policy::{GuardPolicy, Policy};
 impl IdempotencyFilter {
     /// Creates the layer that guards a route under `policy`:
     /// `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. [`Policy::methods`] and
-    /// [`Policy::with_unmatched`] decide which requests it guards (HTTP-1).
+    /// [`Policy::with_unmatched`] decide which requests the layer guards (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
         IdempotencyLayer { filter: self.clone(), policy: GuardPolicy::Layer(policy) }
@@ -32,9 +32,9 @@ impl IdempotencyFilter {
 
 /// Guards the services that it wraps under one policy; created by [`IdempotencyFilter::guard`].
 ///
-/// Requests that change nothing, and requests for which the router found no route, pass unguarded:
-/// see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The position among other layers
-/// decides what is stored: see the [crate's page](crate#layer-order).
+/// By default, requests that change nothing, and requests for which the router found no route, pass
+/// unguarded; see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The layer's position
+/// among other layers decides what is stored; see the [crate's page](crate#layer-order).
 /// # When to use
 /// In axum, `route_layer` guards matched routes, and `layer` also sees requests that match no
 /// route. Both guard the routes added before them:
@@ -151,8 +151,9 @@ type BoxedResponse<R, E> =
 pin_project! {
     /// The future of [`IdempotencyService`].
     ///
-    /// If it is dropped before the lease is granted, nothing has run. If it is dropped later, the
-    /// handler continues in its own task, and a retry gets its response (HTTP-12).
+    /// If the future is dropped before the lease is granted, nothing has run. If it is dropped
+    /// later, the handler continues in its own task, and a retry gets the handler's response
+    /// (HTTP-12).
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         state: ResponseState<F, R, E>,

@@ -25,23 +25,24 @@ use crate::response::problem_response;
 /// The transaction of a guarded handler. Its writes commit together with the record of the
 /// handler's response, or not at all.
 ///
-/// It is a handle, so extracting it opens nothing (ANN-6). The first call of [`begin`](Self::begin)
-/// opens the transaction, after the lease is granted. The transaction ends when the handler
-/// returns:
+/// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). The first call of
+/// [`begin`](Self::begin) opens the transaction, after the lease is granted. The transaction ends
+/// when the handler returns:
 ///
 /// | the handler | its writes | its record |
 /// |---|---|---|
 /// | returns a status below 400 | committed together with the record | the response |
 /// | returns a status below 400 with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
-/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; deleted with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback) |
+/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback), the record is deleted |
 /// | returns a response marked `Release` or `Hold` | rolled back | as without a transaction |
 /// | panics, or its service fails | rolled back | deleted; the next request runs |
 /// | never began its transaction | – | as without a transaction |
 ///
-/// If the commit fails, or the lease is lost before it, the response is not sent. The client gets
-/// 500 `completion-failed`, and a retry gets the outcome.
+/// If the commit fails, or the lease is lost before the commit, the response is not sent. The
+/// client gets 500 `completion-failed`, and a retry gets the outcome.
 ///
-/// In axum it is an extractor, for any state that provides a [`JoinedEngine<T>`] through `FromRef`:
+/// In axum, a `GuardedTx` is an extractor for any state that provides a [`JoinedEngine<T>`] through
+/// `FromRef`:
 ///
 /// ```ignore
 /// async fn pay(tx: GuardedTx<SqliteTx>, Json(order): Json<Order>) -> Result<Json<Receipt>, PayError> {
@@ -68,25 +69,26 @@ enum TransactionState<T> {
 /// The open transaction, for the handler's writes.
 pub struct OpenTx<T>(OwnedMappedMutexGuard<TransactionState<T>, T>);
 
-/// Why there is no transaction. As a response, it becomes one of the filter's problems, in the
-/// format of [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the
-/// handler adds to the response are not sent.
+/// Why a handler cannot get its transaction. If the handler returns this error as its response, the
+/// filter sends one of its problems instead, in the format of
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the handler adds to
+/// the response are not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
     /// The database refused to open a transaction, or did not open it in time. The response is a
     /// 503 that is not stored, and the key is free.
     Unavailable(Error),
-    /// A custom extractor began the transaction before the lease was granted. This is a bug in the
+    /// A custom extractor called `begin` before the lease was granted. This is a bug in the
     /// application.
     NotGranted,
-    /// The transaction was begun after the handler returned. This is a bug in the application.
+    /// `begin` was called after the handler had returned. This is a bug in the application.
     Ended,
 }
 
 impl<T: Send + 'static> GuardedTx<T> {
     /// The transaction of a running request behind the layer; `None` if the request is not guarded,
-    /// or has a transaction of another type.
+    /// or has a transaction of a different type.
     #[must_use]
     pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
         Self::of_call(request.get()?, joined)
@@ -101,7 +103,7 @@ impl<T: Send + 'static> GuardedTx<T> {
         Self::from_erased(tx)
     }
 
-    /// The handle of the concrete type; `None` for a transaction of another type.
+    /// Converts a handle to its concrete type; `None` if the transaction has a different type.
     fn from_erased(tx: Arc<dyn CallTransaction>) -> Option<Self> {
         tx.into_any().downcast().ok().map(Self)
     }
@@ -133,8 +135,8 @@ impl<T: Send + 'static> GuardedTx<T> {
 }
 
 impl PreGrant {
-    /// The transaction, which can begin after the grant (CMP-7); `None` if another argument has a
-    /// transaction of another type.
+    /// The call's transaction, which can only begin after the grant (CMP-7); `None` if another
+    /// argument has a transaction of a different type.
     #[must_use]
     pub fn guarded_tx<T: Send + 'static>(
         &self,
@@ -145,7 +147,7 @@ impl PreGrant {
 }
 
 impl CallMark {
-    /// The call's transaction (CMP-7); `None` if the call has one of another type.
+    /// The call's transaction (CMP-7); `None` if the call has a transaction of a different type.
     #[must_use]
     pub fn tx<T: Send + 'static>(&self, joined: &JoinedEngine<T>) -> Option<GuardedTx<T>> {
         GuardedTx::of_call(self, joined)
@@ -261,7 +263,7 @@ impl<T: Send + 'static> OpenTransaction for (JoinedEngine<T>, T) {
 }
 
 impl TxError {
-    /// Logs the error, and returns what the guard needs of it.
+    /// Logs the error, and returns the part of it that the guard needs.
     fn log(&self) -> NoTx {
         match self {
             Self::Unavailable(error) => {
@@ -275,7 +277,8 @@ impl TxError {
         }
     }
 
-    /// Creates a response for the guard, which replaces it with the filter's own.
+    /// Creates a response that carries the error to the guard, which sends the filter's own
+    /// response instead.
     pub(crate) fn to_response(&self) -> Response<Bytes> {
         let what = self.log();
         let mut response = problem_response(&no_tx(what, 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table, as one pure function: which problem refuses a request. Granted requests and
-//! replays do not reach it.
+//! The decision table, as one pure function that decides which problem refuses a request. Granted
+//! requests and replays do not reach the function.
 //!
 //! | found | decision | rule |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
-//! | no transaction for the handler | 503 `store-unavailable`; 500 `store-error` if the handler began it at the wrong time | CMP-7 |
+//! | no transaction for the handler | 503 `store-unavailable`; 500 `store-error` if the handler began the transaction at the wrong time | CMP-7 |
 //! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
@@ -44,7 +44,7 @@ pub(crate) enum Finding {
     NoScope,
     /// The caller hook found no caller, and absent callers do not share keys.
     NoCaller,
-    /// The record belongs to another request.
+    /// The record belongs to a different request.
     Mismatch,
     /// The record holds a tombstone.
     Tombstone { original_status: Option<u16>, location: Option<String> },
@@ -74,37 +74,38 @@ pub(crate) enum Finding {
     NotCommitted(CommitFailure),
 }
 
-/// What happened to a joined transaction.
+/// Why a joined transaction does not count as committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CommitFailure {
-    /// Rolled back: the commit failed.
+    /// The commit failed, and the transaction was rolled back.
     RolledBack,
-    /// Rolled back: the lease was lost.
+    /// The lease was lost, and the transaction was rolled back.
     LeaseLost,
     /// The reply to the commit was lost, and the store does not know its outcome.
     InDoubt,
 }
 
 /// A response extension that marks a response made from a [`TxError`](crate::TxError). The filter
-/// replaces such a response with its own problem, as for every refusal (HTTP-11, HTTP-14).
+/// replaces each marked response with its own problem (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database could not open a transaction.
     Unavailable,
-    /// The program began the transaction at the wrong time.
+    /// The application began the transaction at the wrong time.
     Misused,
 }
 
 /// How far a body over the limit was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Not read: its declared length is over the limit. An HTTP/1.x connection cannot be reused.
+    /// Nothing was read: the declared length is over the limit. An HTTP/1.x connection is not
+    /// reusable.
     Declared,
-    /// Read up to the limit.
+    /// The body was read up to the limit.
     Partly,
 }
 
-/// What to do.
+/// What to do with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Pass the request on unchanged.

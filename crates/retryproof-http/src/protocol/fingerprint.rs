@@ -2,9 +2,9 @@
 //! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
 //!
 //! The hash is SHA-256, not a faster one, because a client that can forge a collision gets another
-//! request's stored response. The algorithm byte is part of the record, so a deployment that
-//! changes `idempotency.web.fingerprint` still compares older records with the algorithm they were
-//! made with, and refuses no retry.
+//! request's stored response. The algorithm byte is part of the record, so after a change of
+//! `idempotency.web.fingerprint`, a retry is still compared by the algorithm of its older record,
+//! and is not refused.
 
 use std::fmt;
 
@@ -20,16 +20,17 @@ pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FingerprintAlgorithm {
-    /// Method, path and query, body.
+    /// Covers method, path, query and body.
     Request = 1,
-    /// Only the body.
+    /// Covers only the body.
     Body = 2,
-    /// Like [`Request`](Self::Request), with the body in canonical form (RFC 8785) if it is I-JSON.
+    /// Like [`Request`](Self::Request), but with the body in canonical form (RFC 8785) if the body
+    /// is I-JSON.
     Json = 3,
 }
 
 impl FingerprintAlgorithm {
-    /// The algorithm that a record names; `None` if it is not a built-in one.
+    /// The algorithm that a record names; `None` if the algorithm is not built in.
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [Self::Request, Self::Body, Self::Json].into_iter().find(|known| *known as u8 == byte)
     }
@@ -128,8 +129,8 @@ impl FingerprintHasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The body's length comes after the body, because it is not known earlier. The input is
-        // still unambiguous.
+        // The body's length comes after the body, because it is not known earlier. The hash input
+        // is still unambiguous.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }

@@ -15,11 +15,12 @@ pub(crate) const MAX_KEY: usize = 255;
 /// Why a key header was refused. The reason never contains the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyError {
-    /// More than one header line.
+    /// The header occurs on more than one line.
     Repeated,
-    /// Empty, or only white space.
+    /// The header is empty, or has only white space.
     Empty,
-    /// More than [`MAX_RAW`] bytes raw, or more than [`MAX_KEY`] bytes decoded.
+    /// The header line has more than [`MAX_RAW`] bytes, or the decoded key more than [`MAX_KEY`]
+    /// bytes.
     TooLong,
     /// The bare form contains forbidden bytes, or the quoted form is not an RFC 9651 String.
     Malformed,
@@ -41,7 +42,7 @@ impl KeyError {
 
 /// Reads the key from all lines of the key header; `None` if there is no line. The decoded key has
 /// 1 to 255 bytes of printable ASCII, and is not blank. It is returned as bytes, because it becomes
-/// part of the engine's key, which is checked once.
+/// part of the engine's key, which is then checked as a whole.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<Cow<'a, [u8]>>, KeyError> {
@@ -66,7 +67,7 @@ fn parse_line(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     if key.len() > MAX_KEY {
         return Err(KeyError::TooLong);
     }
-    // The quoted form allows spaces; ID-3 refuses a key that is only spaces.
+    // The quoted form allows spaces, but ID-3 refuses a key that has only spaces.
     if key.iter().all(|b| *b == b' ') {
         return Err(KeyError::Empty);
     }
@@ -82,7 +83,7 @@ fn trim(mut raw: &[u8]) -> &[u8] {
 }
 
 fn bare(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
-    // The loop has no early exit, so that the compiler vectorizes it.
+    // The loop has no early exit, so that the compiler can vectorize it.
     if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
@@ -96,8 +97,8 @@ fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     Ok(key)
 }
 
-/// Decodes up to the closing quote, and returns the rest after it. Copies only if there is an
-/// escape.
+/// Decodes a String up to its closing quote, and returns it with the input after the quote. Copies
+/// the String only if it has an escape.
 fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded: Option<Vec<u8>> = None;
     let mut at = 0;
@@ -178,7 +179,8 @@ enum Fraction {
     Refused,
 }
 
-/// Skips an Integer (15 digits) or, if allowed, a Decimal (12 digits, a dot, 1 to 3 digits).
+/// Skips an Integer (up to 15 digits) or, if allowed, a Decimal (up to 12 digits, a dot, 1 to 3
+/// digits).
 fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
     let digits = input.strip_prefix(b"-").unwrap_or(input);
     let rest = skip_while(digits, |b| b.is_ascii_digit());
@@ -192,8 +194,8 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Skips the rest of a Display String, after its `%"`: printable ASCII, in which lower-case percent
-/// escapes decode to UTF-8.
+/// Skips a Display String after its opening `%"`. It is printable ASCII, and its percent escapes,
+/// in lower case, decode to UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 /// A problem's type is this base followed by its code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
-/// Why the filter refused or failed a request. The text form is stable: clients may rely on it.
+/// Why the filter refused or failed a request. The text form is stable, so clients may rely on it.
 /// ```
 /// use retryproof_http::Code;
 ///
@@ -25,11 +25,11 @@ pub enum Code {
     BodyTooLarge,
     /// The request body could not be read to its end; nothing was acquired (HTTP-5).
     BodyUnreadable,
-    /// The key was used with another request (FP-1).
+    /// The key was used with a different request (FP-1).
     FingerprintMismatch,
     /// The first request with this key is still running (HTTP-10).
     InFlight,
-    /// The work is done, and its response was not kept (HTTP-13).
+    /// The work is done, but its response was not kept (HTTP-13).
     ResultNotReplayable,
     /// The store is unavailable, too slow or full (HTTP-14).
     StoreUnavailable,
@@ -149,7 +149,8 @@ impl fmt::Display for Code {
 ///   "retryable": true
 /// }
 /// ```
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) renders it in another format.
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) sets a different format for all
+/// problems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -170,12 +171,13 @@ pub struct Problem {
     pub location: Option<String>,
     /// The `WWW-Authenticate` of a 401 (HTTP-16).
     pub challenge: Option<String>,
-    /// Whether an HTTP/1.x connection has to be closed: the request body was not read.
+    /// Whether an HTTP/1.x connection has to be closed because the request body was not read to its
+    /// end.
     pub close: bool,
 }
 
 impl Problem {
-    /// Creates a problem with the status of its code, retryable if its code is.
+    /// Creates a problem that has its code's default status, and is retryable if its code is.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -232,8 +234,8 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// `Retry-After` of a 503: 1 to 5 seconds, so that clients that were refused together do not retry
-/// together (HTTP-14). `ticket` is a counter value.
+/// Returns the `Retry-After` of a 503, which varies from 1 to 5 seconds, so that clients that were
+/// refused together do not retry together (HTTP-14). `ticket` is a counter value.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
     // Fibonacci hashing spreads consecutive tickets far apart.
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5

@@ -13,7 +13,8 @@
 //! alive.
 //!
 //! Field names are lower case throughout. HTTP-8 promises the field order of the first response, so
-//! fields are read in that order and never removed from a map, which may reorder the rest.
+//! fields are read in that order, and never removed from a map, because a removal may reorder the
+//! remaining fields.
 
 use std::borrow::Cow;
 
@@ -28,8 +29,8 @@ pub(crate) use reader::{StoredName, StoredReader, record_of, unreadable};
 /// The field that marks a replay (HTTP-8). A handler cannot set it.
 pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
-/// Fields that are not stored by default, because replaying them could give one client's session or
-/// challenge to another (HTTP-9).
+/// Fields that are not stored by default, because a replay could give one client's session or
+/// challenge to another client (HTTP-9).
 const SENSITIVE: [&str; 4] =
     ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
 
@@ -41,7 +42,7 @@ enum FieldVerdict {
     /// The field is sent with the first response and not stored: it describes the connection or the
     /// moment, or the configuration excludes it.
     Drop,
-    /// The field is one of [`SENSITIVE`]: like `Drop`, with a warning.
+    /// The field is one of [`SENSITIVE`]. It is treated like `Drop`, but a warning is logged.
     Sensitive,
     /// The field is never sent and never stored: the handler tried to mark its response as a
     /// replay.
@@ -51,9 +52,9 @@ enum FieldVerdict {
 /// The kind of exchange, which decides whether `Content-Length` is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// A HEAD request: the length is stored, because there is no body.
+    /// A HEAD request: the length is stored, because there is no body to compute it from.
     Head,
-    /// Any other request: the length is computed again.
+    /// Any other request: a replay computes the length again.
     Other,
 }
 
@@ -66,7 +67,7 @@ pub(crate) enum SensitiveFields {
     Stored,
 }
 
-/// The configured fields (HTTP-9): sensitive ones to store, and others not to store.
+/// The configured fields (HTTP-9): sensitive fields to store, and fields not to store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FieldRules {
     stored: Vec<Cow<'static, str>>,
@@ -107,7 +108,7 @@ impl FieldRules {
         }
     }
 
-    /// Decides about one field by its lower-case name.
+    /// Decides what happens to the field with this lower-case name.
     fn judge(&self, name: &str, connection: &ConnectionNames, exchange: Exchange) -> FieldVerdict {
         if name == IDEMPOTENT_REPLAYED {
             FieldVerdict::Forged
@@ -141,8 +142,8 @@ fn is_hop_by_hop(name: &str) -> bool {
         || name.starts_with("proxy-")
 }
 
-/// The fields that the `Connection` lines of a response name, in lower case. A response without
-/// such lines needs no allocation.
+/// The fields that a response's `Connection` lines name, in lower case. A response without
+/// `Connection` lines needs no allocation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 
@@ -204,7 +205,7 @@ where
     T: Iterator<Item = StoredLine<'a>> + Clone,
     B: Iterator<Item = &'a [u8]> + Clone,
 {
-    /// The exact length of its record.
+    /// The exact length of the response's record.
     pub(crate) fn len(&self) -> usize {
         let body = self.body_len();
         4 + lines_len(self.headers.clone())
@@ -218,7 +219,7 @@ where
     }
 }
 
-/// Appends the record of a whole response: [`ResponseDraft::len`] bytes.
+/// Appends the record of a whole response, which has [`ResponseDraft::len`] bytes.
 pub(crate) fn encode_response<'a, H, T, B>(draft: &ResponseDraft<H, T, B>, out: &mut Vec<u8>)
 where
     H: Iterator<Item = StoredLine<'a>> + Clone,

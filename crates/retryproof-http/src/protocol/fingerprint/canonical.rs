@@ -2,9 +2,9 @@
 //! Canonical JSON (RFC 8785) for bodies that are I-JSON (RFC 7493), used by the fingerprint `json`
 //! (FP-3).
 //!
-//! It is stricter than both RFCs where two different bodies could otherwise be equal: a number that
-//! a double cannot represent exactly (`9007199254740993`) makes the body "not I-JSON", so that it
-//! is compared byte for byte.
+//! This module is stricter than both RFCs where two different bodies could otherwise count as
+//! equal: a body with a number that a double cannot represent exactly (`9007199254740993`) does not
+//! count as I-JSON, and is compared byte for byte.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -33,9 +33,9 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     (writer.at == text.len()).then_some(writer.out)
 }
 
-/// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects
-/// whose members are out of order are moved afterwards. All strings and objects share the same
-/// buffers, so that a small string or object allocates nothing.
+/// Reads one document from `text` and writes it canonically to `out` in the same pass; members of
+/// an object are moved afterwards only if they are out of order. All strings and objects share the
+/// same buffers, so that a small string or object allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
@@ -189,8 +189,8 @@ impl Writer<'_> {
             }
         }
         let string = &self.decoded[start..];
-        // I-JSON allows no noncharacters (RFC 7493 section 2.1); all of them begin with one of
-        // these bytes.
+        // I-JSON allows no noncharacters (RFC 7493 section 2.1). In UTF-8, each noncharacter begins
+        // with a byte from 0xEF on.
         let noncharacter =
             |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
         if string.bytes().any(|byte| byte >= 0xef) && string.chars().any(noncharacter) {
@@ -212,7 +212,8 @@ impl Writer<'_> {
                 let first = self.four_digits()?;
                 match char::from_u32(first) {
                     Some(c) => c,
-                    // This is a surrogate, and only the high half of a pair is allowed here.
+                    // The escape is a surrogate. It must be the high half of a pair, and the low
+                    // half must follow.
                     None => {
                         if first >= 0xdc00 || self.next()? != b'\\' || self.next()? != b'u' {
                             return None;
@@ -245,7 +246,8 @@ impl Writer<'_> {
             b'1'..=b'9' => self.digits(),
             _ => return None,
         }
-        // A double represents up to 15 digits exactly, so they are written as they were read.
+        // A double represents every integer of up to 15 digits exactly, so the number is written as
+        // it was read.
         let is_short = self.at - start <= 15 && self.text.as_bytes()[start] != b'-';
         if is_short && !matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
             self.out.extend_from_slice(&self.text.as_bytes()[start..self.at]);

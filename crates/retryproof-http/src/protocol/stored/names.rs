@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one-byte codes of common field names. The table is part of version 1 of the record, so
-//! entries are never moved or removed, and new ones go to the end (an older reader then fails
-//! closed, CMP-8).
+//! entries are never moved or removed, and new entries go to the end. A reader refuses a record
+//! with a code that it does not know (CMP-8).
 
 macro_rules! common_names {
     ($($code:literal $name:literal)*) => {
-        /// The common names by code.
+        /// The common names; a name's index is its code.
         pub const COMMON_NAMES: &[&str] = &[$($name),*];
 
-        /// The code of a lower-case name.
+        /// The code of a lower-case name; `None` if the name is not a common one.
         pub(crate) fn code_of(name: &str) -> Option<u8> {
             match name {
                 $($name => Some($code),)*

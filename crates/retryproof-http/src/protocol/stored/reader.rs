@@ -9,8 +9,8 @@ use retryproof_core::{CodecId, Error, Payload};
 use super::names::{COMMON_NAMES, code_of};
 use super::{FIRST_LITERAL, RESPONSE, SCHEMA, TOMBSTONE, VERSION};
 
-/// A record that this version cannot read (CMP-8). Its text names the defect, and shows no stored
-/// data (ID-4).
+/// A record that this version cannot read (CMP-8). The error's text names the defect, and shows no
+/// stored data (ID-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(&'static str);
 
@@ -59,7 +59,7 @@ pub struct StoredResponse {
     body: usize,
 }
 
-/// The position of one kind of lines in the record.
+/// The position of the header lines, or of the trailer lines, in the record.
 #[derive(Clone, Copy, Default)]
 struct LineSection {
     start: usize,
@@ -83,7 +83,7 @@ impl StoredResponse {
         Ok(Self { status, tombstone, headers, trailers, body, record })
     }
 
-    /// Reads the record in the engine's envelope.
+    /// Reads a record from the engine's envelope.
     pub(crate) fn from_payload(payload: Payload) -> Result<Self, Error> {
         Self::decode(record_of(payload)?).map_err(unreadable)
     }
@@ -106,12 +106,12 @@ impl StoredResponse {
         self.header_lines().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The trailer lines in order; none in a tombstone.
+    /// The trailer lines in order; a tombstone has none.
     pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.trailer_lines().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The body, sharing the record's allocation; empty in a tombstone.
+    /// The body, which shares the record's allocation; it is empty in a tombstone.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.record.slice(self.body..)
@@ -133,7 +133,7 @@ impl StoredResponse {
     }
 }
 
-/// The record in the engine's envelope.
+/// Takes the record out of the engine's envelope.
 pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
     if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
         return Err(Error::corrupt("the stored value is not an HTTP response")
@@ -270,7 +270,7 @@ impl<'a> StoredReader<'a> {
         let start = record - self.rest.len();
         for _ in 0..count {
             let (_, value) = self.named_line()?;
-            // The loop has no early exit, so that the compiler vectorizes it.
+            // The loop has no early exit, so that the compiler can vectorize it.
             if !value
                 .iter()
                 .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
@@ -281,8 +281,8 @@ impl<'a> StoredReader<'a> {
         Ok(LineSection { start, count })
     }
 
-    /// Reads a line, and checks that this crate would write its name. The caller checks the value
-    /// when it creates the field.
+    /// Reads a line, and checks that its name has the form that this crate writes. The caller
+    /// checks the value when it creates the field.
     #[inline]
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
@@ -318,11 +318,11 @@ fn is_name_byte(byte: u8) -> bool {
         || matches!(byte, b'^'..=b'`' | b'|' | b'~')
 }
 
-/// A stored response, read in one pass and without a copy of its bytes.
+/// A stored response, to be read in one pass and without copying its bytes.
 #[derive(Clone, Copy)]
 pub struct StoredRecord<'a> {
     pub(crate) bytes: &'a Bytes,
-    /// Whether the request's method is HEAD: only then is a length sent without its bytes.
+    /// Whether the request's method is HEAD. Only a response to HEAD gets the stored length.
     pub(crate) to_head: bool,
 }
 
@@ -363,8 +363,8 @@ impl StoredRecord<'_> {
         Ok((response, record.slice(record.len() - body_len..)))
     }
 
-    /// Whether a field is left out for this request: the stored length of a HEAD response, which
-    /// has no body, is sent only to HEAD.
+    /// Whether a field is left out of this response. The stored length, which the body of a HEAD
+    /// response does not show, is sent only in response to HEAD.
     pub(crate) fn drops(&self, code: u8) -> bool {
         !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
     }

@@ -13,7 +13,7 @@ const MOST_DIGITS: usize = 17;
 /// `0.digits` is multiplied.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
-    /// The digits, followed by zeros.
+    /// The digits, padded with zeros at the end.
     digits: [u8; MOST_DIGITS],
     count: usize,
     point: i64,
@@ -28,7 +28,7 @@ impl Decimal {
             None => (number, 0),
         };
         let mut decimal = Self { digits: [0; MOST_DIGITS], count: 0, point: 0 };
-        // `zeros` counts zeros that matter only if another digit follows.
+        // `zeros` counts the last zeros, which are significant only if another digit follows.
         let (mut zeros, mut whole) = (0_usize, None);
         for (at, byte) in mantissa.trim_start_matches('-').bytes().enumerate() {
             match byte {
@@ -59,7 +59,7 @@ impl Decimal {
         self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
 
-    /// The nearest double; `None` if there is none.
+    /// The nearest finite double; `None` if the number is out of range.
     fn to_double(&self) -> Option<f64> {
         // All doubles are within this range. The check keeps the text short, however large the
         // exponent is.
@@ -79,8 +79,8 @@ impl Decimal {
     }
 }
 
-/// Writes `e` and a power of ten of up to three digits with its sign, and returns how many bytes it
-/// wrote.
+/// Writes `e` and a decimal exponent, which has a sign and up to three digits, and returns the
+/// number of bytes written.
 fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     let power = exponent.unsigned_abs();
     out[0] = b'e';
@@ -110,8 +110,8 @@ pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Returns the shortest digits that parse to this double. If two decimals are equally near, it
-/// chooses the even one, as Ryu does (RFC 8785 appendix B, `1424953923781206.2`). The standard
-/// library rounds a tie up.
+/// chooses the one with the even last digit, like Ryu (RFC 8785 appendix B, `1424953923781206.2`).
+/// The standard library would round up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
     Decimal::read(ryu::Buffer::new().format_finite(double))
 }
