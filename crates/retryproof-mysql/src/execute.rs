@@ -18,12 +18,12 @@ use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size}
 
 mod acquire;
 
-/// How often a statement that conflicted with another one is sent again.
+/// How many times a statement that conflicts with another is sent again.
 const MAX_CONFLICT_RETRIES: u32 = 20;
 /// The longest pause before a statement is sent again.
 const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
-/// How often an operation is tried again after it waited a second for a row lock, or could not read
-/// the row that it conflicted with.
+/// How many times an operation is retried because it waited a second for a row lock, or because the
+/// row that it conflicted with was gone when it read the row.
 const MAX_LOCK_RETRIES: u32 = 2;
 
 pub(crate) struct Executor {
@@ -31,7 +31,7 @@ pub(crate) struct Executor {
     pub(crate) pool: Pool,
     timer: CoarseTimeout,
     call_timeout: Duration,
-    /// Whether an upsert returns the row.
+    /// Whether an upsert returns the row (`RETURNING`), which saves a second statement.
     returning: bool,
 }
 
@@ -52,8 +52,8 @@ impl Executor {
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent
     /// again, and a statement that met a dead connection is sent once more on a new one. Every
-    /// statement of the store may be repeated, because its owner id decides what a repetition does
-    /// (ACQ-9, CMP-3).
+    /// statement of the store is safe to repeat: the owner id in a holder's write decides what a
+    /// repetition does (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -77,8 +77,8 @@ impl Executor {
         self.run_text(deadline, priority, sql, params, kind, true).await
     }
 
-    /// Like [`run_until`](Self::run_until), but for any text. Unless `cached` is set, the
-    /// connection forgets the statement afterwards.
+    /// Like [`run_until`](Self::run_until), but for any SQL text. Unless `cached` is set, the
+    /// connection does not keep the prepared statement.
     pub(crate) async fn run_text(
         &self,
         deadline: Instant,
@@ -99,7 +99,7 @@ impl Executor {
             }
             let call = lent.connection.run(sql, params, kind, cached);
             let Some(result) = self.timer.until(deadline, call).await else {
-                // Dropping `lent` here closes the connection in the middle of its result.
+                // Dropping `lent` closes the connection, whose result has not been read to the end.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
@@ -115,8 +115,8 @@ impl Executor {
                 Err(error) => classify(error),
             };
             match failure.recovery {
-                // An idle connection may have died unnoticed, and all other idle ones with it. If a
-                // new connection breaks, the server is at fault.
+                // An idle connection may have died unnoticed, along with all other idle ones. If a
+                // new connection breaks, the problem is the server's, so the error is returned.
                 Recovery::RetryOnNewConnection if lent.was_idle && !renewed => {
                     lent.invalidate_idle();
                     renewed = true;
@@ -146,8 +146,8 @@ impl Executor {
         }
     }
 
-    /// Runs a holder's statement, which names the owner, and returns whether a row matched. A row
-    /// that stays locked for seconds is an error.
+    /// Runs a holder's statement, which names the owner, and returns whether a row matched. If the
+    /// row stays locked for seconds, the call fails.
     pub(crate) async fn run_fenced(
         &self,
         statement: Statement,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purges, and the reads for operators: one record by its identity, or counts.
+//! Purges expired records, and lets operators read one record by its identity, or counts.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,16 +20,17 @@ use crate::store::MysqlStore;
 /// The most rows that one purge statement deletes. The statement locks them until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long a batch may take: slightly less than the engine's limit, so that the error comes from
-/// the statement (STO-5).
+/// How long a batch may take: slightly less than the engine's limit, so that a slow batch fails
+/// with the store's error, not with the engine's (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for MysqlStore {
     /// Reads the keys of a batch without a lock, then deletes, by primary key, each record that is
     /// still expired. No range is locked, so no acquire waits for a gap lock. Each batch continues
-    /// where the previous one stopped. After the last batch, the purge starts again once, for
-    /// records that were live when it passed them. A batch that runs into a locked row is left to a
-    /// later purge. The table's file keeps its size; InnoDB reuses the pages.
+    /// where the previous one stopped. After the last batch, the purge starts once more from the
+    /// beginning, for records that were still live when it passed them. If a batch meets a locked
+    /// row, the whole batch is left to a later purge. The table's file keeps its size; InnoDB
+    /// reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {
@@ -41,7 +42,7 @@ impl Purge for MysqlStore {
                 .map_err(|failure| failure.error.during("purge"))?;
             deleted += purged.deleted;
             self.purge_cursor.store(purged.next.unwrap_or(0), Ordering::Relaxed);
-            // A batch is not the last one just because another purge deleted part of it.
+            // If another purge has deleted part of the batch, this purge still continues.
             let ends =
                 if purged.next.is_some() { purged.deleted == 0 } else { from == 0 || restarted };
             if ends {
@@ -56,7 +57,7 @@ impl Purge for MysqlStore {
 /// The result of one batch.
 struct PurgedBatch {
     deleted: usize,
-    /// Where the next batch starts, in microseconds since 1970; `None` after the last one.
+    /// Where the next batch starts, in microseconds since 1970; `None` after the last batch.
     next: Option<i64>,
 }
 
@@ -72,7 +73,7 @@ impl MysqlStore {
             .rows;
         let mut params = Vec::with_capacity(found.len() * 2);
         let (mut keys, mut bytes) = (0, 0);
-        // The DELETE gets as many keys as fit into a small packet along with its text.
+        // The DELETE gets as many keys as fit into half of a packet, along with the text for each.
         while let Some(row) = found.get(keys)
             && (keys == 0 || bytes < self.packet_limit / 2)
         {

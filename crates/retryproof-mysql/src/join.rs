@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion inside the application's transaction on the same database (CMP-7): one statement, and
-//! the sqlx transactions that can run it.
+//! Completes a record inside the application's transaction on the same database (CMP-7), with one
+//! statement that sqlx's transactions and connections can run.
 
 use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, Param, TxPort};
 use retryproof_core::{Identity, OwnerId, Result};
@@ -21,7 +21,8 @@ mod transaction;
 pub use transaction::MysqlTx;
 use transaction::probe;
 
-/// The SQL dialect of MySQL and MariaDB: marks the transactions that a [`MysqlStore`] can join.
+/// The SQL dialect of MySQL and MariaDB, which marks the transactions that a [`MysqlStore`] can
+/// join.
 #[derive(Debug, Clone, Copy)]
 pub enum MysqlDialect {}
 
@@ -49,7 +50,7 @@ impl Join for MysqlStore {
 /// Supports a transaction that the program began by hand on its connection.
 ///
 /// If no transaction is open, for example because a deadlock rolled it back, the statement fails
-/// (CMP-7). Checking that costs one extra round trip.
+/// (CMP-7). The check for an open transaction costs one extra round trip.
 impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         probe(self).await?;
@@ -58,7 +59,7 @@ impl TxPort<MysqlDialect> for MySqlConnection {
 }
 
 /// Supports `held.complete_in(&mut tx, value)`. If the server has rolled the transaction back, the
-/// statement fails, just as it does on a connection.
+/// statement fails, just as it does on a plain connection.
 impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -66,7 +67,8 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     }
 }
 
-/// Runs the statement without a probe, and returns the number of rows that it matched.
+/// Runs the statement without checking that a transaction is open, and returns the number of rows
+/// that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);

@@ -2,12 +2,12 @@
 //! [`Pool`]: the store's own connections.
 //!
 //! The driver's pool does not fit, for two reasons. It pings each returned connection, which costs
-//! a second round trip for each operation (ACQ-8). And it takes back a connection in the middle of
-//! a result; here a dropped call closes its connection.
+//! a second round trip for each operation (ACQ-8). And it takes back a connection whose result has
+//! not been read to the end; in this pool, a dropped call closes its connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those permits too, and some more are reserved for them, so that a rush of new callers does
-//! not cost the running ones their leases (RUN-2).
+//! use those permits too, and some more are reserved for them, so that a rush of new calls cannot
+//! cost running work its leases (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -27,12 +27,13 @@ use crate::config::Source;
 use crate::connection::{Connection, not_in_time};
 use crate::error::{Failure, Recovery};
 
-/// A connection that is older than this, or has been idle for longer than this, is not used again:
-/// servers and firewalls drop silent connections. The age varies by a fifth, so that connections
-/// opened together do not all end together.
+/// A connection that is older than `MAX_AGE`, or has been idle for longer than `MAX_IDLE`, is not
+/// used again: servers and firewalls drop silent connections. The maximum age varies by a fifth, so
+/// that connections opened together do not all expire together.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-/// How often a call that waits for a returned connection checks that any is still open.
+/// How often a call that waits for a returned connection checks that the pool still has an open
+/// connection.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Pool {
@@ -44,17 +45,17 @@ pub(crate) struct Pool {
     idle: Arc<IdleConnections>,
 }
 
-/// The connections that wait for their next call.
+/// The connections that no call is using.
 #[derive(Default)]
 struct IdleConnections {
-    /// A stack, so that connections that are not needed stay idle and expire.
+    /// A stack, so that surplus connections stay idle and expire.
     stack: Mutex<Vec<IdleConnection>>,
-    /// Incremented when a connection is found dead. Connections of an older epoch are not used
-    /// again.
+    /// Incremented when a connection is found to be dead or read-only. Connections of an older
+    /// epoch are not used again.
     epoch: AtomicU64,
-    /// Wakes a call that waits for a new connection when another one is returned.
+    /// Wakes a call that is waiting for a new connection when an open one is returned.
     returned: Notify,
-    /// Each open connection, idle or in use, holds a clone.
+    /// Counts the open connections: each of them, idle or in use, holds a clone.
     open: Arc<()>,
 }
 
@@ -68,7 +69,7 @@ struct IdleConnection {
 
 impl IdleConnection {
     /// Whether this connection is too old for a call of this priority. A holder uses a connection
-    /// that works, whatever its age, because the lease may end before another one is open (RUN-1).
+    /// of any age, because its lease could end before a new connection is open (RUN-1).
     fn is_stale(&self, now: Instant, priority: CallPriority) -> bool {
         now.saturating_duration_since(self.idle_since) > MAX_IDLE
             || (priority == CallPriority::Normal && now > self.retires_at)
@@ -110,8 +111,8 @@ impl Drop for Unclaimed {
 }
 
 impl Pool {
-    /// Creates a pool of up to `max_connections`, of which `reserved` serve holders only.
-    /// `connect_timeout` limits how long opening a connection may take.
+    /// Creates a pool of at most `max_connections` connections; `reserved` of them serve holders
+    /// only. `connect_timeout` limits how long opening a connection may take.
     pub(crate) fn new(
         source: Source,
         max_connections: usize,
@@ -147,9 +148,9 @@ impl Pool {
         }
     }
 
-    /// Returns a new connection, or one that another call returns earlier. A separate task opens
-    /// the new one: if the call ends first, the task continues and the connection becomes idle, so
-    /// opening one may take longer than a heartbeat (RUN-1).
+    /// Waits for a new connection, or for one that another call returns earlier. A separate task
+    /// opens the new connection: if the call ends first, the task continues and the connection
+    /// becomes idle. Opening a connection may therefore take longer than a heartbeat (RUN-1).
     async fn open(
         &self,
         priority: CallPriority,
@@ -165,7 +166,8 @@ impl Pool {
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
                 returned = idle.returned(priority) => Ok(returned),
-                // The call has ended, so returned connections are left to calls that still wait.
+                // The call has ended: leave returned connections to the calls that are still
+                // waiting.
                 () = to.closed() => Err(opening.await),
             };
             let (found, was_idle) = match returned {
@@ -240,7 +242,7 @@ impl Pool {
 }
 
 impl IdleConnections {
-    /// Wraps a connection that was opened just now.
+    /// Wraps a connection that has just been opened.
     fn opened(&self, connection: Connection, epoch: u64) -> IdleConnection {
         let (now, open) = (Instant::now(), Arc::clone(&self.open));
         let retires_at = now + jitter(MAX_AGE);
@@ -254,7 +256,7 @@ impl IdleConnections {
             .find(|idle| idle.epoch == epoch && !idle.is_stale(now, priority))
     }
 
-    /// Waits for a returned connection that no other call takes.
+    /// Waits until it can take a connection that another call has returned.
     async fn returned(&self, priority: CallPriority) -> IdleConnection {
         loop {
             let returned = self.returned.notified();
@@ -265,7 +267,7 @@ impl IdleConnections {
         }
     }
 
-    /// Like [`returned`](Self::returned), but returns `None` as soon as no connection is open.
+    /// Like [`returned`](Self::returned), but returns `None` once the pool has no open connection.
     async fn returned_if_any(&self, priority: CallPriority) -> Option<IdleConnection> {
         while Arc::strong_count(&self.open) > 1 {
             if let Ok(found) = timeout(RETURN_POLL_INTERVAL, self.returned(priority)).await {
@@ -288,7 +290,7 @@ impl PooledConnection {
         }
     }
 
-    /// Makes the connection idle again after its result was read to the end.
+    /// Makes the connection idle again after its result has been read to the end.
     pub(crate) fn release(self) {
         let Self { connection, retires_at, idle, epoch, open, _permit, .. } = self;
         let now = Instant::now();
@@ -296,8 +298,8 @@ impl PooledConnection {
         if idle.epoch.load(Ordering::Acquire) == epoch {
             stack.push(IdleConnection { connection, epoch, retires_at, idle_since: now, open });
         }
-        // The connection that has been idle the longest is at the bottom. Closing one at a time is
-        // enough.
+        // The connection that has been idle the longest is at the bottom of the stack. Closing one
+        // expired connection per call is enough.
         let expired = match stack.first() {
             Some(longest) if longest.is_stale(now, CallPriority::Holder) => Some(stack.remove(0)),
             _ => None,

@@ -24,7 +24,7 @@ pub(crate) enum RecordStatus {
         remaining: Duration,
         token: FencingToken,
     },
-    /// The record counts as absent. The token is its last one, if the row still exists.
+    /// The record counts as absent. If its row still exists, this is its last token.
     Absent(Option<FencingToken>),
 }
 
@@ -41,7 +41,7 @@ impl RecordStatus {
     }
 }
 
-/// Reads a row of the statements ENTER, GRANT, FIND and PEEK.
+/// Reads a row that ENTER, GRANT, FIND or PEEK has returned.
 pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
     read_grant(row).map(|(record, _)| record)
 }
@@ -66,7 +66,8 @@ pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
     Ok((Record { owner: OwnerId::from_bytes(owner), token, phase }, took_over))
 }
 
-/// The time left by the server's clock, given in microseconds; `None` if no time is left.
+/// Converts a remaining time, measured in microseconds by the server's clock; `None` if no time is
+/// left.
 pub(crate) fn remaining(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().filter(|&us| us > 0).map(Duration::from_micros)
 }
@@ -77,7 +78,8 @@ fn head(row: &MySqlRow) -> Option<([u8; 16], impl Iterator<Item = Option<i64>>)>
     Some((*owner, str::from_utf8(numbers).ok()?.split(',').map(|digits| digits.parse().ok())))
 }
 
-/// The stored value, not decoded, from the column `fp` and the one after it.
+/// Reads the fingerprint from the column with the index `fp`, and the stored value, without
+/// decoding it, from the next column.
 pub(crate) fn stored_result(row: &MySqlRow, fp: usize) -> Result<StoredResult> {
     let fingerprint = match row.try_get::<Option<&[u8]>, _>(fp) {
         Ok(None) => None,
@@ -94,7 +96,7 @@ fn bytes(row: &MySqlRow, at: usize) -> Option<&[u8]> {
     row.try_get(at).ok()
 }
 
-/// An integer column; an error names `field`.
+/// Reads an integer column; the error names `field`.
 pub(crate) fn integer(row: &MySqlRow, at: usize, field: &'static str) -> Result<i64> {
     row.try_get(at).map_err(|_| unreadable(field))
 }

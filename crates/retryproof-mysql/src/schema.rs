@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shipped schema, [`MysqlConfig::migrate`] and the check of its version (STO-3).
+//! The shipped schema, [`MysqlConfig::migrate`], and the check of the schema's version (STO-3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,20 @@ const SCHEMA: Schema = Schema {
 /// How long `migrate()` waits for another migration of the same tables, in seconds.
 const LOCK_TIMEOUT: i64 = 60;
 
-/// Lets one process migrate at a time. Lock names are global to the server, so this one contains
-/// the database and the table, hashed to stay within 64 characters.
+/// Lets one process migrate at a time. Lock names are global to the server, so this name contains a
+/// hash of the database and the table, which keeps it within 64 characters.
 const LOCK: &str =
     "SELECT GET_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)),?)";
 const UNLOCK: &str =
     "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// Reads the version row, and touches the record table: if that table is missing, the schema is
-/// missing, whatever the version row says.
+/// Reads the version row, and also queries the record table: without that table, the schema counts
+/// as missing, whatever the version row says.
 const READ_VERSION: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
      FROM `retryproof_records_meta` WHERE name='schema'";
 
-/// The schema as plain SQL, for your own migrator: it creates the tables under this name and writes
-/// the version row.
+/// The schema as plain SQL, for your own migrator: it creates the tables, named after `table`, and
+/// writes the version row.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
@@ -68,7 +68,7 @@ impl MysqlConfig {
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_TIMEOUT)], ResultKind::Rows, false)
             .await
             .map_err(classify_at_connect)?;
-        // The result is NULL if the statement was killed.
+        // The result is 0 if the wait timed out, and NULL if the statement was killed.
         if locked.rows.first().and_then(|row| integer(row, 0, "lock").ok()) != Some(1) {
             return Err(Error::unavailable(
                 "another migration of the same tables is running; try again later",
@@ -76,7 +76,7 @@ impl MysqlConfig {
             .into());
         }
         let applied = apply(&mut connection, table).await;
-        // If this fails, closing the connection releases the lock.
+        // If the unlock fails, closing the connection releases the lock.
         let _ = connection.run(&Arc::from(UNLOCK), &[name], ResultKind::Rows, false).await;
         connection.close().await;
         applied
@@ -85,14 +85,14 @@ impl MysqlConfig {
 
 async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     for script in SCHEMA.pending(version(connection, table).await?)? {
-        // In MySQL, each of these statements commits by itself. Each is safe to run twice, and the
-        // version row comes last.
+        // MySQL commits each statement of the script by itself. Each is safe to run twice, and the
+        // version row is written last.
         connection.run_script(script.replace(DEFAULT_TABLE, table)).await?;
     }
     Ok(())
 }
 
-/// Fails for a schema that this code cannot work with (STO-3).
+/// Fails if this version of the library cannot work with the schema (STO-3).
 pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     Ok(SCHEMA.check(version(connection, table).await?, table)?)
 }
@@ -112,7 +112,7 @@ async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>
     }
 }
 
-/// How long each check at connect may take, not counting the opening of the connection.
+/// How long each check in `connect()` may take, apart from opening the connection.
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

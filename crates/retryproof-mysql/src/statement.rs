@@ -2,10 +2,10 @@
 //! Every SQL statement of the store as constant text, with its bind order.
 //!
 //! Bound values are bytes and integers only, so that any driver can bind them. Durations are bound
-//! as microseconds; the statement that uses them turns them into points in time by the server's
-//! clock (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
-//! it is in the past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but
-//! is unsafe for statement-based replication.
+//! as microseconds, which the statement adds to the time of the server's clock (ACQ-7).
+//! `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is in the
+//! past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but is unsafe
+//! for statement-based replication.
 //!
 //! Each statement that writes touches one row by its primary key and commits by itself, so two of
 //! them cannot deadlock.
@@ -20,21 +20,23 @@ use sqlx_mysql::MySqlArguments;
 
 use crate::config::DEFAULT_TABLE;
 
-/// Bytes of a packet that are reserved for the text, the other columns and their lengths.
+/// The part of a packet, in bytes, that is reserved for the SQL text, for the columns other than
+/// the value, and for their lengths.
 pub(crate) const PACKET_OVERHEAD: usize = 4_096;
 
-/// The primary key as it is bound (ID-2).
+/// The primary key as bound values (ID-2).
 pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
     [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
 }
 
-/// A duration as it is bound. CTX-2 keeps it far below the limits of the type and of DATETIME.
+/// A duration as a bound value, in microseconds. CTX-2 keeps durations far below the limits of
+/// `i64` and of DATETIME.
 pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The values of [`Statement::Complete`] in bind order. The statement reports one row if it took
-/// effect, on the store's connection or in the application's transaction (CMP-7).
+/// The values of [`Statement::Complete`] in bind order. Both on the store's connection and in the
+/// application's transaction, the statement reports one row if it took effect (CMP-7).
 pub(crate) fn completion_params<'a>(
     id: &'a Identity,
     owner: &'a OwnerId,
@@ -62,7 +64,7 @@ pub(crate) fn size(params: &[Param<'_>]) -> usize {
     params.iter().map(bytes).sum()
 }
 
-/// The values in the driver's form.
+/// Converts the values to the driver's arguments.
 pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_core::Error> {
     let mut arguments = MySqlArguments::default();
     arguments.reserve(params.len(), size(params));
@@ -112,11 +114,11 @@ macro_rules! insert {
 /// them, so their order matters:
 ///
 /// 1. `taken` and `token` compare the old owner and state: the caller's own lease is renewed and
-///    keeps both (ACQ-9); a lease that has ended, in a state that the store wrote (CMP-8), is taken
-///    over;
-/// 2. `state`, then `owner`: after these, "own and in progress" means that the row was granted, and
-///    the other columns check only that;
-/// 3. `expires_at` comes last, because the others read its old value.
+///    keeps both values (ACQ-9); a lease that has ended, in a state that the store wrote (CMP-8),
+///    is taken over;
+/// 2. `state` and then `owner` are assigned: from here on, "own and in progress" means that the row
+///    was granted, and the remaining assignments check only that;
+/// 3. `expires_at` comes last, because the other assignments read its old value.
 ///
 /// Repeating the whole condition for each column would make a replay a fifth slower. Even in this
 /// form, the server spends a third of the statement's time on the assignments, whether or not they
@@ -146,8 +148,8 @@ macro_rules! upsert {
     };
 }
 
-/// A record's small columns combined into one: the owner's 16 bytes, then numbers in digits. The
-/// driver spends more than a microsecond on each column description of each result.
+/// A record's small columns combined into one: the owner's 16 bytes, then the numbers as decimal
+/// text. The driver spends more than a microsecond on each column description of each result.
 macro_rules! head {
     () => {
         "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
@@ -212,8 +214,8 @@ impl Statement {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
             }
-            // ACQ-8: like REPLAY, but for any record. Binds: 1 scope, 2 key. Returns: the head, fp,
-            // result.
+            // ACQ-8: like REPLAY, but for a record in any state. Binds: 1 scope, 2 key. Returns:
+            // the head, fp, result.
             Self::Find => {
                 concat!(
                     "SELECT ",
@@ -225,22 +227,23 @@ impl Statement {
             Self::Peek => {
                 concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
-            // RUN-1, CMP-2: decided by the owner, never by time. Binds: 1 lease, 2 scope, 3 key, 4
-            // owner.
+            // RUN-1, CMP-2: the owner decides whether the lease is extended, never the time. Binds:
+            // 1 lease, 2 scope, 3 key, 4 owner.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // CMP-1, CMP-2. `purge_after` moves only if this ttl ends before the acquire's (STO-4).
-            // The state always changes, so drivers that count changed rows instead of matched ones
-            // count the row too. Binds: 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
+            // CMP-1, CMP-2. `purge_after` moves only if the completion's ttl ends before the
+            // acquire's (STO-4). The state always changes, so drivers that count changed rows
+            // instead of matched ones count the row too. Binds: 1 ttl, 2 ttl, 3 fp, 4 result, 5
+            // scope, 6 key, 7 owner.
             Self::Complete => {
                 "UPDATE `retryproof_records` SET state=1,\
                  purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
                  expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=?,result=? \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // RUN-4, ACQ-10: the released record counts as absent and only keeps the token. A purge
+            // RUN-4, ACQ-10: the released record counts as absent and keeps only its token. A purge
             // deletes it once no statement that drew an older token can still be running. Binds: 1
             // scope, 2 key, 3 owner.
             Self::Release => {
@@ -248,11 +251,11 @@ impl Statement {
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4. A row whose state the store never wrote stays (CMP-8). The SELECT takes no
-            // lock, because the DELETE checks again. The lower bound skips the index entries of
-            // deleted rows, which the server would otherwise scan as long as a transaction might
-            // still see the rows. Binds: 1 microseconds since 1970, 2 limit. Returns: scope, key,
-            // microseconds since 1970.
+            // STO-4. A row with a state that the store never writes is left alone (CMP-8). The
+            // SELECT needs no lock, because the DELETE checks each row again. The lower bound skips
+            // the index entries of deleted rows, which the server would otherwise scan as long as a
+            // transaction might still see the rows. Binds: 1 microseconds since 1970, 2 limit.
+            // Returns: scope, key, microseconds since 1970.
             Self::PurgeKeys => {
                 "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
                  00:00:00',purge_after) FROM `retryproof_records` WHERE \
@@ -267,8 +270,8 @@ impl Statement {
                  IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
                  AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
             }
-            // For operators; scans the table. The constant is an estimate of the size of the fixed
-            // columns and the index entries. Returns three counts.
+            // For operators; scans the table. The constant 100 is an estimate of the size of a
+            // row's fixed columns and index entries. Returns three counts.
             Self::Stats => {
                 "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
                  SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
@@ -296,7 +299,7 @@ impl StatementTexts {
     }
 
     /// STO-4: deletes `rows` records by their keys, each only if it is still expired. The
-    /// parameters are the scope and key of each.
+    /// parameters are each record's scope and key.
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(

@@ -35,10 +35,10 @@ pub struct MysqlStore {
     pub(crate) waiters: Waiters,
     /// Which records this process has recently seen complete.
     completed: CompletedHint,
-    /// Which records were recently seen in progress, or released here. Their rows exist, so GRANT
-    /// can take them over and ENTER cannot.
+    /// Which records were recently seen in progress, or were released by this process. Their rows
+    /// exist, so GRANT can take them over and ENTER cannot.
     has_row: CompletedHint,
-    /// The completion as it runs in the application's transaction.
+    /// The completion's SQL text for the application's transaction.
     pub(crate) joined_completion: Arc<str>,
     /// Where the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
@@ -51,7 +51,7 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the tables are missing or have
+    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing or have
     /// another version (STO-3); `Config` for a wrong user, password or database, an invalid table
     /// name, or a failed TLS handshake; `Unexpected` for a missing privilege; `Unsupported` for a
     /// server that is too old; `Unavailable` if the server cannot be reached.
@@ -137,8 +137,8 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // Waiters are notified after a repeated completion too: if the first answer was lost, they
-        // were not woken (ACQ-4).
+        // Waiters are notified after a repeated completion too: if the answer to the first attempt
+        // was lost, they were not woken (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -162,7 +162,7 @@ impl MysqlStore {
         Ok(write)
     }
 
-    /// The record without its value, for a holder whose statement matched no row.
+    /// Reads the record without its value, for a holder whose statement matched no row.
     async fn peek_as_holder(&self, id: &Identity) -> Result<Option<Record>, Failure> {
         self.executor.read_record(CallPriority::Holder, Statement::Peek, id).await
     }

@@ -8,7 +8,7 @@ use retryproof_core::{Backoff, Identity};
 use retryproof_store_kit::{WaiterRegistry, wait_for_change};
 use tokio::time::Instant;
 
-/// The pauses between two reads of a waiter (ACQ-4).
+/// The pauses between a waiter's reads of its record (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(40));
 
 /// The waiters of one store in this process.
@@ -17,7 +17,7 @@ pub(crate) struct Waiters(WaiterRegistry<Identity>);
 
 impl Waiters {
     /// Waits until the record has changed, its lease has ended, or `timeout` is over.
-    /// `remaining_lease` reads what is left of the lease that the caller saw; `None` once that
+    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` once that
     /// lease is gone.
     pub(crate) async fn wait_for_change<F, E>(
         &self,

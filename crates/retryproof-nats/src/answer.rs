@@ -15,13 +15,13 @@ use crate::delivery::Delivery;
 use crate::error::{no_reply_subject, reply_not_confirmed};
 
 /// How many times an answer that needs a confirmation is sent. If the last try fails too, the
-/// message is redelivered and skipped.
+/// message may be redelivered, and is then skipped.
 const MAX_TRIES: u32 = 3;
 
 /// Sends the answers of one listener.
 pub(crate) struct ServerReplies {
     pub(crate) client: Client,
-    /// How long one answer waits for its confirmation.
+    /// How long to wait for the confirmation of an answer.
     pub(crate) timeout: Duration,
     pub(crate) dead_letters: DeadLetterSubject,
     pub(crate) backoff: Backoff,
@@ -66,9 +66,9 @@ impl ServerReplies {
         self.max_deliver.is_some_and(|last| delivery.deliveries() >= last)
     }
 
-    /// Publishes the dead letter. Returns whether its stream has confirmed it. If not, the message
-    /// is given back. In the last delivery, the server would drop the message, so publishing is
-    /// retried until it succeeds.
+    /// Publishes the dead letter. Returns whether the dead-letter stream has confirmed it. If
+    /// publishing fails, the message is given back. In its last delivery, the server would then
+    /// drop the message, so publishing is retried until it succeeds.
     async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
         let mut failures = 0;
         while let Err(error) = self.dead_letters.publish(delivery, reason).await {
@@ -86,8 +86,8 @@ impl ServerReplies {
         true
     }
 
-    /// Sends an answer until the server confirms it. The server redelivers a message whose answer
-    /// it does not receive.
+    /// Sends an answer up to `MAX_TRIES` times, until the server confirms it. The server redelivers
+    /// a message whose answer it does not receive.
     async fn confirm(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
         let mut tries = 1;
         loop {
@@ -110,7 +110,8 @@ impl ServerReplies {
         self.send(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
     }
 
-    /// Sends an answer without a confirmation. If it is lost, `ack_wait` runs out instead.
+    /// Sends an answer without waiting for a confirmation. If the answer is lost, the message's
+    /// `ack_wait` runs out instead.
     async fn send(&self, delivery: &Delivery, kind: AckKind) {
         if let Err(error) = delivery.message().ack_with(kind).await {
             tracing::debug!(delivery = ?delivery, %error, "answer not sent");

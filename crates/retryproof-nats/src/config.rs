@@ -73,7 +73,7 @@ impl NatsListenerBuilder {
             jetstream,
             consumer,
             scope: scope.into_scope(),
-            // Publishers set this header for the stream's own duplicate check.
+            // Publishers set `Nats-Msg-Id` for the stream's own duplicate check.
             key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
             dead_letters: None,
             messages: MessageOptions::default(),
@@ -88,7 +88,8 @@ impl NatsListenerBuilder {
     }
 
     /// The subject for messages that cannot be handled (LST-2); a stream other than the listener's
-    /// must take it. Required, because such a message could otherwise only be dropped.
+    /// must take this subject. Required, because the listener could otherwise only drop such a
+    /// message.
     pub fn dead_letters(mut self, subject: impl Into<String>) -> Self {
         self.dead_letters = Some(subject.into());
         self
@@ -118,8 +119,9 @@ impl NatsListenerBuilder {
     }
 
     /// How long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
-    /// may stay in its stream and among dead letters that may be sent again.
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
+    /// time that a message may spend in its stream and, if dead letters may be sent again, among
+    /// those.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
@@ -152,9 +154,9 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages may be parked while other consumers handle their keys; 500 unless set, and
-    /// never more than half of the consumer's `max_ack_pending`. Messages beyond that are given
-    /// back with a delay, which costs each a delivery.
+    /// How many messages may be parked, for example while another delivery with the same key is
+    /// handled; 500 unless set, and never more than half of the consumer's `max_ack_pending`. Any
+    /// further message is given back with a delay, which costs it a delivery.
     pub fn max_parked(mut self, messages: usize) -> Self {
         self.max_parked = messages.min(10_000);
         self
@@ -167,9 +169,9 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// A message that fails in this delivery, or in a later one, becomes a dead letter. Prefer this
-    /// to the consumer's `max_deliver`: with that limit, the server silently drops a message whose
-    /// consumer dies during the last delivery.
+    /// A message that fails in the delivery with this number, or in a later one, becomes a dead
+    /// letter. Prefer this setting to the consumer's `max_deliver`: with that limit, the server
+    /// silently drops a message whose consumer dies during the last delivery.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = Some(u64::from(deliveries.max(1)));
         self
@@ -190,7 +192,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Checks the settings, and that they fit the consumer's.
+    /// Checks the settings, and that they fit those of the consumer.
     pub(crate) fn check(self) -> Result<Settings> {
         let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;
@@ -229,7 +231,8 @@ impl NatsListenerBuilder {
             max_parked: self.max_parked.min(count(config.max_ack_pending) / 2),
             max_deliver,
             max_deliveries,
-            // Three reports are sent within the shortest wait, so two may get lost.
+            // Three reports are sent before the server would redeliver the message, so two of them
+            // may get lost.
             progress_interval: (shortest / 3).max(Duration::from_millis(50)),
             fetch_timeout: nonzero(config.max_expires)
                 .map_or(self.fetch_timeout, |max| max.min(self.fetch_timeout)),

@@ -21,7 +21,7 @@ const CONSUMER: &str = "retryproof-consumer";
 const SEQUENCE: &str = "retryproof-sequence";
 const SUBJECT: &str = "retryproof-subject";
 const DELIVERIES: &str = "retryproof-deliveries";
-/// The pause between two requests for the dead-letter stream.
+/// The pause between two attempts to find the dead-letter stream.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The prefix that keeps a server from acting on a header.
 const ORIGINAL: &str = "retryproof-original-";
@@ -30,14 +30,14 @@ const ORIGINAL: &str = "retryproof-original-";
 pub(crate) struct DeadLetterSubject {
     pub(crate) jetstream: Context,
     pub(crate) subject: String,
-    /// How long one letter waits for its confirmation.
+    /// How long to wait for the confirmation of a letter.
     pub(crate) timeout: Duration,
 }
 
 impl DeadLetterSubject {
     /// Waits until the stream that takes the subject is found, even across outages. The stream must
-    /// not be `source`, which the listener reads, because it would then receive its own dead
-    /// letters.
+    /// not be `source`, which the listener reads, because the listener would then receive its own
+    /// dead letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;
@@ -61,9 +61,9 @@ impl DeadLetterSubject {
         }
     }
 
-    /// Publishes the letter and waits until its stream confirms it; only then may the message leave
-    /// its own stream. A letter that is too large for the stream is published without its body, its
-    /// headers, or both, because its message would otherwise be redelivered forever.
+    /// Publishes the letter and waits until the dead-letter stream confirms it; only then may the
+    /// message leave its own stream. A letter that is too large for the stream is published without
+    /// its body, its headers, or both, because its message would otherwise be redelivered forever.
     pub(crate) async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -115,7 +115,8 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     }
     if let Some(StreamPosition { stream, consumer, sequence, published, .. }) = delivery.position()
     {
-        // All letters of this message have the same ID, so the stream keeps only one of them.
+        // All dead letters for one message have the same ID, so their stream keeps only one of
+        // them.
         headers.insert(
             NATS_MESSAGE_ID,
             format!("{stream}:{consumer}:{sequence}:{published}").as_str(),
@@ -129,11 +130,13 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     headers
 }
 
-/// The name of a header in a letter. A name that a server would act on gets a prefix.
+/// Returns the name that a header of the message gets in its dead letter: a prefix is added if a
+/// server would act on the name.
 fn inert(name: &HeaderName) -> HeaderName {
     let text: &str = name.as_ref();
     if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
-        // Parsing cannot fail: a prefix of header characters and a header name make a header name.
+        // Parsing cannot fail, because the prefix contains only characters that a header name may
+        // have.
         format!("{ORIGINAL}{text}").parse().unwrap_or_else(|_| name.clone())
     } else {
         name.clone()

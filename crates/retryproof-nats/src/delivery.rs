@@ -25,7 +25,7 @@ struct Inner {
     position: Option<StreamPosition>,
 }
 
-/// The position of a message in its stream, from its reply subject.
+/// The position of a message in its stream, as given by its reply subject.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamPosition {
     pub(crate) stream: String,
@@ -77,8 +77,8 @@ impl Delivery {
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
-    /// is rejected, FP-1).
+    /// timeout, the message's key, and the fingerprint of its body. A redelivery with a different
+    /// body is rejected (FP-1).
     ///
     /// # Errors
     /// Like [`key`](Self::key).
@@ -87,7 +87,7 @@ impl Delivery {
     }
 
     /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or another fingerprint.
+    /// ttl, a wait timeout or a different fingerprint.
     ///
     /// # Errors
     /// Like [`key`](Self::key).

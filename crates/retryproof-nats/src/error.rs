@@ -40,8 +40,8 @@ pub(crate) fn too_large(error: &PublishError) -> Option<TooLarge> {
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => Some(TooLarge::Letter),
         PublishErrorKind::Other => {
-            // The type of a stream's error is private to async-nats, so the error's text is
-            // searched for the code.
+            // async-nats keeps the type of a stream's error private, so the code is looked up in
+            // the error's text.
             let text = error.source()?.to_string();
             let letter = text.contains(TOO_LARGE_FOR_STREAM).then_some(TooLarge::Letter);
             letter.or_else(|| text.contains(TOO_LARGE_HEADERS).then_some(TooLarge::Headers))

@@ -28,7 +28,8 @@ pub(crate) struct HandlerContext {
     /// How long a fetch request stays open. A stop gives messages back with at least this delay,
     /// because the server would otherwise deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
-    /// After this delivery, a message that fails becomes a dead letter.
+    /// A message that fails in the delivery with this number, or in a later one, becomes a dead
+    /// letter.
     pub(crate) max_deliveries: Option<u64>,
     /// Whether the store was unavailable for any message since the last call of
     /// [`take_store_away`](Self::take_store_away).
@@ -75,7 +76,7 @@ impl HandlerContext {
         }
     }
 
-    /// Runs the handler, and runs it again each time after the message was parked.
+    /// Runs the handler, and runs it again each time the message has been parked.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -90,7 +91,7 @@ impl HandlerContext {
         let mut fetched = Some(fetched);
         let mut runs = 0_u32;
         loop {
-            // The semaphore is never closed.
+            // `acquire` cannot fail, because the semaphore is never closed.
             let running = self.running.acquire().await.ok();
             if *stopping.borrow() && !self.replies.is_last_delivery(delivery) {
                 return Verdict::delayed(self.fetch_timeout);
@@ -122,8 +123,8 @@ impl HandlerContext {
             self.store_away.store(true, Ordering::Relaxed);
         }
         let deliveries = delivery.deliveries();
-        // In its last delivery, the message stays here while the store is unavailable, so outages
-        // are counted by runs instead of by deliveries.
+        // In its last delivery, the message stays with the listener while the store is unavailable,
+        // so outages are counted by runs of the handler instead of by deliveries.
         let outages = if self.is_last(delivery) {
             runs
         } else {
@@ -132,8 +133,8 @@ impl HandlerContext {
         self.rules.judge(verdict, deliveries, outages)
     }
 
-    /// Whether the message stays here, without an answer, until the handler runs again. Giving it
-    /// back would cost a delivery, although no work has run.
+    /// Whether the listener keeps the message, without an answer, until the handler runs again.
+    /// Giving the message back would cost a delivery, although no work has run.
     fn is_parked(&self, delivery: &Delivery, reason: Reason) -> bool {
         match reason {
             Reason::InFlight => true,

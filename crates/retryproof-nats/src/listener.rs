@@ -28,7 +28,7 @@ use crate::receive::{Fetcher, free_permits};
 /// How long a request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two fetch requests while the store is unavailable. A message that is fetched
-/// meanwhile is given back, which costs it a delivery.
+/// during the outage is given back, which costs it a delivery.
 const STORE_AWAY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
@@ -53,11 +53,11 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, and that they fit the consumer's. Sends nothing to the server.
+    /// Checks the settings, and that they fit those of the consumer. Sends nothing to the server.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; a
-    /// consumer without explicit acknowledgements, or one that delivers no bodies.
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no subject for dead letters is
+    /// set, or if the consumer has no explicit acknowledgements or delivers no bodies.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<NatsListener> {
@@ -113,22 +113,23 @@ impl NatsListener {
     }
 
     /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// fetches no more messages, gives back those whose handler has not started (they are redelivered
-    /// after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for running handlers.
-    /// Handlers that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout) are
-    /// dropped: their leases run out, and their messages are redelivered.
+    /// fetches no more messages, gives back the messages whose handler has not started (they are
+    /// redelivered after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for
+    /// running handlers. Handlers that run longer than
+    /// [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their leases run out, and
+    /// their messages are redelivered.
     ///
     /// The handler returns a verdict on its message;
-    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
-    /// failure. The handler runs once for each delivery, and again each time after the message was
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as
+    /// a failure. The handler runs once for each delivery, and again each time the message has been
     /// parked.
     ///
     /// # Errors
     /// Fails if the consumer is deleted. Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if no
-    /// stream takes the dead letters, or if the consumer's own stream takes them (the consumer
-    /// would then deliver its own dead letters). If the server does not answer, the listener waits
-    /// for it.
+    /// stream takes the dead letters, or if the consumer's own stream takes them, because the
+    /// consumer would then deliver its own dead letters. If the server does not answer, the
+    /// listener waits for it.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are

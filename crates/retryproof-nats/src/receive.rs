@@ -54,7 +54,7 @@ impl<'a> Fetcher<'a> {
     /// Requests up to `messages` messages, and retries until the request is sent.
     ///
     /// # Errors
-    /// If the consumer was deleted.
+    /// Fails if the consumer was deleted.
     pub(crate) async fn fetch(&mut self, messages: usize) -> Result<FetchRequest> {
         loop {
             let connection = connections(&self.client);
@@ -75,8 +75,8 @@ impl<'a> Fetcher<'a> {
         self.max_messages = self.max_messages.saturating_mul(2);
     }
 
-    /// Notes that a request ended. If the connection broke meanwhile, a message that async-nats
-    /// cannot decode may be the cause.
+    /// Notes that a request has ended. If its connection broke, the next request is for one message
+    /// only, because a message that async-nats cannot decode may have broken the connection.
     pub(crate) fn ended(&mut self, request: &FetchRequest) {
         let lost = self.client.connection_state() != State::Connected;
         if lost || connections(&self.client) != request.connection {
@@ -87,7 +87,7 @@ impl<'a> Fetcher<'a> {
     /// Waits before the next request, longer after each failure.
     ///
     /// # Errors
-    /// If the consumer was deleted, because every request would fail.
+    /// Fails if the consumer was deleted, because every request would fail.
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_BACKOFF.after(self.failures);
@@ -129,9 +129,9 @@ fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }
 
-/// Waits for a free permit, and takes all others that are free.
+/// Waits until a permit is free, then takes all free permits.
 pub(crate) async fn free_permits(permits: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
-    // The semaphore is never closed.
+    // `acquire_owned` cannot fail, because the semaphore is never closed.
     let mut free: Vec<_> = Arc::clone(permits).acquire_owned().await.into_iter().collect();
     while let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
         free.push(permit);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one upsert, and the further statements if that does not settle the outcome.
+//! Acquires a record with one upsert, and with more statements if the upsert does not settle the
+//! outcome.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ impl Executor {
         Ok(result.rows.first().map(|row| stored_result(row, 0)).transpose()?)
     }
 
-    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists and only GRANT
-    /// can take it over, so that ENTER would waste a round trip.
+    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists: ENTER would
+    /// waste a round trip, because only GRANT can take over an existing row.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,
@@ -47,8 +48,8 @@ impl Executor {
         loop {
             let upserted = match self.upsert(deadline, statement, id, req).await {
                 Ok(upserted) => upserted,
-                // Another transaction has locked the row, for example a joined completion (CMP-7).
-                // The acquire does not wait for it.
+                // Another transaction, for example a joined completion (CMP-7), has locked the row.
+                // The acquire does not wait until that transaction ends.
                 Err(failure) if failure.recovery == Recovery::RowLocked => {
                     match find().await? {
                         Some(Record { owner, phase: RecordPhase::InProgress(_), .. })
@@ -57,15 +58,15 @@ impl Executor {
                             return Err(failure);
                         }
                         None if retries == MAX_LOCK_RETRIES => return Err(failure),
-                        // The upsert is not repeated: each attempt would occupy a connection for a
-                        // second.
+                        // If the row exists, the upsert is not repeated, because each attempt would
+                        // occupy a connection for a second.
                         found => match RecordStatus::of(found) {
                             RecordStatus::Absent(Some(token)) => return Ok(blocked(token)),
                             status => Upserted::NotGranted(status),
                         },
                     }
                 }
-                // Complete records are still replayed.
+                // A read-only server can still replay complete records.
                 Err(failure) if failure.recovery == Recovery::ReadOnly => {
                     return match find().await.map(RecordStatus::of) {
                         Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
@@ -82,7 +83,8 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy { remaining, token });
                 }
-                // A takeover may cost this second round trip (ACQ-8).
+                // Only GRANT can take the row over. A takeover may cost a second round trip
+                // (ACQ-8).
                 Upserted::NotGranted(RecordStatus::Absent(Some(_)))
                     if statement == Statement::Enter =>
                 {
@@ -104,9 +106,9 @@ impl Executor {
         }
     }
 
-    /// Runs one of the upserts, in one round trip, or in two if the server cannot return the row
-    /// and the key is in use. ENTER never changes an existing row: for one that GRANT would take
-    /// over, it returns `Absent` with a token.
+    /// Runs one of the upserts. Takes one round trip, or two if the server cannot return the row
+    /// and the key is in use. ENTER never changes an existing row: if GRANT would take the row
+    /// over, the result is `Absent` with a token.
     async fn upsert(
         &self,
         deadline: Instant,
@@ -130,9 +132,9 @@ impl Executor {
                 .await?;
             let grant = result.rows.first().map(read_grant).transpose()?;
             return Ok(match grant {
-                // This is the row as the statement left it. If it is in progress under this owner,
-                // GRANT has granted it, and so has ENTER if the whole lease is left. Otherwise the
-                // row existed before, and GRANT has to renew it (ACQ-9).
+                // If the returned row is in progress under this owner, GRANT has granted the lease.
+                // ENTER has granted it only if the whole lease is left; otherwise the row already
+                // existed, and GRANT has to renew the lease (ACQ-9).
                 Some((
                     Record { owner, token, phase: RecordPhase::InProgress(left) },
                     took_over,
@@ -158,7 +160,7 @@ impl Executor {
     }
 }
 
-/// A takeover that has to wait: the lease is over, but the row cannot be taken over yet.
+/// The result if the lease is over but the row cannot be taken over yet, so the caller has to wait.
 fn blocked(token: FencingToken) -> Acquired {
     Acquired::Busy { remaining: Duration::ZERO, token }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining sqlx 0.8 transactions (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes that version's `sqlx::MySqlPool`, and `held.complete_in(&mut tx,
-//! value)` takes its `Transaction` or `MySqlConnection`. The store's own connections use the newer
-//! sqlx.
+//! `engine.joined(pool)` takes the `sqlx::MySqlPool` of sqlx 0.8, and `held.complete_in(&mut tx,
+//! value)` takes a `Transaction` or `MySqlConnection` of that version. The store's own connections
+//! use the newer sqlx.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::error::other_driver;
 /// Supports a transaction that the program began by hand on its connection.
 ///
 /// If no transaction is open, for example because a deadlock rolled it back, the statement fails
-/// (CMP-7). Checking that costs one extra round trip.
+/// (CMP-7). The check for an open transaction costs one extra round trip.
 impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         self.execute(raw_sql(MysqlDialect::PROBE)).await.map_err(refused)?;
@@ -38,7 +38,7 @@ impl TxPort<MysqlDialect> for MySqlConnection {
 }
 
 /// Supports `held.complete_in(&mut tx, value)`. If the server has rolled the transaction back, the
-/// statement fails, just as it does on a connection.
+/// statement fails, just as it does on a plain connection.
 impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -98,7 +98,8 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Runs a statement in one round trip. If the transaction is gone, the commit fails.
+/// Runs a statement in one round trip, without checking the transaction: if the transaction is
+/// gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -127,7 +128,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
-        // From here on, dropping `tx` closes the connection, whichever settings have been changed.
+        // From here on, dropping `tx` closes the connection, so that no changed setting reaches the
+        // pool.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(MysqlDialect::BEGIN)))
             .await
@@ -136,7 +138,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Runs the statement without a probe, and returns the number of rows that it matched.
+/// Runs the statement without checking that a transaction is open, and returns the number of rows
+/// that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())

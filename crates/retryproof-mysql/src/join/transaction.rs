@@ -9,8 +9,8 @@
 //! TABLE` that an action sends ends the transaction in the same way. Two portable measures guard
 //! against that and cost no round trip:
 //!
-//! - autocommit is off while the transaction is open, so statements after its loss are in a
-//!   transaction that the server begins implicitly, and that only the engine commits;
+//! - autocommit is off while the transaction is open, so if the transaction is lost, the server
+//!   runs the statements that follow in an implicit transaction, which only the engine commits;
 //! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. A
 //!   savepoint ends with its transaction: in any other transaction, the release fails (1305), and
 //!   the server does not execute the COMMIT.
@@ -34,37 +34,37 @@ use crate::error::{classify, number};
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 
 /// The SQL of a transaction that is as safe as a [`MysqlTx`], for adapters to other drivers. Each
-/// constant is one text of several statements: send it unchanged and unprepared. A connection that
-/// is dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` has been
-/// sent.
+/// constant is one text of several statements: send it unchanged, and not as a prepared statement.
+/// A connection that is dropped between `BEGIN` and the transaction's end must not go back to its
+/// pool before `ROLL_BACK` has been sent.
 impl MysqlDialect {
     /// Opens a transaction and sets a savepoint in it. Autocommit stays off until the transaction
     /// ends.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
-    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If another one is open, or none,
-    /// it commits nothing and fails with the server's error 1305. After a failure send
-    /// [`ROLL_BACK`](Self::ROLL_BACK).
+    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If a different transaction is
+    /// open, or no transaction is, it commits nothing and fails with the server's error 1305. After
+    /// a failure, send [`ROLL_BACK`](Self::ROLL_BACK).
     pub const COMMIT: &str =
         "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
     /// Rolls back the open transaction, if any, and restores autocommit.
     pub const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
-    /// Fails with 1305 if no transaction is open. A port for transactions that the program began
-    /// sends this before the record's statement.
+    /// Fails with 1305 if no transaction is open. An adapter for transactions that the program
+    /// began by hand sends this text before the record's statement.
     pub const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
 }
 
 /// An open transaction from the application's pool. It dereferences to a [`MySqlConnection`] for
-/// writes. If it is dropped, its connection is closed and the server rolls it back. Only the engine
-/// may end it: send neither a `COMMIT` nor a statement that commits implicitly, such as `CREATE
-/// TABLE`.
+/// writes. If it is dropped, its connection is closed and the server rolls the transaction back.
+/// Only the engine may end it: send neither a `COMMIT` nor a statement that commits implicitly,
+/// such as `CREATE TABLE`.
 ///
 /// If the server rolled the transaction back after a deadlock, or the action ended it by hand, the
-/// call fails and nothing that followed is committed. Writes that the action committed by hand stay
-/// committed.
+/// call fails and nothing that was written afterwards is committed. Writes that the action
+/// committed by hand stay committed.
 ///
-/// It is a separate type because the driver's type has a lifetime, which would keep the futures of
-/// borrowing actions from moving between threads.
+/// `MysqlTx` is a separate type because the driver's type has a lifetime, which would keep the
+/// future of an action that borrows the transaction from moving between threads.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
     /// Whether the transaction has ended and autocommit has its old value, so that the connection
@@ -115,7 +115,8 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Runs a statement in one round trip. If the transaction is gone, the commit fails.
+/// Runs a statement in one round trip, without checking the transaction: if the transaction is
+/// gone, the commit fails.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -148,7 +149,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
-        // From here on, dropping `tx` closes the connection, whichever settings have been changed.
+        // From here on, dropping `tx` closes the connection, so that no changed setting reaches the
+        // pool.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(
             &mut tx.conn,
@@ -160,7 +162,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Fails outside a transaction, where the statement would be committed alone. Takes one round trip.
+/// Fails if no transaction is open, because the record's statement would be committed alone. Takes
+/// one round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(MysqlDialect::PROBE)).await {
         Ok(_) => Ok(()),
