@@ -11,10 +11,11 @@ use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
 
-/// The default name of the record table. The table with the schema version appends `_meta` to it.
+/// The default name of the record table. The table that holds the schema version has the same name
+/// with `_meta` appended.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// The URL parameters that the driver knows. The driver would ignore any other.
+/// The URL parameters that the driver knows. The driver would ignore any other parameter.
 const DRIVER_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -123,8 +124,8 @@ impl PostgresConfig {
     /// omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, an unknown parameter (named without its value), or
-    /// a value out of bounds. No message contains the URL (ID-4).
+    /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (named without its
+    /// value), or a value out of bounds. No message contains the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
@@ -182,17 +183,17 @@ impl PostgresConfig {
     }
 
     /// Sets the name of the record table. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
-    /// which `connect` and `migrate` check. It is case-sensitive, and refers to the first schema of
-    /// the `search_path`. Default `retryproof_records`.
+    /// which `connect` and `migrate` check. It is case-sensitive, and refers to a table in the
+    /// first schema of the `search_path`. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// Sets how many connections the store may open, 2 to 10,000. 2 of them (1 if there are only 2
-    /// or 3) are reserved for heartbeats, completions and releases (RUN-2). Up to 2 more are opened
-    /// to wake waiters. Default 10.
+    /// Sets how many connections the store may open, from 2 to 10,000. Of these, 2 (or 1 if there
+    /// are only 2 or 3) are reserved for heartbeats, completions and releases (RUN-2). Up to 2 more
+    /// are opened to wake waiters. Default 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
@@ -202,7 +203,7 @@ impl PostgresConfig {
     /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
     /// than the engine's default `operation-timeout`, so that this limit ends the call first, with
     /// an error that names what the call waited for (STO-5). If the engine's `operation-timeout` is
-    /// longer, set this longer too.
+    /// longer, set this timeout longer too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;

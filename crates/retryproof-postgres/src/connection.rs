@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection to the server: how it is opened, whether it leads to one server process, and how
-//! a statement runs on it.
+//! One connection to the server: how it is opened, whether it keeps its server process, and how a
+//! statement runs on it.
 
 use std::sync::Arc;
 
@@ -19,14 +19,15 @@ use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList};
 
-/// How often to check which server process answers each of two connections.
+/// How many rounds of checks find out which server process answers each of two connections.
 const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. A prepared statement is planned once, possibly
 /// while the table is nearly empty. Without these settings, the server could then choose a plan
 /// that reads the whole table, and keep it until the next `ANALYZE`; a purge would collect all
-/// index entries before it takes the first thousand. With them, a scan that cannot be avoided (the
-/// count of all records) looks so expensive that the server would compile it, so `jit` is off too.
+/// index entries before it takes the first thousand. With these settings, a scan that cannot be
+/// avoided (the count of all records) looks so expensive that the server would compile it, so `jit`
+/// is off too.
 macro_rules! planner_settings {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
@@ -48,8 +49,8 @@ pub(crate) struct ServerInfo {
 
 impl ServerInfo {
     /// The settings for each new connection. They always result in READ COMMITTED: at a higher
-    /// isolation level, a takeover that conflicts with another one fails instead of seeing its
-    /// result.
+    /// isolation level, a takeover that conflicts with another one fails instead of seeing the
+    /// other's result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),
@@ -103,7 +104,7 @@ pub(crate) async fn run(
     Ok(result)
 }
 
-/// The parameters as the driver binds them.
+/// Converts the parameters to the driver's arguments.
 pub(crate) fn arguments(params: &[Param<'_>]) -> Result<PgArguments, Failure> {
     all_arguments(params, &[])
 }
@@ -161,8 +162,8 @@ pub(crate) async fn fetch_row(
     conn.fetch_optional(raw_sql(AssertSqlSafe(sql))).await
 }
 
-/// Whether each of the two connections keeps its own server process. If not, a pooler gives each
-/// transaction another one.
+/// Whether each of the two connections keeps its own server process. If not, a pooler may run each
+/// transaction in a different server process.
 pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool> {
     let (first, second) = (backend(one).await?, backend(other).await?);
     let mut direct = first != second;

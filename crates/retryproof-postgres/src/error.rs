@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`] and [`classify_at_connect`] turn the driver's errors into the library's errors,
-//! after and before the store has connected. [`Failure`] keeps the driver's error while the store
-//! can still recover from it.
+//! [`classify_at_connect`] turns the driver's errors into the library's errors before the store has
+//! connected, and [`classify`] does so afterwards. [`Failure`] keeps the driver's error while the
+//! store can still recover from it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -42,8 +42,9 @@ pub(crate) fn classify(error: &Driver) -> Error {
     while_running(classify_at_connect(error))
 }
 
-/// Turns a driver's error into one with a kind and advice. Its source holds only the server's code
-/// and first line, because constraint details quote the row, including keys and values (ID-4).
+/// Turns a driver's error into an error with a kind and advice. The source of the new error holds
+/// only the server's code and first line, because constraint details quote the row, including keys
+/// and values (ID-4).
 pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
@@ -177,8 +178,8 @@ pub(crate) fn is_broken(error: &Driver) -> bool {
     }
 }
 
-/// Whether a prepared statement was lost because a pooler gives each statement another server
-/// connection.
+/// Whether a prepared statement was lost because a pooler may run each statement on a different
+/// server connection.
 pub(crate) fn is_pooler(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("26000" | "42P05"))
 }
@@ -225,7 +226,8 @@ fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity errors.
         "22" | "23" => Some("values"),
-        // Authentication, connections (poolers add details), and too many connections of one role.
+        // Errors of authentication and of connections (where poolers add details), and below them
+        // the code for too many connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

@@ -16,7 +16,7 @@ use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
 use crate::pool::Pool;
 use crate::statement::bound::BoundStatement;
 
-/// How often a statement that conflicted with another one is repeated.
+/// How many times a statement that conflicts with another is repeated.
 const MAX_CONFLICT_RETRIES: u32 = 5;
 
 pub(crate) struct Executor {
@@ -26,7 +26,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Must be called inside a runtime.
+    /// Must be called inside a tokio runtime.
     pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
         Self { pool, call_timeout, timer: CoarseTimeout::start() }
     }
@@ -42,8 +42,8 @@ impl Executor {
     }
 
     /// Runs one statement in autocommit. A dead connection is replaced once, and a statement that
-    /// conflicted is repeated: all statements of the store are safe to repeat, because they are
-    /// fenced by owner (ACQ-9, CMP-3).
+    /// conflicted is repeated: every statement of the store is safe to repeat, because a holder's
+    /// writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,

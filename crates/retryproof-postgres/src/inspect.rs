@@ -16,18 +16,18 @@ use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
 /// The most rows that one statement deletes. The statement locks these rows until it ends, and
-/// writes all of their log entries together.
+/// writes the log entries of all rows together.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long one purge statement may take: slightly less than the engine's limit, so that the error
-/// names what the statement waited for (STO-5).
+/// How long one purge statement may take: slightly less than the engine's limit, so that a slow
+/// statement fails with the store's error, which names what the statement waited for (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for PostgresStore {
     /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
     /// stopped, and skips rows that another instance has locked. After the last bucket, the next
-    /// statement starts again at the first one, because records there may have been locked or live
-    /// before.
+    /// statement starts again at the first bucket, because earlier statements may have passed
+    /// records there that were locked or still live.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
@@ -48,7 +48,8 @@ impl Purge for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Returns how many rows were deleted, and the bucket of the last one.
+    /// Deletes one batch. Returns how many rows were deleted, and the bucket of the last deleted
+    /// row.
     async fn purge_batch(&self, batch: usize, first_bucket: i64) -> Result<(usize, i64)> {
         let deadline = Instant::now() + PURGE_TIMEOUT.max(self.config.call_timeout);
         let statement = self.statements.purge(batch, first_bucket);

@@ -25,7 +25,7 @@ use crate::error::{Failure, classify};
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
-/// The SQL dialect of PostgreSQL: marks the transactions that a [`PostgresStore`] can join.
+/// The SQL dialect of PostgreSQL, which marks the transactions that a [`PostgresStore`] can join.
 #[derive(Debug, Clone, Copy)]
 pub enum PostgresDialect {}
 
@@ -71,8 +71,8 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// The error for a failure in another driver. It holds the SQLSTATE without the server's text,
-/// which may quote values (ID-4).
+/// The error for a failure that another driver reports. It holds the SQLSTATE but not the server's
+/// text, which may quote values (ID-4).
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);

@@ -31,15 +31,16 @@ use crate::schema;
 pub(crate) use share::PooledConnection;
 use share::{IdleConnection, Share};
 
-/// How often to look for a returned connection while a new one is slow to open.
+/// How often to check for a returned connection while a new one is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often to retry while the server accepts no more connections and the share has none open.
+/// How many times to retry while the server accepts no more connections and the share has no open
+/// connection.
 const MAX_REFUSALS: u32 = 5;
 
 pub(crate) struct Pool {
     source: Source,
     connect_timeout: Duration,
-    /// False behind a pooler that gives each transaction another server connection.
+    /// False behind a pooler that may run each transaction on a different server connection.
     direct: AtomicBool,
     /// The settings that each new connection gets.
     settings: Mutex<Option<&'static str>>,
@@ -136,10 +137,10 @@ impl Pool {
     }
 
     /// Takes a permit if one is free now. While most normal connections are idle, a holder takes
-    /// one of those, because its server process has just read the record; otherwise it tries the
-    /// reserved ones first. Reserved connections are still used now and then, because one that has
-    /// been idle for too long may turn out to be closed when it is needed, and the server may then
-    /// refuse a new one.
+    /// one of those, because the server process behind it has just read the record; otherwise a
+    /// holder tries the reserved connections first. Reserved connections are still used now and
+    /// then: one that is idle for too long may turn out to be closed when it is needed, and the
+    /// server may then refuse a new one.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,
@@ -201,7 +202,7 @@ impl Pool {
     }
 }
 
-/// An attempt to open one more connection of a share.
+/// An attempt to open one more connection for a share.
 struct ConnectAttempt {
     source: Source,
     settings: Option<&'static str>,
@@ -211,9 +212,9 @@ struct ConnectAttempt {
 }
 
 impl ConnectAttempt {
-    /// Returns a new connection. If the server is slow or accepts no more connections, returns one
-    /// that another call has released instead. If the result is dropped unused, the connection
-    /// becomes idle in the share.
+    /// Returns a new connection. If the server is slow or accepts no more connections, the attempt
+    /// instead returns a connection that another call has released. If the result is dropped
+    /// unused, the connection becomes idle in the share.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
         let lend = |conn, opened_at, was_idle| {
@@ -246,7 +247,8 @@ impl ConnectAttempt {
                 return Err(refused.unwrap_or(PoolError::TooSlow));
             }
             if none_can_return {
-                // The server may not have noticed yet that a connection was closed a moment ago.
+                // Try again: the server may not have noticed yet that a connection was closed a
+                // moment ago.
                 let pause_end = (*deadline).min(Instant::now() + RETURN_POLL_INTERVAL);
                 tokio::time::sleep_until(pause_end).await;
                 refusals += 1;
@@ -263,7 +265,7 @@ impl ConnectAttempt {
     }
 }
 
-/// Why there is no connection.
+/// Why an operation got no connection.
 pub(crate) enum PoolError {
     AllInUse,
     /// The server did not open a connection in time.

@@ -25,7 +25,7 @@ pub(crate) enum AcquireRow {
         token: FencingToken,
         took_over: bool,
     },
-    /// The record was not live, and another caller was faster.
+    /// The record was not live, but another caller was faster.
     Conflict,
     Found(Option<Record>),
 }
@@ -33,8 +33,8 @@ pub(crate) enum AcquireRow {
 impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 6, "token")? {
-            // The ttl ended while the row was read. If the value is really missing, a later look
-            // reports that.
+            // The ttl ended while the row was read. If the value is really missing, a later read
+            // reports the error.
             None | Some(0)
                 if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
                     && has_no_value(row)? =>
@@ -42,8 +42,8 @@ impl AcquireRow {
                 Ok(Self::Conflict)
             }
             None => read_record(row).map(Self::Found),
-            // Nothing was granted. `read_record` fails if `state` is not a state that the store
-            // writes.
+            // Nothing was granted. `read_record` only checks the row: it fails if the store never
+            // writes such a `state`.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
                 read_record(row).map(|_| Self::Conflict)
             }
@@ -82,13 +82,13 @@ pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
     u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
 }
 
-/// What is left of the lease or the retention.
+/// The time left in the lease or the retention; `None` if no time is left.
 pub(crate) fn remaining(row: &PgRow) -> Result<Option<Duration>> {
     let remaining: i64 = column(row, 3, "expires_at")?;
     Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
 }
 
-/// The stored value, not decoded; `None` if the statement does not read it.
+/// Reads the stored value without decoding it; `None` if the statement does not return the value.
 fn value(row: &PgRow) -> Result<Option<StoredResult>> {
     if row.len() < 6 {
         return Ok(None);

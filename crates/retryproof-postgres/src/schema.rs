@@ -18,8 +18,8 @@ const SCHEMA: Schema = Schema {
     migrate: "PostgresConfig::migrate()",
 };
 
-/// A function of the schema. It has no version: its body and settings are compared with those in
-/// the database.
+/// A function of the schema. It has no version; instead, `migrate` compares its body and settings
+/// with those in the database.
 struct Function {
     /// The suffix that follows the table name; also the tag of the dollar quotes around the body.
     suffix: &'static str,
@@ -131,10 +131,10 @@ impl PostgresConfig {
         for script in SCHEMA.pending(found)? {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // The functions are compared first, so that `migrate` also succeeds for a user who may not
-        // create anything, if another user has called it before. A function is created in the
-        // schema of the table: the table may have been restored without its functions, and the
-        // first schema of the path may be a different one.
+        // A function is created only if it is missing or differs, so that `migrate` also succeeds
+        // for a user who may not create anything, if another user has called it before. It is
+        // created in the schema of the table, which may not be the first schema of the
+        // `search_path`: the table may have been restored without its functions.
         for function in FUNCTIONS {
             if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
                 execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;
@@ -150,9 +150,10 @@ impl PostgresConfig {
     }
 }
 
-/// The version row; `None` without the table or the row.
+/// Reads the version row; `None` if the table or the row is missing.
 async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sqlx_core::Error> {
-    // The table is looked up first, because an error would end a migration's transaction.
+    // The table is looked up first, because an error for a missing table would abort a migration's
+    // transaction.
     let exists =
         fetch_row(conn, format!("SELECT to_regclass('\"{table}_meta\"') IS NOT NULL")).await?;
     if !exists.map_or(Ok(false), |row| row.try_get(0))? {
@@ -174,7 +175,7 @@ fn prefer_schema_of(table: &str) -> String {
     )
 }
 
-/// Fails for a server or a schema that the store cannot work with (STO-3).
+/// Fails if the store cannot work with the server or the schema (STO-3).
 pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
     let unreadable = |error: sqlx_core::Error| classify_at_connect(&error);
     let facts = fetch_row(

@@ -23,7 +23,7 @@ macro_rules! now_us {
     };
 }
 
-/// What is left of a row's lease or retention, in microseconds.
+/// The time left in a row's lease or retention, in microseconds.
 macro_rules! remaining_us {
     () => {
         "(date_part('epoch',expires_at-clock_timestamp())*1000000)::bigint"
@@ -31,22 +31,22 @@ macro_rules! remaining_us {
 }
 
 /// Limits how long one statement waits for a row that an open transaction has locked. The setting
-/// ends with the statement's own transaction, also behind a pooler.
+/// ends with the statement's own transaction, even behind a pooler.
 macro_rules! bounded {
     () => {
         "set_config('lock_timeout','250ms',true)"
     };
 }
 
-/// The owner of a released record, which stays for an hour to keep its token (ACQ-10).
+/// The owner id of a released record. The record stays for an hour to keep its token (ACQ-10).
 macro_rules! no_owner {
     () => {
         "decode('00000000000000000000000000000000','hex')"
     };
 }
 
-/// The statements. In [`text`](Self::text), a comment before each gives its rules, its bind order
-/// and the columns of its row.
+/// The statements. In [`text`](Self::text), a comment before each statement gives its rules, its
+/// bind order and the columns of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Acquire,
@@ -86,15 +86,16 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. It calls the function that
-            // inserts or replaces the record only if the record is not live (absent, expired or
-            // released) or is the caller's own. A live record is neither locked nor written, and
-            // the part that could write is not even started, because starting it costs as much as
-            // the look. The remaining time is computed first, so if none is left, the function has
-            // been called. The value of an expired record is not sent, because it may be large.
-            // Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock timeout
-            // in ms. Returns: state, owner, token, remaining, fp, result, granted (NULL: not tried;
-            // 0: another caller was faster; else the token, negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. Only if the record is not
+            // live (absent, expired or released) or is the caller's own, the statement also calls
+            // the function that inserts or replaces the record. A live record is neither locked nor
+            // written, and the function that could write is not even started, because starting it
+            // costs as much as reading the record. The remaining time is computed first, so if no
+            // time is left, the function has been called. The value of an expired record is not
+            // sent, because it may be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6
+            // granularity, 7 fp, 8 lock timeout in ms. Returns: state, owner, token, remaining, fp,
+            // result, granted (NULL: not tried; 0: another caller was faster; else the token,
+            // negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -118,8 +119,8 @@ impl Statement {
                 remaining_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // RUN-1, CMP-2: fenced by owner, never by time. A locked row does not delay the other
-            // heartbeats (RUN-2). Binds: 1 scope, 2 key, 3 owner, 4 lease.
+            // RUN-1, CMP-2: fenced by owner, never by time. The lock timeout keeps a locked row
+            // from delaying the other heartbeats (RUN-2). Binds: 1 scope, 2 key, 3 owner, 4 lease.
             Self::Extend => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' WHERE scope=$1 \
@@ -127,9 +128,9 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // CMP-1, CMP-2. The purge bucket changes only if this ttl is shorter than the
-            // acquire's; otherwise it and its index entry stay unchanged. Binds: 1 scope, 2 key, 3
-            // owner, 4 ttl, 5 granularity, 6 fp, 7 result.
+            // CMP-1, CMP-2. The purge bucket changes only if the completion's ttl ends before the
+            // acquire's; otherwise the bucket and its index entry stay unchanged. Binds: 1 scope, 2
+            // key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
@@ -141,15 +142,15 @@ impl Statement {
             // Like COMPLETE, but for many records, each fenced by its owner. If one row stays
             // locked, the whole statement fails, and each completion is then sent alone. Binds: 1
             // scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the
-            // positions of those that took effect.
+            // positions of the completions that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
             // CMP-7: like COMPLETE, but on the application's connection. The statement calls a
-            // function of the schema, whose plans depend neither on that connection's settings nor
-            // on the time of planning. It returns a row if it took effect. Same bind order as
-            // COMPLETE.
+            // function of the schema, because the function's plans depend neither on that
+            // connection's settings nor on the time of planning. The statement returns a row if it
+            // took effect. Same bind order as COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
@@ -165,11 +166,11 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4. A row whose state the store never wrote stays (CMP-8). The upper bound is a
-            // subquery so that the index can be used. The lower bound skips the index entries of
-            // deleted rows, which the server would otherwise scan as long as a transaction might
-            // still see the rows. Binds: 1 limit, 2 first bucket. Returns: the number of deleted
-            // rows, their last bucket.
+            // STO-4. A row with a state that the store never writes is left alone (CMP-8). The
+            // upper bound is a subquery so that the index can be used. The lower bound skips the
+            // index entries of deleted rows, which the server would otherwise scan as long as a
+            // transaction might still see the rows. Binds: 1 limit, 2 first bucket. Returns: the
+            // number of deleted rows, their last bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
@@ -314,8 +315,8 @@ impl StatementTexts {
 
     pub(crate) fn purge(&self, limit: usize, first_bucket: i64) -> BoundStatement<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // If the table was never analyzed, the planner would collect and sort all index entries
-        // first.
+        // Without these settings, the planner would first collect and sort all index entries if the
+        // table was never analyzed.
         self.bind(Statement::Purge, vec![Param::Int(limit), Param::Int(first_bucket)])
             .with_settings("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")
     }
@@ -333,8 +334,9 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// Purge buckets are rounded up to a multiple of this, so that many records share an index entry,
-/// none stays much longer than its ttl, and the bucket where a purge continues holds few records.
+/// Purge buckets are rounded up to a multiple of the returned time, so that many records share an
+/// index entry, none stays much longer than its ttl, and the bucket where a purge continues holds
+/// few records.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {

@@ -58,7 +58,7 @@ impl PostgresStore {
     /// then on.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` if the tables are missing or have
+    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing or have
     /// another version (STO-3); `Config` for an invalid table name, a wrong user or password, a
     /// database that does not exist, or a failed TLS handshake; `Unexpected` for a missing
     /// privilege; `Unsupported` before PostgreSQL 12; `Unavailable` if the server cannot be
@@ -131,7 +131,7 @@ impl PostgresStore {
         result.row.as_ref().map_or(Ok(None), read_record)
     }
 
-    /// The status of a record. If the record is complete, the store remembers that.
+    /// Returns the status of a record, and remembers the record if it is complete.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
         if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = &record {
             self.completed.note(id, *remaining);

@@ -4,12 +4,12 @@
 //! Other processes are notified with NOTIFY, and only of records for which a waiter was announced.
 //! The server locks its queue of notifications during a commit, which would cost two thirds of the
 //! throughput if every completion sent one. So:
-//! 1. A waiter announces the hash of its identity, looks at the record, and sleeps.
-//! 2. Every process that listens remembers the announcements. When it completes or releases an
-//!    announced record, it sends a notification *after* the commit, on a separate connection.
-//!    Changes that happen meanwhile share the next message.
-//! 3. An announcement may arrive just after the completion. If the record was finished in the last
-//!    two seconds, the process answers immediately.
+//! 1. A waiter announces the hash of its identity, reads the record, and sleeps.
+//! 2. Every process that listens remembers the announcements. When a process completes or releases
+//!    an announced record, it sends a notification *after* the commit, on a separate connection.
+//!    Changes that happen while a message is being sent share the next message.
+//! 3. An announcement may arrive just after the completion. A process that has finished the record
+//!    in the last two seconds therefore replies immediately.
 //!
 //! Waiters also poll, so without notifications a wait still ends, only later.
 
@@ -30,11 +30,12 @@ use crate::record::hash::identity_hash;
 
 use recent::RecentHashes;
 
-/// The pauses between two reads of a waiter when no notifications arrive (ACQ-4).
+/// The pauses between a waiter's reads of its record while no notifications arrive (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// The pauses while notifications arrive, when polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
-/// How long an announcement is valid. A waiter that sleeps longer repeats it before it expires.
+/// How long an announcement is valid. A waiter that sleeps longer repeats its announcement before
+/// it expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a record counts as just finished, and how many such records are remembered.
@@ -49,7 +50,7 @@ const MAX_PAYLOAD: usize = 7_900;
 /// What one process sends to the others about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WakeMessage {
-    /// A call waits for its record.
+    /// A call waits for the record.
     Waiting,
     /// The record may have changed.
     Changed,
@@ -62,13 +63,13 @@ pub(crate) struct Waiters {
     /// Whether notifications arrive.
     listening: AtomicBool,
     announced: Mutex<RecentHashes>,
-    /// Whether there are announcements. Without any, a completion takes no lock.
+    /// Whether there are announcements. While there are none, a completion takes no lock.
     has_announced: AtomicBool,
     just_finished: Mutex<RecentHashes>,
     outbox: Mutex<Outbox>,
     /// Notified when there is something to send, or soon will be.
     pub(crate) outbox_changed: Notify,
-    /// Marks this store's messages, because the store receives them too.
+    /// Identifies this store's own messages, which the store also receives and ignores.
     sender_id: u64,
 }
 
@@ -124,7 +125,7 @@ impl Waiters {
             return;
         }
         // The record is noted as finished, then checked for announcements. `on_announcement` uses
-        // the opposite order, so at least one of the two sees the other.
+        // the opposite order, so at least one of the two functions sees what the other has noted.
         let now = Instant::now();
         self.just_finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
@@ -143,8 +144,8 @@ impl Waiters {
         self.listening.load(Ordering::SeqCst)
     }
 
-    /// Sets whether notifications arrive from now on. Earlier ones may have been missed, so all
-    /// waiters look at their records.
+    /// Sets whether notifications arrive from now on. Earlier notifications may have been missed,
+    /// so all waiters are woken to read their records.
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
         self.registry.notify_all();
@@ -161,7 +162,7 @@ impl Waiters {
             match (kind, parse_hex(hash)) {
                 (b'c', Some(hash)) => self.registry.notify(&hash),
                 (b'w', Some(hash)) => self.on_announcement(hash),
-                // A later version may send other kinds.
+                // A later version of the library may send other kinds of messages.
                 _ => {}
             }
         }
@@ -177,7 +178,7 @@ impl Waiters {
         if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {
-            // Lets the sending task open its connection before it is needed.
+            // Lets the sending task open its connection before a message has to be sent.
             self.outbox_changed.notify_one();
         }
     }

@@ -2,11 +2,11 @@
 //! [`CompletionBatcher`]: completions that arrive at the same time share one statement and its
 //! commit.
 //!
-//! Up to four completions run alone, each on its own connection. Further ones wait in a queue. When
-//! the first of the four ends, it sends all that are queued by then. A completion never waits for
-//! others to arrive. Under load, more of them share one commit. Each record is still changed in one
-//! step by its own owner (CMP-1, CMP-2). If a shared statement fails, each of its completions is
-//! sent again alone.
+//! Up to four completions run alone, each on its own connection. Further completions wait in a
+//! queue. When one of the four ends, the completions that are queued by then are sent in one
+//! statement. The queue never waits for more completions to arrive. Under load, more completions
+//! share one commit. Each record is still changed in one step by its own owner (CMP-1, CMP-2). If a
+//! shared statement fails, each of its completions is sent again alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ struct QueuedCompletion {
     id: Identity,
     owner: OwnerId,
     done: Completion,
-    /// Receives whether the completion took effect. Closed without an answer if that is unknown.
+    /// Receives whether the completion took effect. Closed without an answer if the outcome is
+    /// unknown.
     applied: oneshot::Sender<bool>,
 }
 
@@ -74,7 +75,8 @@ impl QueuedCompletion {
 
 /// What became of a completion.
 pub(crate) enum BatchOutcome {
-    /// The completion has to be sent alone. Keep the slot until its statement has ended.
+    /// The completion has to be sent alone. Keep the slot until the completion's statement has
+    /// ended.
     Alone(Option<BatchSlot>),
     /// The completion took effect in a shared statement.
     Applied,
@@ -82,11 +84,11 @@ pub(crate) enum BatchOutcome {
     Refused,
 }
 
-/// A slot for one of the statements that may run at the same time. When it is dropped, it sends all
+/// A slot for one of the statements that may run at the same time. Dropping the slot sends the
 /// queued completions.
 pub(crate) struct BatchSlot {
     batcher: CompletionBatcher,
-    /// The slot was handed to a task that has not started.
+    /// Whether the slot was handed to a task that has not started yet.
     is_handed_over: bool,
 }
 
@@ -104,8 +106,8 @@ impl CompletionBatcher {
     }
 
     /// Takes a slot, or queues the completion until `deadline` at the latest. If the future is
-    /// dropped while queued, the completion is not sent; if it is dropped later, the completion may
-    /// take effect.
+    /// dropped while the completion is queued, the completion is not sent; if it is dropped later,
+    /// the completion may take effect.
     pub(crate) async fn submit(
         &self,
         id: &Identity,
@@ -113,8 +115,8 @@ impl CompletionBatcher {
         done: &Completion,
         deadline: Instant,
     ) -> BatchOutcome {
-        // Behind a pooler, each statement is one text with literals, so completions do not share
-        // one.
+        // Behind a pooler, each statement is one text with literals, so completions cannot share a
+        // statement.
         if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
             return BatchOutcome::Alone(None);
         }
@@ -140,7 +142,8 @@ impl CompletionBatcher {
         let applied = match timeout(QUEUE_TIMEOUT, &mut applied).await {
             Ok(applied) => applied.ok(),
             Err(_) if self.remove(number) => None,
-            // The completion was sent in the meantime.
+            // A shared statement already contains the completion, so wait for the result of that
+            // statement.
             Err(_) => timeout_at(deadline, applied).await.ok().and_then(Result::ok),
         };
         match applied {
@@ -157,7 +160,8 @@ impl CompletionBatcher {
         position.is_some_and(|position| queue.queued.remove(position).is_some())
     }
 
-    /// The completions for the next statement. If there are none, the slot becomes free.
+    /// Takes the completions for the next statement from the queue. If there are none, the slot
+    /// becomes free.
     fn next_batch(&self) -> Vec<QueuedCompletion> {
         let mut queue = self.0.queue.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -175,7 +179,8 @@ impl CompletionBatcher {
     }
 
     async fn send(&self, mut batch: Vec<QueuedCompletion>) {
-        // Every statement uses the same order, so that two of them never wait for each other.
+        // Every statement changes its records in the same order, so that two statements never wait
+        // for each other.
         batch.sort_by(|one, other| {
             let keys = one.id.key().expose().cmp(other.id.key().expose());
             keys.then_with(|| one.id.scope().as_str().cmp(other.id.scope().as_str()))
@@ -199,7 +204,7 @@ impl CompletionBatcher {
                     let _ = queued.applied.send(applied.contains(&position));
                 }
             }
-            // The senders are dropped; each caller sends its completion alone and gets its own
+            // Dropping the senders makes each caller send its completion alone and get its own
             // error.
             Err(error) => {
                 tracing::debug!(%error, completions = batch.len(), "a statement for many \
@@ -212,7 +217,8 @@ impl CompletionBatcher {
 impl Drop for BatchSlot {
     fn drop(&mut self) {
         if self.is_handed_over {
-            // The runtime has ended. The queued completions are sent alone, and the slot is free.
+            // The runtime ended before the task started: free the slot, and let each queued
+            // completion be sent alone.
             let queued = {
                 let mut queue = self.batcher.0.queue.lock();
                 queue.running -= 1;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RecordLimits`]: how many connections may be used by the acquires of one record, and by those
-//! of all locked records together.
+//! [`RecordLimits`]: limits how many connections the acquires of one record may use, and how many
+//! the acquires of all locked records may use together.
 //!
 //! If an open transaction has locked a record's row, an acquire of that record waits in the server
 //! until its lock timeout, and occupies a connection meanwhile. Without a limit, the callers of one
 //! such record would occupy every connection of the store, and all other callers would queue behind
-//! them. So the acquires of one record use at most half of the connections. If a record was found
-//! locked a moment ago, its acquires use one connection at a time, and those of all such records
-//! together use at most a quarter. Further acquires wait without a connection.
+//! them. So the acquires of one record use at most half of the connections. The acquires of a
+//! record that was found locked a moment ago use one connection at a time, and the acquires of all
+//! such records together use at most a quarter of the connections. Further acquires wait without a
+//! connection.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -47,7 +48,8 @@ struct RecordCallers {
     running: usize,
     queued: usize,
     changed: Arc<Notify>,
-    /// When the last look that found the record locked began, and the holder's token.
+    /// When the last read that found the record locked began, and the holder's token that it
+    /// returned.
     found_locked: Option<(Instant, FencingToken)>,
 }
 
@@ -69,12 +71,12 @@ pub(crate) struct AcquirePermit<'a> {
 pub(crate) struct QueuedAcquire<'a> {
     limits: &'a RecordLimits,
     hash: u64,
-    /// Notified when there may be a permit, or when a look has found the record locked.
+    /// Notified when a permit may be free, or when a read has found the record locked.
     pub(crate) changed: Pin<Box<OwnedNotified>>,
 }
 
 impl RecordLimits {
-    /// The limits for a store with this many connections for normal calls.
+    /// Creates the limits for a store that has `connections` connections for normal calls.
     pub(crate) fn new(connections: usize) -> Self {
         let locked = RecentHashes::new(LOCKED_FOR, MAX_LOCKED);
         Self {
@@ -108,7 +110,8 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Notifies the queued acquires of a record that a look, begun at `since`, found it locked.
+    /// Notifies the queued acquires of a record that a read, begun at `since`, found the record
+    /// locked.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, token: FencingToken) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, token));
@@ -134,7 +137,7 @@ impl AcquirePermit<'_> {
         self.limits.state.lock().locked.note(self.hash, Instant::now());
     }
 
-    /// Notes that the acquire was answered, so the record is not locked.
+    /// Notes that the acquire was answered, which shows that the record is not locked.
     pub(crate) fn answered(self) {
         if self.is_probe {
             self.limits.state.lock().locked.forget(self.hash, Instant::now());
@@ -143,7 +146,7 @@ impl AcquirePermit<'_> {
 }
 
 impl QueuedAcquire<'_> {
-    /// The holder's token, if a look that began at `since` or later found the record locked.
+    /// Returns the holder's token if a read that began at `since` or later found the record locked.
     pub(crate) fn locked_since(&self, since: Instant) -> Option<FencingToken> {
         let found_locked = self.limits.state.lock().records.get(&self.hash)?.found_locked;
         found_locked.filter(|(began, _)| *began >= since).map(|(_, token)| token)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining sqlx 0.8 transactions (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes that version's `sqlx::PgPool`, and `held.complete_in(&mut tx,
-//! value)` takes its `Transaction` or `PgConnection`. The store itself uses the newer sqlx; only
-//! the application's transactions use the older one.
+//! `engine.joined(pool)` takes the `sqlx::PgPool` of sqlx 0.8, and `held.complete_in(&mut tx,
+//! value)` takes a `Transaction` or `PgConnection` of that version. The store itself uses a newer
+//! sqlx; only the application's transactions use the older one.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -2,8 +2,8 @@
 //! Joining `tokio-postgres` transactions (feature `tokio-postgres`).
 //!
 //! These transactions borrow their client, so they suit programs that open transactions themselves:
-//! `held.complete_in(&mut tx, value)`. To let the engine open them, wrap the client or pool in a
-//! type of your own that sends `BEGIN` and `COMMIT` as statements.
+//! `held.complete_in(&mut tx, value)`. To let the engine open the transactions, wrap the client or
+//! pool in a type of your own that sends `BEGIN` and `COMMIT` as statements.
 
 use retryproof_core::store::{Param, TxPort};
 use retryproof_core::{Error, Result};

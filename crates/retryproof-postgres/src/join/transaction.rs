@@ -15,13 +15,13 @@ use crate::error::classify;
 /// An open transaction from the application's pool. It dereferences to a [`PgConnection`] for
 /// writes. If it is dropped, it is rolled back.
 ///
-/// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either of them,
+/// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either statement,
 /// PostgreSQL continues in autocommit without an error, so each later write, and the record, would
-/// be a separate commit. To give up, return an error; to undo a part, use a savepoint. A
+/// be committed separately. To undo everything, return an error; to undo a part, use a savepoint. A
 /// transaction that an error has aborted is not committed, whatever the action does afterwards.
 ///
-/// It is a separate type because the driver's type has a lifetime, which would keep the futures of
-/// borrowing actions from moving between threads.
+/// `PostgresTx` is a separate type because the driver's type has a lifetime, which would keep the
+/// future of an action that borrows the transaction from moving between threads.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres::Postgres>);
 
 impl Deref for PostgresTx {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Share`]: the connections of one priority, and [`PooledConnection`], one of them in use.
+//! [`Share`] holds the connections of one priority; a [`PooledConnection`] is a connection in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A connection that is older than this, or has been idle for longer than this, is not used again:
-/// servers and firewalls drop silent connections.
+/// A connection that is older than `MAX_AGE`, or has been idle for longer than `MAX_IDLE`, is not
+/// used again: servers and firewalls drop silent connections.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
 /// A reserved connection that has been idle for longer than this is used before a normal one.
@@ -49,8 +49,8 @@ impl Share {
         })
     }
 
-    /// Whether a connection can be lent to the other priority, because most are idle even without
-    /// it.
+    /// Whether a connection can be lent to the other priority, because most of the share's
+    /// connections are idle even without that one.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1
@@ -63,7 +63,7 @@ impl Share {
         self.idle.lock().last().is_some_and(|idle| idle.idle_since.elapsed() < RECENT_USE)
     }
 
-    /// Takes the connection that was used last, so that the others can go stale.
+    /// Takes the connection that was used most recently, so that the others can go stale.
     pub(super) fn pop(&self) -> Option<IdleConnection> {
         let mut idle = self.idle.lock();
         let stale = idle.iter().take_while(|idle| idle.is_stale()).count();
@@ -114,12 +114,13 @@ impl IdleConnection {
     }
 }
 
-/// A connection in use. [`release`](Self::release) returns it. If it is dropped in the middle of a
-/// statement, the answer is read to its end first, so that no other call receives it.
+/// A connection in use. [`release`](Self::release) returns it. If a connection is dropped in the
+/// middle of a statement, that statement's answer is first read to its end, so that no other call
+/// receives the answer.
 pub(crate) struct PooledConnection {
     pub(crate) conn: Option<PgConnection>,
     opened_at: Instant,
-    /// Whether the connection was idle before this call. If it is dead, it may have died long ago.
+    /// Whether the connection was idle before this call. If so, it may have died unnoticed.
     pub(crate) was_idle: bool,
     pub(super) is_reusable: bool,
     share: Arc<Share>,
@@ -127,7 +128,7 @@ pub(crate) struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// Returns the connection for the next call, after its statement has ended.
+    /// Makes the connection available to the next call. Call this after the statement has ended.
     pub(crate) fn release(mut self) {
         self.is_reusable = true;
     }
@@ -147,7 +148,7 @@ impl Drop for PooledConnection {
         let permit = self.permit.take();
         if self.is_reusable {
             // Return the connection before its permit, so that the next caller with the permit
-            // finds it idle and does not open another.
+            // finds the connection idle and does not open another.
             share.push(conn, opened_at);
             return;
         }

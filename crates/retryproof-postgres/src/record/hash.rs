@@ -9,8 +9,8 @@ pub(crate) fn identity_hash(id: &Identity) -> u64 {
     pair_hash(id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }
 
-/// The hash of a pair. It begins with the length of the first part, so that ("ab", "c") differs
-/// from ("a", "bc").
+/// The hash of a pair. The hashed bytes begin with the length of the first part, so that ("ab",
+/// "c") differs from ("a", "bc").
 pub(crate) fn pair_hash(first: &[u8], second: &[u8]) -> u64 {
     let bytes = first.len().to_le_bytes().into_iter();
     let bytes = bytes.chain(first.iter().copied()).chain(second.iter().copied());

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`BoundStatement`]: a statement with its values, ready to run.
-//! Values are bytes and integers only, which any driver can bind. Where no statement can be
-//! prepared, they are written as literals instead: a pooler that gives each transaction another
-//! connection breaks even the driver's unnamed statements, because the driver parses and runs them
-//! in two transactions.
+//! [`BoundStatement`]: a statement with its values, ready to run. Values are bytes and integers
+//! only, which any driver can bind. Where no statement can be prepared, the values are written as
+//! literals instead: a pooler that may run each transaction on a different connection breaks even
+//! the driver's unnamed statements, because the driver parses and runs them in two transactions.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,7 +15,8 @@ pub(crate) enum ParamList<'a> {
     Int(Vec<i64>),
 }
 
-/// A statement with its values. Not `Debug`, because the values are keys and results (ID-4).
+/// A statement with its values. It does not implement `Debug`, because the values are keys and
+/// results (ID-4).
 pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: Arc<str>,
     /// Whether the statement returns a row, rather than the number of rows that it changed.
@@ -33,7 +33,7 @@ impl<'a> BoundStatement<'a> {
         Self { sql, has_rows, params, lists: Vec::new(), settings: "" }
     }
 
-    /// A statement on many records; it returns a row.
+    /// Creates a statement on many records, which returns a row.
     pub(crate) fn on_many(sql: Arc<str>, lists: Vec<ParamList<'a>>) -> Self {
         Self { sql, has_rows: true, params: Vec::new(), lists, settings: "" }
     }

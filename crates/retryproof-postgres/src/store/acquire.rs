@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one statement, repeated when it conflicts with another caller or with the lock of
-//! an open transaction.
+//! Acquires a record with one statement, which is repeated when it conflicts with another caller or
+//! with the lock of an open transaction.
 
 use std::time::Duration;
 
@@ -17,12 +17,13 @@ use crate::record::hash::identity_hash;
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
-/// How often an acquire that was not granted and read no live record is repeated immediately.
-/// Before each further attempt, the store looks at the record.
+/// How many times an acquire is sent without a pause while it is not granted and returns no live
+/// record. Before each further attempt, the store reads the record and pauses.
 const ATTEMPTS_WITHOUT_LOOK: u32 = 3;
 const MAX_ATTEMPTS: u32 = 20;
 /// How long an acquire waits for a row that an open transaction has locked (CMP-7). The first wait
-/// occupies a connection; later ones use the locked record's single connection, or none.
+/// occupies a connection; later waits use the single connection for the locked record, or no
+/// connection.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 /// How much longer an acquire that has no connection waits for the acquire that has one, before it
@@ -32,7 +33,7 @@ const QUEUE_GRACE: Duration = Duration::from_millis(100);
 /// The outcome of sending the statement.
 enum AcquireAttempt {
     Answered(StatementResult),
-    /// The statement could not write; this is the record's status.
+    /// The statement could not write; the value is the record's status.
     Blocked(Acquired),
 }
 
@@ -93,8 +94,9 @@ impl PostgresStore {
         Ok(self.peeked(id, record))
     }
 
-    /// Sends the statement. If an open transaction has locked the row, one caller of the record at
-    /// a time sends it again until its time is up; the others wait without a connection.
+    /// Sends the statement. While an open transaction keeps the row locked, one caller of the
+    /// record at a time sends the statement again, until the caller's time is up; the others wait
+    /// without a connection.
     async fn send_acquire(
         &self,
         id: &Identity,
@@ -149,9 +151,9 @@ impl PostgresStore {
         }
     }
 
-    /// The status of a record that cannot be written, because the server is read-only, or because
-    /// an open transaction, most likely a joined completion (CMP-7), has locked the row
-    /// (`is_locked`). `None` if there is no live record.
+    /// Reads the status of a record that cannot be written: if `is_locked`, because an open
+    /// transaction, most likely a joined completion (CMP-7), has locked the row, otherwise because
+    /// the server is read-only. `None` if there is no live record.
     async fn status_of_blocked(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
         let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
         Ok(match record {
@@ -171,7 +173,7 @@ fn live(peeked: Peeked) -> Option<Acquired> {
     }
 }
 
-/// The lease is over, but the locked row cannot be granted yet.
+/// The result if the lease is over but the row is locked, so that the record cannot be granted yet.
 fn expired_but_locked(token: FencingToken) -> Acquired {
     Acquired::Busy { remaining: Duration::ZERO, token }
 }

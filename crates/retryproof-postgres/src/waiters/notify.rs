@@ -24,11 +24,11 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pauses before listening is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// The task that receives and the task that sends. Dropping this ends both.
+/// The task that receives and the task that sends. Dropping the value ends both tasks.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 
 impl NotifyTask {
-    /// Tries to listen once before it returns; if that fails, the task keeps trying.
+    /// Tries to listen once before it returns; if this first attempt fails, the task keeps trying.
     pub(crate) async fn start(source: Source, table: &str, waiters: &Arc<Waiters>) -> Self {
         let channel: Arc<str> = format!("{table}_wake").into();
         let listener = listen(&source, &channel).await.map_err(warn_not_listening).ok();
@@ -47,8 +47,8 @@ impl Drop for NotifyTask {
 }
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
-    // The driver's listener takes its connection from a pool. If that connection is lost, it takes
-    // another one.
+    // The driver's listener takes its connection from a pool. If the connection is lost, the
+    // listener takes a new one.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
         .acquire_timeout(NOTIFY_TIMEOUT)
@@ -57,7 +57,7 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
         .test_before_acquire(false)
         .connect_lazy_with(source.options());
     let mut listener = PgListener::connect_with(&pool).await?;
-    // A lost connection must be reported at once, because waiters have to poll from then on.
+    // A lost connection must be reported immediately, because waiters have to poll from then on.
     listener.eager_reconnect(false);
     listener.listen(channel).await?;
     Ok(listener)
@@ -86,7 +86,7 @@ async fn receive(
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
-        // The pool's acquire timeout limits how long this takes.
+        // The pool's acquire timeout limits how long the attempt takes.
         match listen(&source, &channel).await {
             Ok(new) => {
                 listener = Some(new);
@@ -102,8 +102,8 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     let mut conn: Option<PgConnection> = None;
     loop {
         waiters.outbox_changed.notified().await;
-        // A payload that failed is sent again on a new connection. If that fails too, it is
-        // dropped, and the waiters find the change by polling.
+        // A payload that failed is sent again on a new connection. If the second attempt fails too,
+        // the payload is dropped, and the waiters find the change by polling.
         let mut unsent = None;
         for is_second in [false, true] {
             if conn.is_none() {

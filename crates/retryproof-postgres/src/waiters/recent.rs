@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Keeps each hash for `keep` after it was last noted. Above `capacity`, the oldest is forgotten.
+/// Keeps each hash for `keep` after it was last noted. If there are more than `capacity` hashes,
+/// the oldest one is forgotten.
 pub(crate) struct RecentHashes {
     keep: Duration,
     capacity: usize,
     noted: HashMap<u64, Instant>,
-    /// The notes, oldest first. A note that was repeated or forgotten since then is skipped.
+    /// The notes, oldest first. A note whose hash has been noted again or forgotten since then is
+    /// skipped.
     order: VecDeque<(u64, Instant)>,
 }
 
