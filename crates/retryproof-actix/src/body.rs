@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use retryproof_http::GuardedBody;
 
-/// A request's body on the wire.
+/// The payload of a request, in the form that the guard reads.
 pub(crate) struct PayloadBody {
     pub(crate) payload: Payload,
     /// The declared length, or 0.

@@ -15,7 +15,8 @@ thread_local! {
     static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
-/// Restores the previous request on drop, even after a panic, because actix reuses requests.
+/// Restores the previous request on drop, even after a panic; otherwise the thread would keep a
+/// request that actix reuses.
 struct RestoreRequest(Option<HttpRequest>);
 
 impl Drop for RestoreRequest {

@@ -80,7 +80,8 @@ impl ResponseError for NotGuarded {
     }
 }
 
-/// The client's key in a guarded handler: `key: IdempotencyKey`. `Debug` shows its length (ID-4).
+/// The client's key in a guarded handler. Declare it as `key: IdempotencyKey`. `Debug` shows only
+/// its length (ID-4).
 #[derive(Clone)]
 pub struct IdempotencyKey(String);
 

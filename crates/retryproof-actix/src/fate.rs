@@ -41,7 +41,7 @@ use retryproof_http::AnswerFate;
 /// An `Err` without a mark is stored like any other response: no error becomes
 /// [`Release`](AnswerFate::Release) automatically.
 pub trait WithFate {
-    /// The response with its fate.
+    /// Returns the response, marked with this fate.
     #[must_use]
     fn with_fate(self, fate: AnswerFate) -> Self;
 }

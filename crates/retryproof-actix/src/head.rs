@@ -68,7 +68,7 @@ impl ActixHead {
         self.length().unwrap_or(0) as u64
     }
 
-    /// The head in the types of the `http` crate, for a caller hook.
+    /// The head, converted to the types of the `http` crate for a caller hook.
     fn parts(&self) -> Parts {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method().clone();

@@ -19,7 +19,7 @@ pub use middleware::IdempotencyMiddleware;
 pub use middleware::builder::Builder;
 pub use redirect::same_origin_redirects;
 pub use report::{CallReport, GaveUp, IdempotentRequest, IdempotentResponse, SendOnce, WithoutKey};
-/// Re-exports of the versions that this crate uses.
+/// The versions of reqwest and reqwest-middleware that this crate uses.
 pub use {reqwest, reqwest_middleware};
 
 /// Checks at compile time that these types can be shared between threads.

@@ -52,7 +52,7 @@ impl IdempotencyMiddleware {
 
 /// The result of one attempt.
 enum AttemptResult {
-    /// The server answered: the answer, whether it is retryable, and what it says about retrying.
+    /// The server answered. The other fields hold what the next attempt depends on.
     Answered {
         response: Response,
         retryable: bool,
@@ -95,7 +95,7 @@ impl Middleware for IdempotencyMiddleware {
 }
 
 impl<'a> Call<'a> {
-    /// Puts the key into the request, and refuses a request that could not be repeated.
+    /// Puts the key into the request, and refuses a request that could not be sent again.
     fn prepare(
         settings: &'a Builder,
         request: &mut Request,

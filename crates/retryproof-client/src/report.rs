@@ -6,7 +6,8 @@ use reqwest_middleware::RequestBuilder;
 
 use crate::key::IdempotencyKey;
 
-/// How a call got its answer; an extension of every answer that the middleware has handled.
+/// How a call got its answer. The middleware adds this report, as an extension, to every answer
+/// that it has handled.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallReport {

@@ -45,8 +45,8 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     }
 }
 
-/// Whether a request that got no answer may get one at the next attempt. A request that cannot be
-/// built, an endless redirect and an error from another middleware are final.
+/// Whether a request that got no answer may get one at the next attempt. No further attempt helps
+/// if the request cannot be built, if a redirect fails or if another middleware returned the error.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {
         reqwest_middleware::Error::Middleware(_) => false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Clock`]: the only module that reads the time.
+//! [`Clock`], in the only module that reads the time.
 //!
 //! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A database's
 //! clock is never read here: a store on a database judges expiry by the database's clock (ACQ-7).

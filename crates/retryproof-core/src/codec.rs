@@ -54,7 +54,7 @@ pub trait Codec<T>: Send + Sync {
     /// stored with a different id.
     fn id(&self) -> CodecId;
 
-    /// The version of the value's shape, stored with it. The default is 0.
+    /// The version of the value's shape, which is stored with the value. The default is 0.
     fn schema(&self) -> u16 {
         0
     }

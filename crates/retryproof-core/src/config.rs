@@ -28,7 +28,7 @@ pub const TTL_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a lease (CTX-2).
 pub const LEASE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(86_400);
-/// Bounds of a wait (CTX-2). With a wait of zero, a call checks once and never waits.
+/// Bounds of a wait timeout (CTX-2). With a timeout of zero, a call checks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
 /// Bounds of all other durations, such as `operation-timeout`, `purge.interval` and

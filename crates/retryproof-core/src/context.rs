@@ -144,8 +144,8 @@ impl ContextBuilder {
         self
     }
 
-    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With a wait of
-    /// zero, the call checks once and never waits.
+    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With a timeout
+    /// of zero, the call checks once and never waits.
     #[inline]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);

@@ -165,7 +165,8 @@ impl IdempotencyEngine {
     /// separate, tracked task: dropping the caller's future then changes nothing (RUN-5).
     ///
     /// # Errors
-    /// Same as [`execute`](Self::execute), and `TooBusy` at the `max-running` limit.
+    /// Same as [`execute`](Self::execute), and `TooBusy` if `max-running` actions are already
+    /// running.
     pub async fn spawn<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -202,8 +203,8 @@ impl IdempotencyEngine {
     /// start-up.
     ///
     /// # Errors
-    /// Same as [`JoinedEngine::execute`]; also `Store` of kind `Unsupported`, before anything runs,
-    /// if the store cannot join.
+    /// Same as [`JoinedEngine::execute`]; also `Store` with the kind `Unsupported`, before anything
+    /// runs, if the store cannot join.
     pub async fn execute_joined<D, S, T, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -229,8 +230,8 @@ impl IdempotencyEngine {
     /// that took over, if it arrives within one more wait timeout; otherwise `InFlight`.
     ///
     /// # Errors
-    /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not
-    /// answer.
+    /// `Unavailable` when the record is gone, which is a completion failure (CMP-4), or when the
+    /// store does not answer.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -267,8 +268,8 @@ impl IdempotencyEngine {
 
     /// Stops granting leases; stored results are still replayed. Waits up to `deadline` from now
     /// for tracked actions, and for completions and releases that continue in the background
-    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5).
-    /// Idempotent.
+    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5). It
+    /// may be called again.
     ///
     /// # Cancel safety
     /// If the future is dropped, the engine stays closed.

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     Config,
     /// The store, or this way of calling it, does not support the operation.
     Unsupported,
-    /// The store's tables are missing or have another version (STO-3).
+    /// The store's tables are missing or have a different version (STO-3).
     Schema,
     /// The store is full and refuses new keys (STO-1).
     Full,
@@ -174,7 +174,8 @@ impl Error {
         self.0.kind
     }
 
-    /// The store operation that failed, if one did: `"acquire"`, `"peek"`, `"complete"` …
+    /// The store operation that failed, if one did, for example `"acquire"`, `"peek"` or
+    /// `"complete"`.
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation

@@ -50,7 +50,8 @@ impl Builder {
         }
     }
 
-    /// The maximum number of attempts, including the first; 1 never retries. Default: 8.
+    /// The maximum number of attempts, including the first; with 1, the middleware never retries.
+    /// Default: 8.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self

@@ -267,7 +267,7 @@ impl HeldLease {
     /// Like [`crate::HeldLease::release`].
     ///
     /// # Errors
-    /// The errors of the async method; `Unsupported` inside a runtime, where the release is
+    /// The errors of the async method, and `Unsupported` inside a runtime; the release is then
     /// finished in the background.
     pub fn release(self) -> Result<()> {
         let releasing = self.held.release();

@@ -25,7 +25,7 @@ pub fn is_store_name(name: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemorySettings {
-    /// `memory.max-records`: how many records the store keeps. Default: 1,000,000.
+    /// `memory.max-records`: how many records the store keeps at most. Default: 1,000,000.
     pub max_records: Option<usize>,
     /// `memory.max-bytes`: how many bytes all records together may occupy. Default: 1 GiB.
     pub max_bytes: Option<usize>,

@@ -318,8 +318,8 @@ impl<'a> AcquireLoop<'a> {
         if self.engine.tasks.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
     }
 
-    /// The latest end of a store call. One call may run past the deadline, however long the earlier
-    /// calls took (ACQ-6).
+    /// The latest time at which a store call may end. One call may run past the deadline, however
+    /// long the earlier calls took (ACQ-6).
     fn last(&self) -> Instant {
         self.deadline + self.engine.store.operation_timeout()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`EngineBuilder`]: an engine with settings, observers and a clock.
+//! [`EngineBuilder`]: builds an engine with settings, observers and a clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Measures leases and deadlines with another clock, for tests of clock skew. Sleeps still
-    /// follow tokio's clock.
+    /// Measures leases and deadlines with this clock, for tests of clock skew. Sleeps still follow
+    /// tokio's clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

@@ -182,7 +182,7 @@ impl PendingCommit {
         self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())
     }
 
-    /// The transaction was committed: notifies observers, and wakes the waiters for the result.
+    /// Call this after the commit: it notifies observers, and wakes the waiters for the result.
     pub fn committed(mut self) {
         if let Some(open) = self.open.take() {
             open.committed();
@@ -200,7 +200,7 @@ impl PendingCommit {
         }
     }
 
-    /// The transaction was rolled back: frees the key immediately.
+    /// Call this after the transaction was rolled back: it frees the key immediately.
     ///
     /// # Errors
     /// An error means that the store did not confirm the release, which then continues in the
@@ -217,8 +217,8 @@ impl PendingCommit {
         releasing.within(limit, "release", &state.identity).await?.map(drop)
     }
 
-    /// For a transaction whose COMMIT was not answered: checks with the store whether this owner's
-    /// record was committed. `true` means that the transaction was committed with everything in it,
+    /// Call this if COMMIT was not answered: it checks with the store whether this owner's record
+    /// was committed. `true` means that the transaction was committed with everything in it,
     /// `false` that it was rolled back and the key is free.
     ///
     /// # Errors

@@ -141,8 +141,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.record(tx, held, tombstone.into_envelope(), true)
     }
 
-    /// Rolls back. A rollback that cannot be confirmed is logged: the database rolls back when the
-    /// connection ends.
+    /// Rolls back. A rollback that cannot be confirmed is only logged, because the database rolls
+    /// back when the connection ends.
     ///
     /// # Cancel safety
     /// If the future is dropped, the transaction is dropped with it, which rolls it back.

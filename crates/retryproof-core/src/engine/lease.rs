@@ -42,7 +42,7 @@ pub(super) use heartbeat::{BeatQueue, BeatQueues};
 ///     if lease.attempt() == Attempt::Takeover
 ///         && let Some(receipt) = find_charge(&key).await?
 ///     {
-///         return Ok::<_, std::io::Error>(receipt); // the run that died had already made the charge
+///         return Ok::<_, std::io::Error>(receipt); // the run that died had made the charge
 ///     }
 ///     charge(key).await
 /// });
@@ -119,7 +119,7 @@ impl Lease {
         self.0.token
     }
 
-    /// The identity, which prints masked (ID-4).
+    /// The identity, which is masked when it is printed (ID-4).
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
@@ -182,7 +182,7 @@ impl Lease {
     /// taken until the lease runs out, and the next run knows that it is a
     /// [takeover](Attempt::Takeover) (RUN-4). Without this call, an error, a panic or a drop frees
     /// the key, and the next call runs immediately. An HTTP handler sets the fate of its answer
-    /// itself (`AnswerFate`).
+    /// instead (`AnswerFate`).
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};

@@ -4,7 +4,7 @@
 //!
 //! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they apply, `attempt`,
 //! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Without a subscriber the event
-//! costs one check of a static.
+//! costs one check of a static variable.
 
 use std::time::Duration;
 

@@ -25,17 +25,18 @@ pub(super) struct Tasks {
     endings: AtomicUsize,
     max_running: usize,
     closing: AtomicBool,
-    /// Notified when a permit is returned or a background ending is over.
+    /// Notified when a permit is given back or a background ending is over.
     freed: Notify,
-    /// Notifies one waiter when a permit is returned, and all waiters when no more are given out.
+    /// Notifies one waiter when a permit is given back, and all waiters when no more are handed
+    /// out.
     permits: Notify,
     /// How many tasks listen to the two fields above. There is seldom one, so a replay, which takes
-    /// and returns a permit, usually notifies no task.
+    /// a permit and gives it back, usually notifies no task.
     watchers: AtomicUsize,
 }
 
-/// Permission for one tracked action to run. It is returned when the action ends, and while its
-/// caller waits.
+/// Permission for one tracked action to run. It is given back when the action ends, and is not held
+/// while the caller waits.
 #[derive(Debug)]
 pub struct Permit(Arc<Tasks>);
 
@@ -79,7 +80,7 @@ impl Tasks {
         })
     }
 
-    /// Returns a permit, unless `max-running` permits are taken or the engine is closing.
+    /// Hands out a permit, unless `max-running` permits are taken or the engine is closing.
     ///
     /// This method counts, then checks whether the engine is closing; `shutdown` closes, then
     /// counts. So at least one of them sees the other: either the shutdown counts the new action,
@@ -98,8 +99,8 @@ impl Tasks {
         permit.ok_or(ErrorKind::TooBusy)
     }
 
-    /// Returns a permit as soon as one is free. Waiters are woken one by one, in order; a call that
-    /// finds a free permit may take it before them.
+    /// Hands out a permit as soon as one is free. Waiters are woken one by one, in order; a call
+    /// that finds a free permit may take it before them.
     pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         let _watching = self.watch();
         loop {
@@ -146,7 +147,7 @@ impl Tasks {
         }
     }
 
-    /// Stops giving out permits.
+    /// Stops handing out permits.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.permits.notify_waiters();

@@ -84,7 +84,7 @@ pub(super) fn is_table(path: &[&str]) -> bool {
     }
 }
 
-/// Returns ``; did you mean `web.required`?`` for a similar key, or nothing.
+/// Returns ``; did you mean `web.required`?`` for a similar key, or an empty text.
 pub(super) fn closest(key: &str) -> String {
     SETTINGS
         .iter()

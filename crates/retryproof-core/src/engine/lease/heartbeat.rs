@@ -274,8 +274,8 @@ impl LeaseState {
         }
     }
 
-    /// One heartbeat: extends the lease, and retries while the lease can be saved. Returns when the
-    /// next heartbeat is due.
+    /// One heartbeat: extends the lease, and retries while the lease can be saved. Returns the time
+    /// of the next heartbeat, or `None` if none follows.
     ///
     /// A refused extend is repeated after lease / 20. Until then the lease is back in the queue, so
     /// that it does not occupy a slot that another lease needs (RUN-2). If an extend hangs, another
