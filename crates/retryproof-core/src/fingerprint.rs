@@ -18,8 +18,8 @@ pub const MAX_FINGERPRINT_BYTES: usize = 64;
 /// answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
 /// does not interpret the rest. Comparing two fingerprints takes the same time wherever they differ
 /// (FP-2).
-// Every call copies the fingerprint. With this layout, a copy is read in the same units in which it
-// was written.
+// Every call copies the fingerprint. This layout lets each copy be written and then read in units
+// of the same size.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -53,8 +53,9 @@ impl Fingerprint {
     /// fields or map entries. Skipped fields are ignored. The order of a sequence matters: a
     /// `HashSet` iterates differently in each process, so collect it into a sorted `Vec` first.
     ///
-    /// Adding or renaming a field changes the fingerprint of a whole struct, and retries across that
-    /// release are then refused. A tuple of the fields that matter avoids this.
+    /// If you fingerprint a whole struct, adding or renaming a field changes its fingerprint, so a
+    /// release that does so causes retries of earlier requests to be refused. To avoid this,
+    /// fingerprint a tuple of the fields that matter.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;
@@ -68,8 +69,8 @@ impl Fingerprint {
     /// # Errors
     /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        /// This byte differs from those of HTTP requests (FP-3) and of message bodies. Records
-        /// store it, so it is never changed or reused.
+        /// The algorithm byte of values, different from those of HTTP requests (FP-3) and of
+        /// message bodies. Records store the byte, so it must never be changed or reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
             Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
@@ -88,7 +89,7 @@ impl Fingerprint {
         Self { bytes, len: 33 }
     }
 
-    /// All bytes, for a store to keep.
+    /// All bytes of the fingerprint, for a store to keep.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

@@ -214,12 +214,12 @@ impl Identity {
         &self.key
     }
 
-    /// A hash of scope and key with a random seed of this process, for stores that keep records in
+    /// A hash of scope and key, seeded at random in each process, for stores that keep records in
     /// memory.
     ///
-    /// The hash is computed once, so that a lookup does not hash the strings again, and clients
-    /// cannot choose keys that collide. The hash differs in each process: never store it or send it
-    /// anywhere.
+    /// The hash is computed once, so that a lookup does not hash the strings again. Because of the
+    /// seed, clients cannot choose keys that collide, and the hash differs in each process: never
+    /// store it or send it anywhere.
     #[must_use]
     #[inline]
     pub fn keyed_hash(&self) -> u64 {
@@ -241,8 +241,8 @@ impl Hash for Identity {
     }
 }
 
-/// The hash has a random seed in each process: keys come from clients, which must not be able to
-/// direct many of them to one bucket of a table.
+/// Seeds the hash at random in each process, because clients choose the keys and must not be able
+/// to direct many keys to one bucket of a hash table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {
@@ -250,7 +250,7 @@ fn hash_of(scope: &Scope, key: &Key) -> u64 {
         (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
     });
     let mut hasher = FoldHasher::with_seed(*seed, shared);
-    // ("ab", "c") and ("a", "bc") may have the same hash: a comparison distinguishes them (ID-2).
+    // ("ab", "c") and ("a", "bc") may have the same hash, so `eq` also compares the strings (ID-2).
     hasher.write(scope.as_str().as_bytes());
     hasher.write(key.expose().as_bytes());
     hasher.finish()
@@ -269,10 +269,10 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Checks ID-3. The message names the part and its length, never the text of a key.
+/// Checks a scope or a key against ID-3. The error contains its length, never its text.
 fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
-    // Visible ASCII is the common case, so a replay should pay only for that check. The loop has no
-    // early exit, so the compiler vectorizes it.
+    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. Its loop has
+    // no early exit, so that the compiler can vectorize it.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())
@@ -304,10 +304,10 @@ fn is_blank(text: &str) -> bool {
     text.chars().all(char::is_whitespace)
 }
 
-// This method is here and not in `error.rs`, so that `error.rs` does not depend on identities, only
-// on their masked text.
+// `for_identity` is defined here so that `error.rs` does not depend on the type `Identity`, only on
+// its masked text.
 impl Error {
-    /// Adds the identity in its masked form unless one is already named.
+    /// Adds the masked identity, unless the error already names one.
     #[must_use]
     #[cold]
     pub fn for_identity(self, identity: &Identity) -> Self {

@@ -5,8 +5,8 @@
 //!
 //! # When to use this crate
 //! Applications depend on the facade crate, [`retryproof`](https://docs.rs/retryproof), which
-//! re-exports what they need. Depend on `retryproof-core` directly to write a store, an adapter for a
-//! framework or a library with as few dependencies as possible.
+//! re-exports what they need. Depend on `retryproof-core` directly if you write a store, a
+//! framework adapter, or a library that should have few dependencies.
 //!
 //! # Example
 //! The first call runs the action and stores its result. A retry with the same key receives that
@@ -100,7 +100,7 @@ pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
 pub use store::{IdempotencyStore, SharedStore};
 
-/// Asserts that the engine and everything it returns can be sent between threads.
+/// Asserts at compile time that the engine and the types it returns are `Send` and `Sync`.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<IdempotencyEngine>();

@@ -10,17 +10,17 @@
 //! |---|---|---|
 //! | [`Outcome::Executed`] | ack, after the completion | `Executed` |
 //! | [`Outcome::Replayed`] | ack | `Replayed` |
-//! | done, but not replayable; or completed as a tombstone | ack | `NotReplayable` |
-//! | [`Outcome::InFlight`] | nack, no sooner than the holder's lease ends; not a failure of the message | `InFlight` |
-//! | the key was used with another fingerprint | dead letter | `Mismatch` |
-//! | no key, a key out of bounds, a message that does not decode | dead letter | `Poison` |
-//! | done, but the result cannot be decoded | ack; dead letter if the result has to be [sent on](Verdict::replying) | `Unreadable` |
+//! | the work is done, but its result cannot be replayed, or only a tombstone could be recorded | ack | `NotReplayable` |
+//! | [`Outcome::InFlight`] | nack: redelivered no sooner than the holder's lease ends; does not count as a failure | `InFlight` |
+//! | the key was used with a different fingerprint | dead letter | `Mismatch` |
+//! | the message has no key or an invalid key, or cannot be decoded | dead letter | `Poison` |
+//! | the work is done, but its result cannot be decoded | ack; a dead letter if the result has to be [forwarded](Verdict::replying) | `Unreadable` |
 //! | the record cannot be decoded, so it is unknown whether the work is done | dead letter: an ack could skip work that never ran | `Unreadable` |
-//! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's redelivery limit | `Held` |
+//! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack: redelivered no sooner than the lease ends, within the broker's redelivery limit | `Held` |
 //! | the lease was lost, the store is unavailable, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's redelivery limit | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
 //! A listener turns the three verdicts into the broker's own answers. A consumer without a listener
-//! does that in three lines:
+//! does so with one `match`:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -42,9 +42,9 @@
 //! # }
 //! ```
 //!
-//! [`guarded`] creates the usual handler for a listener. The other items are for listener authors:
-//! [`MessageCall`], [`AttemptRules`], [`dead_letter`], [`WorkerPool`] and [`drain`] are shared by
-//! this library's listeners.
+//! [`guarded`] creates the usual handler for a listener. To write a listener yourself, use the
+//! parts that this library's listeners share: [`MessageCall`], [`AttemptRules`], [`dead_letter`],
+//! [`WorkerPool`] and [`drain`].
 //!
 //! [`Outcome::Executed`]: crate::Outcome::Executed
 //! [`Outcome::Replayed`]: crate::Outcome::Replayed
@@ -76,18 +76,18 @@ pub use verdict::{Poison, Reason, Verdict};
 pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 
 /// Returns the fingerprint of a message's body (FP-1): an algorithm byte and the body's SHA-256. A
-/// broker redelivers the same bytes, so a message with a known key and another body is not a
+/// broker redelivers the same bytes, so a message that repeats a key with a different body is not a
 /// redelivery, and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
-    /// This byte differs from those of HTTP requests (FP-3). Records store it, so it must never
-    /// change.
+    /// The algorithm byte of message bodies, different from those of HTTP requests (FP-3). Records
+    /// store the byte, so it must never change.
     const MESSAGE_BODY: u8 = 64;
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
 
-/// An error type for `#[idempotent(key = ..)]` functions that distinguishes a [`Rejected`] call
-/// from failed work, for [`Verdict::of_function`].
+/// Lets [`Verdict::of_function`] distinguish a [`Rejected`] call from failed work. Implement it for
+/// the error type of your `#[idempotent(key = ..)]` function.
 ///
 /// ```
 /// use retryproof_core::{Rejected, listener::Refusal};
@@ -113,11 +113,11 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
             work"
 )]
 pub trait Refusal {
-    /// The [`Rejected`] inside this error; `None` for an error of the work.
+    /// The [`Rejected`] inside this error; `None` if the work itself failed.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict on the [`Rejected`], or [`Verdict::failed`] if there is none. Override this for
-    /// errors that no repetition can fix, and return [`Verdict::poison`] for them.
+    /// The verdict on the [`Rejected`], or [`Verdict::failed`] if there is none. Override this
+    /// method to return [`Verdict::poison`] for errors that no retry can fix.
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)
     }

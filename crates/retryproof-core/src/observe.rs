@@ -24,9 +24,10 @@ pub enum Phase {
     /// The action failed and its effect is unknown, so the lease is held until it runs out. The next
     /// grant is a takeover (RUN-4, HTTP-7).
     Held,
-    /// The lease was released explicitly: by [`HeldLease::release`](crate::HeldLease::release), by
-    /// a response marked `Release`, or because the execution was dropped before the action began or
-    /// with [`OnDrop::Release`](crate::OnDrop::Release).
+    /// The lease was released without a failure: by
+    /// [`HeldLease::release`](crate::HeldLease::release), by a response marked `Release`, or
+    /// because the execution was dropped, either before the action began or under
+    /// [`OnDrop::Release`](crate::OnDrop::Release).
     Released,
     /// The execution was dropped; the lease runs out (RUN-5).
     Dropped,
@@ -69,8 +70,9 @@ pub struct LeaseEvent<'a> {
 /// the call.
 ///
 /// # When to use
-/// For your own metrics, or to raise an alert when leases are lost. [`Counters`] is enough for plain
-/// numbers. Logs need no observer: the engine emits `tracing` events.
+/// Implement an observer to feed your own metrics, or to raise an alert when leases are lost. If
+/// you only need totals, use [`Counters`]. Logs need no observer: the engine emits `tracing`
+/// events.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,13 +144,15 @@ pub trait Observer: Send + Sync + 'static {
         let _ = identity;
     }
 
-    /// A duplicate ended as in flight; `remaining` is the time left on the holder's lease.
+    /// A duplicate ended with the outcome `InFlight`; `remaining` is the time left on the holder's
+    /// lease.
     fn in_flight(&self, identity: &Identity, remaining: Duration) {
         let _ = (identity, remaining);
     }
 }
 
-/// An engine's observers. A panic in one does not reach the others or the caller.
+/// An engine's observers. A panic in one observer does not affect the other observers or the
+/// caller.
 #[derive(Clone, Default)]
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Outcome`], the way a call ends, with [`Report`], [`Recorded`], [`ExecuteError`] and
-//! [`Rejected`].
+//! How a call ends: [`Outcome`], [`Report`], [`Recorded`], [`ExecuteError`] and [`Rejected`].
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,7 +12,7 @@ use crate::payload::Tombstone;
 ///
 /// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both
 /// mean that the work is done, with this value. [`InFlight`](Self::InFlight) means that another
-/// caller is still running it; answer "try again later".
+/// caller is still running the action; answer "try again later".
 ///
 /// ```
 /// use retryproof_core::Outcome;
@@ -152,7 +151,7 @@ pub enum ExecuteError<E> {
     Codec(Error),
     /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
     Completion(CompletionError),
-    /// The key was used before with another fingerprint. Nothing ran (FP-1).
+    /// The key was used before with a different fingerprint. Nothing ran (FP-1).
     Mismatch,
     /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
@@ -247,11 +246,11 @@ impl StdError for CompletionError {
 pub enum Rejected {
     /// Another caller is still running the work.
     InFlight {
-        /// How long a broker should wait before it redelivers: the holder's remaining lease in whole
-        /// seconds, rounded up, at least 1 s (LST-2).
+        /// How long a broker should wait before it redelivers the message: the holder's remaining
+        /// lease in whole seconds, rounded up, at least 1 s (LST-2).
         retry_after: Duration,
     },
-    /// The key was used before with another fingerprint (FP-1).
+    /// The key was used before with a different fingerprint (FP-1).
     Mismatch,
     /// The lease was lost in a joined transaction (CMP-7).
     LeaseLost,
@@ -306,8 +305,8 @@ impl From<Error> for Rejected {
 /// whether executed or replayed, or an error of the function's own type.
 ///
 /// # Errors
-/// The action's own error, unchanged; otherwise `E::from` of the [`Rejected`] that states the
-/// reason.
+/// The action's own error, unchanged; for any other failure, the [`Rejected`] that states the
+/// reason, converted by `E::from`.
 pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>) -> Result<T, E> {
     match result {
         Ok(Outcome::Executed(value) | Outcome::Replayed(value)) => Ok(value),

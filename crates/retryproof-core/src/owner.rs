@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// Creates an id from 128 bits of entropy that the operating system provides for this id alone.
+    /// Creates an id from 128 random bits, which the operating system provides anew for each id.
     ///
-    /// The process keeps no state for ids. `fork` or a virtual machine snapshot would copy a
-    /// generator, a counter or a spare id, and two copies with one id would hold the same lease.
+    /// The process keeps no generator, counter or spare id, because `fork` or a virtual machine
+    /// snapshot would copy it, and two processes with the same id would hold the same lease.
     ///
     /// # Panics
     /// If the operating system cannot provide random bytes.

@@ -3,7 +3,8 @@
 //!
 //! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
 //! body. Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would
-//! follow) are reserved for later versions; this version refuses to read an envelope with either.
+//! follow) are reserved for later versions; this version refuses to read an envelope with either
+//! flag.
 
 use std::fmt;
 

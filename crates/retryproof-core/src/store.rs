@@ -3,14 +3,14 @@
 //!
 //! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token,
 //! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end). There is no
-//! failed state (CMP-5). Every transition is **one atomic step, judged by the store's own clock in
-//! the statement that acts** (ACQ-7). It is fenced by owner, never by time (CMP-2): a late
-//! completion by the recorded owner is accepted, so an IN_PROGRESS record must outlive its lease
-//! (STO-4).
+//! failed state (CMP-5). Every transition is **one atomic step: the statement that changes the
+//! record also compares times, using the store's own clock** (ACQ-7). It is fenced by owner, never
+//! by time (CMP-2): a late completion by the recorded owner is accepted, so an IN_PROGRESS record
+//! must outlive its lease (STO-4).
 //!
 //! # When to write a store
-//! If your records have to live in a database that has no store yet. To observe, delay or fail the
-//! calls to an existing store, wrap it instead.
+//! Write one if your records have to live in a database that has no store yet. To observe, delay or
+//! fail the calls to an existing store, wrap it instead.
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
@@ -90,7 +90,7 @@ pub struct Grant {
     pub remaining: Duration,
     /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
     /// or for a record past its ttl, is not a takeover. If the same owner repeats its acquire
-    /// because the first answer was lost, it gets the value of its first grant (ACQ-9).
+    /// because the first answer was lost, this field keeps the value of its first grant (ACQ-9).
     pub took_over: bool,
 }
 
@@ -303,8 +303,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Same as [`acquire`](Self::acquire), except `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Sleeps until the record may no longer be in progress under the token `seen`, but for `limit`
-    /// at most.
+    /// Sleeps until the record is no longer in progress under the token `seen`, but for `limit` at
+    /// most.
     ///
     /// # Behaviour
     /// Subscribes, *then* checks the record, and returns immediately unless the record is still in

@@ -79,7 +79,7 @@ impl DurationError {
     }
 }
 
-/// The problem, then the accepted grammar: `its letters must be upper case; write …`.
+/// Prints the problem, then the accepted grammar: `its letters must be upper case; write …`.
 impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; write {GRAMMAR}", self.problem())
@@ -256,7 +256,7 @@ impl<'a> Part<'a> {
     }
 
     fn whole(&self) -> Result<u64, DurationError> {
-        // The text is all digits, so only overflow can make this fail.
+        // `digits` has only digits, so parsing can fail only by overflow.
         self.digits.parse().map_err(|_| DurationError::TooLong)
     }
 

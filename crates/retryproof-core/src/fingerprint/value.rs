@@ -3,7 +3,7 @@
 //! with SHA-256.
 //!
 //! No text format is involved. JSON would give different values the same text (`None` and
-//! `Some(())`, or infinity and NaN), and the way it writes numbers and orders maps depends on
+//! `Some(())`, or infinity and NaN), and how `serde_json` writes numbers and orders maps depends on
 //! features that other crates can enable.
 //!
 //! Each value is hashed with a tag and, where needed, its length, so that different values never
@@ -21,7 +21,8 @@ pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Result<[u8; 32], NotSe
     Ok(hash.finalize().into())
 }
 
-/// The value could not be serialized. The message may quote the value, so it is dropped (ID-4).
+/// The value could not be serialized. The serializer's message is dropped, because it may quote the
+/// value (ID-4).
 #[derive(Debug)]
 pub(super) struct NotSerializable;
 
@@ -54,8 +55,8 @@ impl<'a> ValueHasher<'a> {
         Ok(())
     }
 
-    /// Hashes the value without leading zeros, so that the width of its type does not matter: a
-    /// field may become wider while records exist.
+    /// Hashes the number without leading zeros, so that the width of its type does not matter: a
+    /// field may change from `u32` to `u64` while records exist.
     fn integer(self, tag: u8, magnitude: u128) -> Result<(), NotSerializable> {
         let bytes = magnitude.to_be_bytes();
         let from = magnitude.leading_zeros() as usize / 8;
@@ -91,8 +92,8 @@ impl SequenceHasher<'_> {
     }
 }
 
-/// Hashes entries independently of their order, which differs between processes for a hash map, and
-/// between versions of a program for the fields of a struct.
+/// Hashes entries regardless of their order. The order of a hash map differs between processes, and
+/// that of a struct's fields between versions of a program.
 struct EntryHasher<'a> {
     hash: &'a mut Sha256,
     entry: Sha256,

@@ -27,9 +27,9 @@ impl AttemptRules {
         self
     }
 
-    /// The minimum pause while another delivery is in flight, for a listener that runs its handler
-    /// again itself. Without this pause, a handler that keeps returning `InFlight` immediately
-    /// would run in a hot loop.
+    /// Sets the minimum pause while another delivery is in flight, for listeners that run the
+    /// handler again themselves. Without this pause, a handler that keeps returning `InFlight`
+    /// immediately would run in a hot loop.
     #[must_use]
     pub const fn in_flight(mut self, pause: Duration) -> Self {
         self.in_flight = pause;
@@ -42,18 +42,19 @@ impl AttemptRules {
         self.backoff
     }
 
-    /// The verdict under these rules. A nack with attempts left is delayed by at least the pause;
-    /// the last nack becomes a dead letter.
+    /// Applies the rules to a verdict. A nack is delayed by at least the pause that applies. If the
+    /// message has no attempts left, the nack becomes a dead letter.
     ///
     /// `failures` is how many attempts have failed, and `outages` how often the store was
-    /// unavailable; both include this verdict. Nothing runs while the store is unavailable, so an
-    /// outage does not use up an attempt.
+    /// unavailable; both numbers include this verdict. Nothing runs while the store is unavailable,
+    /// so an outage does not use up an attempt.
     pub fn judge(&self, verdict: Verdict, failures: u64, outages: u32) -> Verdict {
         let Verdict::Nack { after, reason } = verdict else { return verdict };
         let pause = match reason {
             Reason::InFlight => self.in_flight,
             Reason::Store => self.backoff.after(outages),
-            // The work ran but has no recorded result, possibly because it lost its lease.
+            // For every other nack, the work ran but no result was recorded, possibly because the
+            // lease was lost.
             _ if self.max_attempts.is_some_and(|max| failures >= max) => return verdict.given_up(),
             _ => self.backoff.after(u32::try_from(failures).unwrap_or(u32::MAX)),
         };

@@ -59,7 +59,7 @@ impl VerdictCounters {
         }
     }
 
-    /// Reads the counts by answer.
+    /// Reads the numbers of acks, nacks and dead letters.
     #[must_use]
     pub fn read(&self) -> VerdictCounts {
         VerdictCounts {

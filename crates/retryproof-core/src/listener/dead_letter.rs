@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The contents of a dead letter, the same for every broker: the names of its headers, and its
-//! parts.
+//! What a dead letter contains, for every broker: the names of its headers, and the parts of the
+//! message that it holds.
 
-/// The header with the [`Reason`](super::Reason).
+/// The name of the header that holds the [`Reason`](super::Reason).
 pub const REASON: &str = "retryproof-reason";
 
-/// The header with the parts of the message that the letter omits; see [`LetterContent::omitted`].
+/// The name of the header that lists the omitted parts of the message; see
+/// [`LetterContent::omitted`].
 pub const OMITTED: &str = "retryproof-omitted";
 
 /// The parts of the original message that a dead letter holds.
 ///
-/// Parts are omitted from a letter that is too large for its target. Otherwise its message would
-/// block the messages behind it forever.
+/// If a letter is too large for its target, parts of the message are omitted. Otherwise the message
+/// would block those behind it forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LetterContent {
@@ -34,7 +35,7 @@ impl LetterContent {
     /// The whole message.
     pub const WHOLE: Self = Self { body: true, headers: true };
 
-    /// The parts to try next: without the headers if they are too large, otherwise without the
+    /// The content to try next: without the headers if they are too large, otherwise without the
     /// body, and finally without both. `None` if nothing is left to omit.
     #[must_use]
     pub fn reduced(self, too_large: TooLarge) -> Option<Self> {
@@ -46,7 +47,7 @@ impl LetterContent {
         }
     }
 
-    /// The value of the header [`OMITTED`]; `None` for a whole letter.
+    /// The value of the header [`OMITTED`]; `None` if nothing is omitted.
     #[must_use]
     pub fn omitted(self) -> Option<&'static str> {
         match (self.body, self.headers) {

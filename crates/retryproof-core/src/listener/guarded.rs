@@ -19,9 +19,9 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + 
 /// recorded (LST-2).
 ///
 /// # When to use
-/// For work whose record does not join a transaction. For other work, write the handler as a
-/// closure: call an engine with the delivery's context, or an `#[idempotent(key = ..)]` function,
-/// and return the [`Verdict`] on its result.
+/// Use it for work whose record does not join a transaction. For other work, write a closure that
+/// calls an engine with the delivery's context, or calls an `#[idempotent(key = ..)]` function, and
+/// returns the [`Verdict`] on the result.
 ///
 /// ```
 /// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, listener};

@@ -27,8 +27,8 @@ pub trait AnyDelivery: Clone + Send + 'static {
     fn context(&self) -> Result<IdempotencyContext, Poison>;
 }
 
-/// A program's options for the calls that handle its messages. By default, the lease and ttl come
-/// from the scope, the wait timeout is zero (LST-1), and the body has a fingerprint (FP-1).
+/// A program's options for the calls that handle its messages. By default, the scope's lease and
+/// ttl apply, the wait timeout is zero (LST-1), and the body is fingerprinted (FP-1).
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct MessageOptions {
@@ -135,7 +135,7 @@ impl MessageCall {
         }
     }
 
-    /// The identity, for logs; `None` without a usable key.
+    /// The identity, for logs; `None` if the message has no usable key.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         let key = self.key.as_ref().ok()?;
@@ -146,7 +146,7 @@ impl MessageCall {
 /// Decodes a body from JSON.
 ///
 /// # Errors
-/// [`Poison::Unreadable`], without details, which would quote the body (ID-4).
+/// [`Poison::Unreadable`], without details, because they would quote the body (ID-4).
 pub fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Poison> {
     serde_json::from_slice(payload).map_err(|_| Poison::Unreadable)
 }

@@ -10,8 +10,9 @@ use crate::error::{Error, ErrorKind};
 use crate::identity::Identity;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 
-/// How to answer a broker for one message (LST-2). There are no other answers, so the enum is
-/// deliberately exhaustive. Each verdict holds its [`Reason`], for logs and counters.
+/// How to answer a broker for one message (LST-2). A broker understands only these three answers,
+/// so the enum is deliberately exhaustive. Each verdict holds its [`Reason`], for logs and
+/// counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an unanswered message is redelivered"]
 pub enum Verdict {
@@ -38,7 +39,8 @@ pub enum Verdict {
     },
 }
 
-/// The reason for a [`Verdict`]. [`as_str`](Self::as_str) is stable, for metric labels.
+/// The reason for a [`Verdict`]. The names that [`as_str`](Self::as_str) returns are stable, so
+/// they can be metric labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -58,8 +60,8 @@ pub enum Reason {
     Unreadable,
     /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
-    /// Nothing ran: the store could not answer, the engine accepts no more work, or it rejects the
-    /// program's scope or durations.
+    /// Nothing ran: the store could not answer, the engine accepts no more work, or the program's
+    /// scope or durations are out of bounds.
     Store,
     /// The work ran, but its completion could not be recorded (CMP-4).
     NotRecorded,
@@ -78,8 +80,8 @@ pub enum Reason {
 pub enum Poison {
     /// The message has no key.
     NoKey,
-    /// The message's key violates ID-3: 1 to 512 bytes of text, not blank, without control
-    /// characters.
+    /// The message's key violates ID-3, which requires 1 to 512 bytes of text that is not blank and
+    /// has no control characters.
     BadKey,
     /// The message's body or headers cannot be decoded.
     Unreadable,
@@ -109,8 +111,9 @@ impl Verdict {
         }
     }
 
-    /// The verdict on the result of an `#[idempotent(key = ..)]` function (ANN-5). The result does
-    /// not show whether the function ran or was replayed; both are acknowledged.
+    /// The verdict on the result of an `#[idempotent(key = ..)]` function (ANN-5). A success is
+    /// acknowledged with [`Reason::Executed`], because it does not show whether the function ran or
+    /// an earlier result was replayed.
     pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
         match returned {
             Ok(_) => Self::ack(Reason::Executed),
@@ -145,7 +148,8 @@ impl Verdict {
     }
 
     /// Redelivers the message, no sooner than `after`, without counting a failure. Use it when
-    /// another delivery is in flight, or when the consumer stops before it has begun the message.
+    /// another delivery is in flight, or when the consumer stops before it has begun to handle the
+    /// message.
     pub fn delayed(after: Duration) -> Self {
         Self::Nack { after, reason: Reason::InFlight }
     }
@@ -187,8 +191,8 @@ impl Verdict {
     }
 
     /// Whether this delivery uses up one of the message's attempts: its work ran and failed, lost
-    /// its lease, or was not recorded. Nothing runs while the store is unavailable or the engine is
-    /// full.
+    /// its lease, or was not recorded. A nack with [`Reason::Store`] does not count, because
+    /// nothing ran.
     #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         self.is_failure() && self.reason() != Reason::Store
@@ -222,12 +226,12 @@ impl Verdict {
 
     fn of_store(error: &Error) -> Self {
         match error.kind() {
-            // Any other invalid value is a scope or a duration: the program's mistake, not the
-            // message's.
+            // Only an invalid key is the message's fault; an invalid scope or duration is the
+            // program's.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
             // If the error names no operation, the engine failed to decode the result of a record
-            // that is known to be complete. Otherwise the store failed to decode the record: its
-            // state is unknown, and an ack could skip work that never ran.
+            // that is known to be complete. Otherwise the store failed to decode the record: it is
+            // unknown whether the work is done, and an ack could skip work that never ran.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),

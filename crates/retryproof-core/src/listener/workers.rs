@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::{Reason, Verdict};
 use crate::panics::{catch_panic, catch_panic_of};
 
-/// Handles a bounded number of messages concurrently, each on a separate task, so that a slow
+/// Handles a bounded number of messages concurrently, each in a separate task, so that a slow
 /// message does not hold up the others. Use it in consumers that receive messages one by one, and
-/// [`batch`] in those that fetch several.
+/// [`batch`] in consumers that fetch several at a time.
 ///
 /// Dropping the pool drops the running work: its leases run out, and the messages are redelivered
 /// (RUN-5). Call [`drain`](Self::drain) first.
@@ -32,29 +32,29 @@ pub struct WorkerSlot {
 }
 
 impl WorkerPool {
-    /// Creates a pool for at most `concurrency` concurrent messages; zero counts as one.
+    /// Creates a pool that handles at most `concurrency` messages concurrently; zero counts as one.
     #[must_use]
     pub fn new(concurrency: usize) -> Self {
         let slots = concurrency.clamp(1, Semaphore::MAX_PERMITS);
         Self { slots: Arc::new(Semaphore::new(slots)), running: JoinSet::new() }
     }
 
-    /// Waits for a free slot. Receive the next message only after that: no other consumer can take
-    /// a message that waits here for a slot.
+    /// Waits for a free slot. Receive the next message only once you have the slot, because no
+    /// other consumer can take a message that waits here.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub async fn slot(&mut self) -> WorkerSlot {
         while self.running.try_join_next().is_some() {}
         loop {
-            // The semaphore is never closed.
+            // `acquire_owned` fails only if the semaphore is closed, which never happens.
             if let Ok(_permit) = Arc::clone(&self.slots).acquire_owned().await {
                 return WorkerSlot { _permit };
             }
         }
     }
 
-    /// Starts the work on one message, including the answer to the broker.
+    /// Starts `work`, which handles one message and then answers the broker.
     pub fn spawn(&mut self, slot: WorkerSlot, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.running.spawn(async move {
             work.await;
@@ -79,7 +79,8 @@ impl WorkerPool {
 }
 
 /// Waits until all tasks have finished, up to `limit`. Then drops the tasks that are still running,
-/// and returns how many there were. For a listener that bounds its tasks without a [`WorkerPool`].
+/// and returns how many there were. This function is for listeners that limit their tasks without a
+/// [`WorkerPool`].
 ///
 /// # Cancel safety
 /// If the future is dropped, the tasks continue.
@@ -91,9 +92,9 @@ pub async fn drain(running: &mut JoinSet<()>, limit: Duration) -> usize {
     left
 }
 
-/// Handles all `messages`, at most `concurrency` concurrently, and answers each as soon as its work
-/// has ended (LST-2), without waiting for slower ones. A panic in `work`, or in its future, also
-/// results in a verdict.
+/// Handles all `messages`, at most `concurrency` at a time, and answers each message as soon as its
+/// work has ended (LST-2), without waiting for slower messages. A panic in `work`, or in its
+/// future, also results in a verdict.
 ///
 /// # Cancel safety
 /// Dropping the future drops the running work: its leases run out (RUN-5), and unanswered messages

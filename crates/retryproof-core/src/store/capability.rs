@@ -20,7 +20,7 @@ use crate::owner::FencingToken;
 )]
 pub trait Purge: IdempotencyStore {
     /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`
-    /// means that none is left.
+    /// means that no expired record is left.
     ///
     /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease
     /// and its ttl, counted from the acquire, are over (STO-4). Several instances may purge
@@ -48,7 +48,8 @@ pub struct RecordSummary {
     pub state: RecordState,
     /// The token of the last grant.
     pub token: FencingToken,
-    /// The time left on the lease or the retention by the store's clock; `None` if that is over.
+    /// The time left on the lease or the retention by the store's clock; `None` if that time is
+    /// over.
     pub remaining: Option<Duration>,
     /// The size of the stored value with its envelope, in bytes; 0 while in progress.
     pub value_bytes: usize,

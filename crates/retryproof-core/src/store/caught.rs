@@ -20,7 +20,7 @@ pub(crate) fn caught_now<T>(call: impl FnOnce() -> T) -> Result<T> {
 
 #[cold]
 fn panicked(_: Panic) -> Error {
-    // The panic hook has printed the message, which may contain a key; the error must not repeat it
-    // (ID-4).
+    // The panic hook has already printed the panic's message, which may contain a key. The error
+    // must not repeat the message (ID-4).
     Error::unavailable("the store panicked; it is unknown whether the call took effect")
 }

@@ -98,10 +98,11 @@ pub trait Join: IdempotencyStore {
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
     /// `done.value`, and exactly one row counts as changed. Otherwise no row changes. The record is
-    /// kept for `done.ttl` from the time of the statement, not of the transaction's beginning.
+    /// kept for `done.ttl`, counted from the time of the statement, not from the beginning of the
+    /// transaction.
     ///
-    /// This is [`complete`](IdempotencyStore::complete) in one statement. It never waits for a lock
-    /// that the transaction itself holds.
+    /// This is [`complete`](IdempotencyStore::complete) as one statement, which never waits for a
+    /// lock that the transaction itself holds.
     fn completion<'a>(
         &'a self,
         id: &'a Identity,
@@ -127,8 +128,8 @@ pub trait TxPort<D: Dialect> {
     ///
     /// A blocking driver may run the statement before it returns the future.
     ///
-    /// If the connection is no longer in a transaction, the call fails and runs nothing: in
-    /// autocommit, the record would be committed without the business writes (CMP-7). Some
+    /// If the connection is no longer in a transaction, the call fails and runs nothing, because in
+    /// autocommit mode the record would be committed without the business writes (CMP-7). Some
     /// databases end a transaction themselves after an error: MySQL after a deadlock, SQLite on a
     /// full disk. PostgreSQL marks the transaction as aborted and refuses every further statement,
     /// so its ports do not check whether the action ended the transaction.
@@ -161,7 +162,7 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
         None
     }
 
-    /// Commits the transaction that was opened, and no other.
+    /// Commits the transaction that the source opened, never a later one on the same connection.
     ///
     /// If the database rolled the transaction back, or the action ended it, the call fails, and
     /// nothing written on the connection since then is committed (CMP-7). The conformance kit
@@ -193,7 +194,7 @@ pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     type Tx: OwnedTx<D>;
 
     /// Opens a transaction. The engine calls this method after the grant has been committed, so
-    /// that the transaction sees it.
+    /// that the transaction sees the grant.
     ///
     /// # Errors
     /// `Unavailable` if no transaction could be opened in time.

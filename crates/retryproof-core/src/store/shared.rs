@@ -2,7 +2,8 @@
 //! [`DynStore`], the contract with boxed futures, and [`SharedStore`], an engine's store with its
 //! capabilities.
 //!
-//! Over 400 lines because it contains each call of the contract twice, boxed and forwarded.
+//! This file is over 400 lines long because it contains each call of the contract twice: boxed and
+//! forwarded.
 
 use std::any::TypeId;
 use std::fmt;
@@ -26,13 +27,13 @@ pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + '
 
 /// The contract with boxed futures, for `dyn`. Every [`IdempotencyStore`] implements it; the `dyn_`
 /// prefix distinguishes its methods from those of [`IdempotencyStore`]. A call owns its arguments,
-/// so that it can outlive its caller while in flight (ACQ-11). If a store panics when a call is
-/// made or polled, that call fails with `Unavailable` (STO-5).
+/// so that a call in flight can outlive its caller (ACQ-11). If a store panics when a call is made
+/// or polled, that call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;
-    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that is
-    /// [immediate](StoreProfile::immediate). Returns `None` if the store did not answer.
+    /// [`IdempotencyStore::acquire`], polled once, in place, for a store that is
+    /// [immediate](StoreProfile::immediate). Returns `None` if the answer was not ready.
     fn dyn_acquire_in_place(&self, id: &Identity, req: &AcquireRequest)
     -> Option<Result<Acquired>>;
     /// [`IdempotencyStore::peek`].
@@ -213,7 +214,7 @@ impl SharedStore {
         Self::builder(store).build()
     }
 
-    /// Starts building a shared store, to add capabilities to a concrete store.
+    /// Starts building a shared store from a concrete store, whose capabilities can then be added.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
         SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
@@ -248,8 +249,8 @@ impl SharedStore {
         }
     }
 
-    /// Describes one record without its value. Also returns `Ok(None)` if the store cannot inspect
-    /// records.
+    /// Describes one record without its value. Returns `Ok(None)` if there is no record, and also
+    /// if the store cannot inspect records.
     ///
     /// # Errors
     /// The store's errors.
