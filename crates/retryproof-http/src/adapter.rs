@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Support for adapters to other web frameworks, such as `retryproof-actix`: guards requests of any
-//! type, and handlers that stay on their connection's thread.
+//! Support for adapters to other web frameworks, such as `retryproof-actix`. The module guards
+//! requests of any type, and handlers that stay on their connection's thread.
 //!
-//! This module is not for applications. It keeps the layer's promises, but its names may change in
-//! any version.
+//! Applications should not use this module: it keeps the layer's promises, but its names may change
+//! in any version.
 //!
 //! [`admit`] decides from the request's head alone whether to guard, pass on or refuse the request.
-//! [`acquire`] returns either the response to an admitted request, or the grant with which
+//! For an admitted request, [`acquire`] returns either a response to send, or a grant, whose
 //! [`GrantedRequest::run_local`] runs the handler. Stages, responses and records are the same as in
 //! the tower layer. A handler's response is converted to types of the `http` crate; requests and
 //! replays are not.
@@ -46,8 +46,8 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
 }
 
 /// Checks from a request's head whether the request is already guarded, and whether its key and
-/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` is 0 if the
-/// request declares none; `key_lines` are the lines of the [key header](key_header).
+/// declared length are acceptable (HTTP-2 to HTTP-4, HTTP-15). `declared_length` returns 0 if the
+/// request declares no length; `key_lines` are the lines of the [key header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
     policy: &GuardPolicy,
@@ -67,8 +67,9 @@ impl GrantedRequest {
     /// If the future is dropped after its first poll, the call continues.
     ///
     /// # Panics
-    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7). A call
-    /// that has to wait outside a `LocalSet` also panics, because it cannot be spawned there.
+    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
+    /// `run_local` also panics if a call has to wait outside a `LocalSet`, where it cannot be
+    /// spawned.
     pub fn run_local<H, R, E, F, Fut>(
         self,
         admitted: AdmittedRequest,

@@ -10,7 +10,7 @@
 //! Annotate your own handlers: the guard cannot be forgotten, and no argument's rejection is
 //! stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
 //! handlers from other crates, for whole routers, and where one policy covers several routes. The
-//! extractors work with both:
+//! extractors work in annotated handlers and behind the layer:
 //!
 //! ```
 //! use axum::{Router, routing::post};

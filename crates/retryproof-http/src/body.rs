@@ -76,7 +76,8 @@ impl Body for ReplayBody {
 
     fn size_hint(&self) -> SizeHint {
         let len = self.data.len() as u64;
-        // With an exact length, an HTTP/1.1 response is not chunked and cannot send trailers.
+        // An HTTP/1.1 response can have trailers only if it is chunked, and it is chunked only if
+        // its length is not exact.
         if self.trailers.is_none() {
             return SizeHint::with_exact(len);
         }
@@ -93,15 +94,14 @@ impl fmt::Debug for ReplayBody {
 }
 
 pin_project! {
-    /// The body of a response that went through the guard. It is the inner service's body, or bytes
-    /// from the guard, or the part that was read up to a limit and then the rest of the inner
-    /// service's body.
+    /// The body of a response that went through the guard: the inner service's body, bytes from the
+    /// guard, or the part of a body that the guard has read, followed by the rest of that body.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
         rest: BodyTail<B>,
-        // Whether the rest comes from a handler. The handler's trailers, like its header fields,
-        // must not have the replay mark (HTTP-8).
+        // Whether `rest` is a handler's body. A handler's trailers, like its header fields, must
+        // not contain the replay mark (HTTP-8).
         of_handler: bool,
     }
 }
@@ -111,7 +111,7 @@ pin_project! {
     enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // Part of the body has already been read, so the body cannot move.
+        // Part of the body has been read, so the body must not move: it stays in the pinned call.
         Read { call: Pin<Box<RunningCall<B>>> },
     }
 }
@@ -149,7 +149,7 @@ impl<B> GuardedBody<B> {
 
 #[cfg(feature = "axum")]
 impl GuardedBody<axum_core::body::Body> {
-    /// Converts to axum's body. If the inner body is one already, it is not boxed again.
+    /// Converts to axum's body. If the inner body is already an axum body, it is not boxed again.
     pub(crate) fn into_axum(self) -> axum_core::body::Body {
         match self {
             Self { first, rest: BodyTail::Inner { body }, of_handler: false }

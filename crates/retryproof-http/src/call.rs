@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data types of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
-//! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. Each holds what one
-//! stage passes to the next. The stages hold the logic, except for two steps in this file: parsing
+//! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. Each type holds what one
+//! stage passes to the next. The logic is in the stages, except for two steps in this file: parsing
 //! the key, and filling the handles that an endpoint's arguments hold.
 
 use std::any::Any;
@@ -90,7 +90,7 @@ pub struct AdmittedRequest {
 }
 
 impl AdmittedRequest {
-    /// What extractors that run before the grant can get.
+    /// Returns what extractors can get before the grant.
     #[must_use]
     pub fn pre_grant(&self) -> PreGrant {
         PreGrant::new(self.key.clone())
@@ -176,8 +176,8 @@ impl CallMark {
         &self.0.filter.0
     }
 
-    /// Whether a request has no other key than the guarded one; also true if the filters read
-    /// different headers. A request that is made in process for the same route, but with its own
+    /// Whether a request has the call's key or no key; also true if its filter reads the key from a
+    /// different header. A request that is made in process for the same route, but with its own
     /// key, is a separate call.
     pub(crate) fn has_same_key(
         &self,
@@ -227,14 +227,15 @@ impl fmt::Debug for CallMark {
 }
 
 pin_project! {
-    /// A call whose handler runs, with everything needed to end it. It is boxed, so that the stages
-    /// pass on only a pointer. It also holds the handler's response body, which is read in place,
-    /// without another allocation; any unread rest is sent to the connection from here.
+    /// A call whose handler is running, with everything needed to end the call. It is boxed, so
+    /// that the stages pass on only a pointer. It also holds the handler's response body: the guard
+    /// reads the body in place, without another allocation, and the connection gets any unread rest
+    /// from here.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,
-        // The request's bytes, shared. If a record has another fingerprint algorithm, the request
-        // is fingerprinted again from these bytes (FP-3).
+        // The request's body, shared. If a record has a different fingerprint algorithm, the
+        // request is fingerprinted again from this body (FP-3).
         request_body: Bytes,
         // `None` after the function that ends the lease has taken it.
         lease: Option<HeldLease>,
@@ -274,7 +275,7 @@ impl<R> RunningCall<R> {
         self.mark.0.layered
     }
 
-    /// Whether the handler took a transaction, even if it never opened it.
+    /// Whether the handler took a transaction, even one that it never opened.
     pub(crate) fn has_tx(&self) -> bool {
         self.mark.0.tx.get().is_some()
     }
@@ -285,8 +286,8 @@ impl<R> RunningCall<R> {
     }
 
     /// Rolls back the handler's transaction, and returns whether it was open (CMP-7). If something
-    /// else still holds the transaction, it is rolled back when that holder is dropped, because
-    /// nothing commits it.
+    /// else still holds the transaction, the transaction is rolled back when that holder is
+    /// dropped, because nothing commits it.
     pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
         let taken = self.take_tx();
         async move {
@@ -313,7 +314,8 @@ impl<R> RunningCall<R> {
         self.response_body.as_ref()
     }
 
-    /// Frees the request's bytes: the call has ended, and only its response body is still sent.
+    /// Frees the request's bytes: the call has ended, and only its response body is still being
+    /// sent.
     pub(crate) fn forget_request(self: Pin<&mut Self>) {
         *self.project().request_body = Bytes::new();
     }

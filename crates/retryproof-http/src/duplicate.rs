@@ -40,7 +40,7 @@ impl<'a> DuplicateRequest<'a, ()> {
         }
     }
 
-    /// A call whose lease another run took over.
+    /// Treats a call whose lease another run took over as a duplicate.
     pub(crate) fn of_call<R>(
         call: &'a RunningCall<R>,
     ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {
@@ -59,7 +59,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // `acquire` handles every grant, so this is a bug. The lease is dropped and runs out.
+            // `acquire` handles every grant, so a grant here is a bug. The lease is dropped and
+            // runs out.
             Ok(Acquisition::Granted(_)) => self.response.fail_with(ErrorKind::Unexpected),
             Err(error) => self.response.fail(&error),
         })
@@ -117,8 +118,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     }
 }
 
-/// The details that a tombstone keeps of a response that was not stored. A record with unreadable
-/// details still counts as a tombstone.
+/// Reads the details that a tombstone keeps of a response that was not stored. If they cannot be
+/// read, the record still counts as a tombstone.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

@@ -48,7 +48,7 @@ pub(crate) async fn end_unrecorded<R, E>(
         }
         Unrecorded::Held(response) => {
             call.roll_back().await;
-            // Nothing releases the key; the lease runs out.
+            // The key is not released: it stays held until the lease runs out.
             if let Some(lease) = call.as_mut().take_lease() {
                 lease.hold();
             }
@@ -73,7 +73,7 @@ async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     }
 }
 
-/// The handler's response as it is sent, without the gRPC layer's marks for the guard.
+/// Prepares the handler's response to be sent, without the gRPC layer's marks for the guard.
 fn of_handler<R>(response: Response<R>) -> HandlerResponse<R> {
     #[cfg(feature = "grpc")]
     let response = {

@@ -12,7 +12,7 @@ use retryproof_core::Recorded;
 /// # When to use
 /// | the handler knows that | fate |
 /// |---|---|
-/// | the work is done, or was refused permanently | `Store`; needs no mark |
+/// | the work is done, or was refused permanently | `Store`, which needs no mark |
 /// | nothing happened, and a retry may succeed | `Release` |
 /// | it sent a request to another system and got no answer | `Hold` |
 /// | the work is done, and its response must not be buffered | `Stream` |

@@ -30,8 +30,8 @@ pub use caller::{
 /// default scope contains the method, which the client chooses.
 const MAX_WARNED_SCOPES: usize = 1024;
 
-/// Guards endpoints: the first request with a key runs, and every retry gets its stored response.
-/// Cheap to clone; clones share one filter.
+/// Guards endpoints: the first request with a key runs, and every retry gets the stored response. A
+/// filter is cheap to clone, and its clones share their state.
 ///
 /// Two tenants that choose the same key must not see each other's responses, so `build()` does not
 /// compile until `.caller(..)` or `.callers_share_keys()` is called (HTTP-16).
@@ -79,7 +79,7 @@ pub(crate) struct Inner {
 /// The warnings that were already logged.
 #[derive(Default)]
 struct Warned {
-    /// The scopes for which a field that is not stored was logged.
+    /// The scopes for which a warning about an unstored field was logged.
     unstored: Mutex<HashSet<String>>,
     layered: AtomicBool,
     unmatched: AtomicBool,
@@ -93,7 +93,8 @@ pub(crate) enum FingerprintMethod {
 }
 
 impl IdempotencyFilter {
-    /// Starts a filter on an engine, with the `web` settings of the engine's configuration.
+    /// Starts building a filter for an engine, with the `web` settings of the engine's
+    /// configuration.
     pub fn builder(engine: IdempotencyEngine) -> FilterBuilder<NoCaller> {
         FilterBuilder::new(engine)
     }
@@ -150,8 +151,8 @@ impl IdempotencyFilter {
 
     /// Stops granting new work, waits up to `deadline` for running handlers, and returns how many
     /// are still running; their leases run out (RUN-5). Completed requests are still replayed. Call
-    /// it after the server has stopped accepting connections: a server's graceful shutdown does not
-    /// wait for handlers whose client disconnected.
+    /// this method after the server has stopped accepting connections: a server's graceful shutdown
+    /// does not wait for handlers whose client disconnected.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -219,7 +220,7 @@ impl Inner {
         }
     }
 
-    /// Warns once that a layer is around an annotated handler of the same route (HTTP-15).
+    /// Warns once that a layer wraps an annotated handler of the same route (HTTP-15).
     pub(crate) fn warn_layered(&self, scope: Option<&str>) {
         if !self.warned.layered.swap(true, Ordering::Relaxed) {
             tracing::warn!(

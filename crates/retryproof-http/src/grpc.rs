@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guards gRPC: unary calls of tonic, or of any other gRPC service on `tower` (HTTP-17).
 //!
-//! The key is the metadata entry `idempotency-key` (or the one that `web.key-header` names). The
+//! The key is the metadata entry `idempotency-key` (or the entry that `web.key-header` names). The
 //! first call with a key runs; every retry gets the first call's message, metadata and trailers,
 //! including `grpc-status`, and the mark `idempotent-replayed: true`.
 //! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) creates the layer. In tonic, wrap
 //! one service with `add_service(guard.named_layer(PaymentsServer::new(payments)))`
 //! (`tonic::service::LayerExt`), or all services with `Server::layer`. To wrap all services, make
-//! keys optional (`web.required = false`), because health checks and reflection send none. The
+//! keys optional (`web.required = false`), because health checks and reflection send no key. The
 //! program `examples/grpc` in the repository shows a client and a server. Any other gRPC service
 //! works too:
 //!
@@ -39,8 +39,8 @@
 //! ```
 //!
 //! # What a call gets
-//! A refusal has the HTTP status 200 and one of these gRPC statuses. It is never stored
-//! ([`refusal`]):
+//! A refusal has the HTTP status 200 and one of these gRPC statuses, and is never stored.
+//! [`refusal`] renders it:
 //!
 //! | the call | `grpc-status` | has a retry time |
 //! |---|---|---|
@@ -50,38 +50,39 @@
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
 //! | repeats a call that still runs after the wait timeout | 10 `ABORTED` | yes |
 //! | repeats a call whose response was not kept | 6 `ALREADY_EXISTS`: the work is done, and a retry gets the same refusal | |
-//! | finds the store unavailable or full, finds the service at its limit or shutting down, or breaks off | 14 `UNAVAILABLE` | yes |
-//! | ran, and its response broke off or could not be recorded; or finds an unreadable record, or an endpoint without a scope | 13 `INTERNAL` | |
+//! | finds the store unavailable or full, finds the service at its limit or shutting down, or breaks off before its message is complete | 14 `UNAVAILABLE` | yes |
+//! | ran, but its response broke off or could not be recorded; or finds an unreadable record, or an endpoint without a scope | 13 `INTERNAL` | |
 //!
 //! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (its domain is `retryproof`, its reason
-//! the problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a retry
-//! time, a `google.rpc.RetryInfo`. The metadata entries `retry-after` (in seconds) and
-//! `grpc-retry-pushback-ms` give the same time, which the retry policies of gRPC clients use.
+//! is the problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a
+//! retry time, a `google.rpc.RetryInfo`. The metadata entries `retry-after` (in seconds) and
+//! `grpc-retry-pushback-ms` give the same time. The retry policies of gRPC clients use the latter
+//! entry.
 //!
 //! # What happens to a response
 //! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets
 //! another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A `Status`
 //! has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if certainly
 //! nothing happened, `hold` if it is not known what happened, `stream` if the work is done and the
-//! messages are to be streamed. The entry does not leave the server. In tonic:
+//! messages are to be streamed. The entry is not sent to the client. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,
 //! `GuardedTx::of(request.extensions(), &joined)`) commit together with the record of an `OK`
-//! response. Any other status rolls them back, and only the response is recorded (CMP-7). A stream,
-//! or a response over `web.max-response-bytes`, is recorded before its status is known, so its
-//! writes commit.
+//! response. Any other status rolls the writes back, and only the response is recorded (CMP-7). A
+//! stream, or a response over `web.max-response-bytes`, is recorded before its status is known, so
+//! its writes commit.
 //!
 //! # Streams
-//! - A response of several messages reaches its client whole. It is recorded as "done, not
+//! - A response of several messages reaches the client whole. It is recorded as "done, not
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
-//!   part of it is sent before then. A fate in a later status has no effect. A status that comes
-//!   instead of the first message is treated like any other response.
+//!   part of it is sent before then. A fate in a status that comes later has no effect. A status
+//!   that comes instead of the first message is treated like any other response.
 //! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as
 //!   it responds, and its messages flow concurrently in both directions. Name bidirectional
 //!   methods, and methods whose first message comes late. The guard does not read the request of a
 //!   named method before the method runs, so a different request with the same key is not detected.
-//!   A response that is only a status is stored like any other.
+//!   A response that is only a status is stored like any other response.
 //! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
 //!   a unary call.
 //!
@@ -90,7 +91,8 @@
 //!   client can also name a method that does not exist; if scopes are metric labels, set the scope
 //!   in the policy.
 //! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. The
-//!   order of a Protobuf map in a `HashMap` can change; use `BTreeMap`, or encode the request once.
+//!   order of a Protobuf map that is kept in a `HashMap` can change; use `BTreeMap`, or encode the
+//!   request once.
 //! - **grpc-web.** The guard belongs inside `GrpcWebLayer`, where it sees statuses and trailers.
 //!   Outside it, responses are replayed too, but the guard cannot see their status, which is in the
 //!   body: writes commit even if the status is an error, and a stream is not recognised by its

@@ -8,8 +8,8 @@
 //! 3. [`acquire`] prepares scope, caller, body and fingerprint (`prepare.rs`), then calls the
 //!    engine. A request that is not granted gets its response from `duplicate.rs`, and leaves
 //!    nothing behind.
-//! 4. `run.rs` runs the handler, and `record.rs` records its response. Nothing before the grant
-//!    spawns a task.
+//! 4. `run.rs` runs the handler, and `record.rs` records its response. No task is spawned before
+//!    the grant.
 
 use std::future::Future;
 
@@ -34,8 +34,8 @@ use crate::run::{run_to_end, start_call, with_request};
 /// The decision about a request, from its head alone.
 #[derive(Debug)]
 pub enum AdmitOutcome {
-    /// Pass the request on unchanged: the guard does not apply to it. If its response has a
-    /// fate mark, remove it: it belongs to no guarded call.
+    /// Pass the request on unchanged: the guard does not apply to it. If the response has a fate
+    /// mark, remove the mark, because it belongs to no guarded call.
     PassThrough,
     /// Pass the request on: it belongs to a call that is already guarded. Its response keeps its
     /// fate mark for that call (HTTP-15).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RequestHead`]: what the guard reads from a request before its body. [`Route`]: whether a
-//! request seen further inside is still the guarded one (HTTP-15).
+//! [`RequestHead`] is what the guard reads from a request before its body. [`Route`] shows whether
+//! a request that an inner guard sees is the one already guarded (HTTP-15).
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub trait RequestHead {
     /// Path and query, as the client sent them (FP-3).
     fn target(&self) -> &str;
 
-    /// The matched route, for the default scope; `None` if no router matched one (HTTP-16).
+    /// The matched route, for the default scope; `None` if no router matched a route (HTTP-16).
     fn template(&self) -> Option<RouteTemplate<'_>>;
 
     /// Whether the router found no route (HTTP-1).
@@ -39,7 +39,7 @@ pub trait RequestHead {
 /// The head of an admitted request, with the methods needed to prepare the request.
 pub trait AdmittedHead: RequestHead {
     /// Calls a [caller hook](crate::FilterBuilder::caller) with the request's head, in the types of
-    /// the `http` crate, and returns its result.
+    /// the `http` crate, and returns the hook's result.
     fn caller(&self, hook: &CallerHook) -> CallerFuture;
 
     /// The limit on the request's body: `max`, or the application's limit if it is smaller
@@ -71,7 +71,7 @@ pub struct Route {
 #[derive(Debug, Clone)]
 enum RouteTarget {
     Uri(Option<PathAndQuery>),
-    /// The target as text, from another framework.
+    /// The target as text, for a request of another framework.
     Text(Box<str>),
 }
 
@@ -86,9 +86,9 @@ impl Route {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
 
-    /// Whether a request that an inner guard sees on the route `inner` is this very call. A request
-    /// that a handler makes in process, even with copied extensions, has another route or another
-    /// path.
+    /// Whether a request that an inner guard sees on the route `inner` belongs to this call. A
+    /// request that a handler makes in process, even with copied extensions, has a different route
+    /// or a different path.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         // Both paths are as the client sent them, including any prefix that nested routers
         // stripped.
@@ -97,7 +97,7 @@ impl Route {
         }
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // A request outside a nested service has no template yet.
+            // Where the outer guard saw the request, no router had matched a template yet.
             (None, _) => true,
             (Some(_), None) => false,
         }
@@ -123,7 +123,7 @@ impl Route {
     }
 }
 
-/// A request extension that the gRPC layer sets: the path names a method, not a template.
+/// A request extension with which the gRPC layer marks that the path names a method.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;
@@ -169,8 +169,8 @@ impl<'a> HttpHead<'a> {
         }
     }
 
-    /// Whether an axum router looked for a route and found none. Outside a router this is not
-    /// known, so the result is false.
+    /// Whether an axum router looked for a route without finding one. Outside a router this is
+    /// unknown, and the result is `false`.
     fn is_unmatched(self) -> bool {
         #[cfg(feature = "axum")]
         return self.extensions.get::<Template>().is_none()
@@ -287,9 +287,9 @@ mod nested {
     use http::{Extensions, Request, StatusCode};
     use tower_service::Service as _;
 
-    /// Whether a request is at a service that is nested at a path. The outer router has matched
-    /// that path, but only a router inside can see the match, so the request's extensions are sent
-    /// through an inner router.
+    /// Whether a request has reached a service that is nested at a path. The outer router has
+    /// matched that path, but only a router inside can see the match, so the request's extensions
+    /// are sent through an inner router.
     pub(super) fn is_at_service(extensions: &Extensions) -> bool {
         static INSIDE: LazyLock<Router> = LazyLock::new(|| {
             let is_whole = |path: MatchedPath| path.as_str() == "/";

@@ -22,7 +22,7 @@ pub(crate) fn remove_in_order(headers: &mut HeaderMap, removed: &HeaderName) {
     let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
     let mut last = None;
     for (name, value) in old {
-        // The iterator yields further lines of the same field without a name.
+        // For a field with several lines, the iterator yields the name only with the first line.
         let name = name.or_else(|| last.take()).filter(|name| name != removed);
         if let Some(name) = &name {
             headers.append(name.clone(), value);

@@ -79,12 +79,12 @@
 //! |---|---|
 //! | has no key | 400 `key-missing`; with optional keys (`web.required = false`) the handler runs unguarded |
 //! | has a malformed key | 400 `key-invalid` |
-//! | has no caller that the filter's hook can find | 401 `caller-missing` with the filter's challenge, else 403 |
-//! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before a byte is read |
+//! | has no caller that the filter's hook can find | 401 `caller-missing` if the filter has a challenge, else 403 |
+//! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before any of the body is read |
 //! | is the first | the handler runs; its response is stored and sent |
 //! | repeats a completed request | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
-//! | repeats the key with another method, path, query or body | 422 `fingerprint-mismatch` |
-//! | repeats a running request | the response of that request, as above; 409 `in-flight` with `Retry-After` if the wait times out |
+//! | repeats the key with a different method, path, query or body | 422 `fingerprint-mismatch` |
+//! | repeats a running request | the response of the running request once it completes; 409 `in-flight` with `Retry-After` if the wait times out |
 //! | repeats a request whose response was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
 //! | finds the store unavailable or full, or the service at its limit or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
 //! | finds a record that cannot be read, or hits another store error | 500, and nothing runs |
@@ -104,12 +104,12 @@
 //! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Release`]: certainly nothing happened | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Hold`]: it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
-//! | panics, or its service fails | deleted; the next request runs | gets the panic or the error, as without the guard |
+//! | panics, or its service fails | deleted; the next request runs | sees the panic or the error, as without the guard |
 //! | returns a response marked [`Stream`]: done, with an endless or slow body | "done, not replayable" | gets the body as it is produced |
 //! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
 //! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
-//! | returns, and the store fails to record it | held until the lease runs out | depending on the policy, gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
+//! | returns, but the store cannot record its response | held until the lease runs out | depending on the policy, gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
 //! | returns after its lease was lost to another run | the other run's record | gets the other run's response |
 //!
 //! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
@@ -124,8 +124,8 @@
 //!
 //! # Layer order
 //!
-//! Outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression, request
-//! decompression, authentication, rate limit, **guard**, concurrency limit, handler. Each
+//! From outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression,
+//! request decompression, authentication, rate limit, **guard**, concurrency limit, handler. Each
 //! `Router::layer` call wraps the layers added before it, and an annotated handler is innermost, so
 //! the right order is the default.
 //!
@@ -137,15 +137,15 @@
 //! | CORS, request id | computed per request | another origin's values replayed |
 //! | body limit | 413, not stored; axum's `DefaultBodyLimit` applies if it is smaller than `web.max-body-bytes` | 413 stored |
 //! | authentication | refuses before the key is used, and supplies the caller | 401 stored |
-//! | request decompression | fingerprint and limit apply to the plain bytes | a retry compressed differently gets 422 |
-//! | concurrency limit | does not count work whose client disconnected | limits the work itself: this layer belongs inside, in its own `Router::layer` call (or set `max-running`) |
+//! | request decompression | fingerprint and limit apply to the plain bytes | a retry that is compressed differently gets 422 |
+//! | concurrency limit | does not count work whose client disconnected | limits the work itself, so this layer does belong inside, in its own `Router::layer` call; or set `max-running` |
 //!
 //! In a `ServiceBuilder` the guard, like every tower service, reserves a slot in the inner service
 //! before it reads the request. It keeps the slot while the body arrives and while a duplicate
 //! waits for the holder. If a concurrency limit is directly inside the guard, duplicates of one key
-//! could fill it, and requests with other keys, even replays, would queue behind them. There, use
-//! `max-running` instead, or a wait timeout of zero. A `Router` reserves the slot within the call,
-//! after the grant.
+//! can take all of its slots, and requests with other keys, even replays, then queue behind them.
+//! To prevent this, use `max-running` instead, or a wait timeout of zero. A `Router` reserves the
+//! slot within the call, after the grant.
 //!
 //! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
 //! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all
@@ -168,8 +168,8 @@
 //! # Without axum
 //!
 //! Any tower stack works. The type of the request body must be able to carry buffered bytes
-//! ([`FromReplay`]). A service that takes hyper's own body wraps it first. It also names its scope,
-//! because there is no router to derive one from:
+//! ([`FromReplay`]). For a service that takes hyper's own body, wrap the body first. Also name a
+//! scope in the policy, because there is no router from which to derive it:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -245,8 +245,8 @@ pub use protocol::stored::{Corrupt, StoredResponse};
 pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 pub use transaction::{GuardedTx, OpenTx, TxError};
 
-/// Fails to compile here, not in a user's program, if one of these types stops being `Send` or
-/// `Sync`.
+/// Makes compilation fail here, not in a user's program, if one of these types stops being `Send`
+/// or `Sync`.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<IdempotencyFilter>();

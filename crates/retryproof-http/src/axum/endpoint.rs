@@ -132,7 +132,8 @@ where
         Ok(())
     }
 
-    // This is not an `async fn`, because its future would hold the request twice.
+    // `late` is not an `async fn`, because the future of an `async fn` would hold the request
+    // twice.
     fn late(
         (): (),
         request: Request,
@@ -173,8 +174,8 @@ where
         };
         Ok::<_, Infallible>(run(early, last).await.into_response())
     };
-    // The outcome is decided before anything is boxed, so that each outcome's future is boxed in
-    // its own size.
+    // Decide the outcome before boxing anything, so that each outcome's box is only as large as its
+    // own future.
     let (filter, policy) = (state.filter(), GuardPolicy::Endpoint(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
@@ -200,13 +201,13 @@ where
             }
         }),
         AdmitOutcome::Admitted(admitted) => Box::pin(async move {
-            // Without extractors, nothing can take the key or the lease. The compiler evaluates
-            // this check.
+            // If there are no extractors, nothing can take the key or the lease. The compiler
+            // evaluates this check, so it costs nothing at run time.
             let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
             } else {
                 let pre_grant = admitted.pre_grant();
-                // Boxing this future makes the outer one smaller, so that it is allocated faster.
+                // Boxing this future makes the outer future smaller, and thus faster to allocate.
                 let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
                     let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
                     (extracted, PRE_GRANT.with(PreGrant::take_handles))

@@ -14,8 +14,8 @@ use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
 use crate::transaction::{GuardedTx, TxError};
 
 tokio::task_local! {
-    /// The request whose arguments are being extracted. Before the grant, its extensions have no
-    /// mark.
+    /// What extractors can get from the current request before the grant, while the request's
+    /// extensions have no mark.
     pub(super) static PRE_GRANT: PreGrant;
 }
 
@@ -44,8 +44,8 @@ impl IdempotencyKey {
         self.0.as_str()
     }
 
-    // An extension may have been copied from an outer request, so the key of the request whose
-    // arguments are being extracted takes precedence.
+    // The mark in the extensions may have been copied from an outer request, so the key in
+    // `PRE_GRANT` takes precedence.
     fn of(parts: &Parts) -> Option<Self> {
         let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
         pre_grant
@@ -79,8 +79,8 @@ impl fmt::Debug for IdempotencyKey {
 /// }
 /// ```
 /// # Panics
-/// If it is dereferenced before the lease is granted. Extractors of an annotated endpoint run
-/// before the grant, so a custom extractor must not dereference it; a handler always may.
+/// If the `Lease` is dereferenced before the grant. A handler may always dereference it. A custom
+/// extractor must not, because extractors of an annotated endpoint run before the grant.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
@@ -112,8 +112,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The rejection of a key or lease extractor when the request is not guarded: 500, because that is
-/// a bug in the application.
+/// The rejection of a key or lease extractor when the request is not guarded. The response is a
+/// 500, because this is a bug in the application.
 #[derive(Debug, Clone, Copy)]
 pub struct NotGuarded(());
 
@@ -185,13 +185,15 @@ where
     }
 }
 
-/// Why a handler cannot get a [`GuardedTx`]: 500, because that is a bug in the application.
+/// Why a handler cannot get a [`GuardedTx`]. The response is a 500, because each of the reasons is
+/// a bug in the application.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GuardedTxRejection {
     /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
     NotGuarded(NotGuarded),
-    /// Another argument has a transaction of a different type, and one response cannot end both.
+    /// Another argument has a transaction of a different type, and one response cannot end two
+    /// transactions.
     Another,
 }
 

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use http::{Extensions, Request};
 use http_body::{Body as _, Frame};
 
-/// The limit of axum's extractors if the application sets none.
+/// The limit of axum's extractors if the application sets no limit.
 const AXUM_DEFAULT: usize = 2 << 20;
 
 /// The smaller of the filter's limit and a limit that the application set outside the guard.
 pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     match limit_of(extensions) {
-        // Only in this case does it matter whether the application set the limit itself.
+        // If this limit is axum's default, not one that the application set, the filter's larger
+        // limit applies.
         Some(AXUM_DEFAULT) if own > AXUM_DEFAULT && !is_set(extensions) => own,
         Some(limit) => own.min(limit),
         None => own,
@@ -33,8 +34,8 @@ pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Requ
     request
 }
 
-/// The limit that applies; `None` if it is disabled. axum does not expose it, but the size hint of a
-/// limited body shows it.
+/// The limit that applies; `None` if it is disabled. axum does not expose this limit, but the size
+/// hint of a limited body reveals it.
 fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     let mut probe = Request::new(Body::new(Unmeasured));
     std::mem::swap(probe.extensions_mut(), extensions);
@@ -43,7 +44,7 @@ fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     limited.body().size_hint().upper().and_then(|limit| usize::try_from(limit).ok())
 }
 
-/// Whether the application has set a limit. If it has, setting another one adds no extension.
+/// Whether the application has set a limit. If it has, setting the limit again adds no extension.
 fn is_set(extensions: &Extensions) -> bool {
     let mut probe = Request::new(());
     *probe.extensions_mut() = extensions.clone();

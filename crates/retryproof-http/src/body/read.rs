@@ -21,7 +21,7 @@ use crate::protocol::decide::OversizeBody;
 use crate::protocol::fingerprint::FingerprintHasher;
 
 /// Bytes read from frames. A single frame is kept as it is. Several frames are copied together, so
-/// that a body of many tiny frames does not keep a read buffer alive for each.
+/// that a body of many tiny frames does not keep one read buffer alive per frame.
 #[derive(Default)]
 pub(crate) struct BodyBuffer {
     first: Bytes,
@@ -110,8 +110,9 @@ struct RequestReader {
 
 impl RequestReader {
     /// Polls the body until its first frame arrives, in several calls if necessary: some servers
-    /// poll a service before they read the body. An `Err` is a reader for the rest of the body. It
-    /// is boxed, so that it takes no space in the future of a request whose body is one frame.
+    /// poll a service before they read the body. An `Err` is a reader for the rest of the body. The
+    /// reader is boxed, so that it takes no space in the future of a request whose body is one
+    /// frame.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
@@ -234,8 +235,8 @@ where
     ReadOutcome::Whole(buffer.into_bytes(), trailers)
 }
 
-/// The time limit for all frames of a body. The timer is created at the first wait, because most
-/// bodies never wait.
+/// The time limit for all frames of a body together. The timer is created at the first wait,
+/// because most bodies never wait.
 pub(crate) struct FrameTimer {
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
@@ -266,8 +267,8 @@ impl FrameTimer {
     }
 }
 
-/// Whether an outer layer's limit was exceeded. The layer's error arrives wrapped, so the whole
-/// chain is searched.
+/// Whether an outer layer's limit was exceeded. The layer's error arrives wrapped in other errors,
+/// so the whole chain of sources is searched.
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -35,7 +35,7 @@ impl PreGrant {
         self.key.as_str()
     }
 
-    /// The lease, once it is granted.
+    /// Returns a handle to the lease, which the grant fills.
     #[must_use]
     pub fn lease(&self) -> LeaseCell {
         let lease = self.lease.take().unwrap_or_default();
@@ -94,7 +94,7 @@ pub(crate) struct GrantHandles {
 }
 
 impl GrantHandles {
-    /// Fills the lease, allows the transaction to be opened, and returns the transaction.
+    /// Fills the lease handle, allows the transaction to be opened, and returns the transaction.
     pub(super) fn fill(self, lease: &Lease) -> Option<Arc<dyn CallTransaction>> {
         if let Some(cell) = self.lease {
             let _ = cell.0.set(lease.clone());

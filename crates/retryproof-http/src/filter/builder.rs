@@ -62,8 +62,8 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Makes the caller that the hook returns a part of every key (HTTP-16). An empty text is also
-    /// a caller. If the hook finds no caller, the request is refused with the problem
+    /// Makes the caller that the hook returns a part of every key (HTTP-16). Even an empty string
+    /// is a caller. If the hook finds no caller, the request is refused with the problem
     /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
     /// The hook sees the request's head, including what outer layers (and, at an annotated
@@ -99,11 +99,11 @@ impl FilterBuilder<NoCaller> {
         })))
     }
 
-    /// Like [`caller`](Self::caller), with an asynchronous hook, such as one that reads a session
-    /// store or fetches the key that verifies a token. The hook copies what it needs from the head
-    /// before its first `.await`. It runs before the body is read and before anything is acquired,
-    /// and costs each request an allocation. If the client disconnects, the hook's future is
-    /// dropped.
+    /// Like [`caller`](Self::caller), but with an asynchronous hook, such as one that reads a
+    /// session store or fetches the key that verifies a token. The hook's future cannot borrow the
+    /// head, so the hook copies what the future needs. The future runs before the body is read and
+    /// before anything is acquired, and costs each request an allocation. If the client
+    /// disconnects, the future is dropped.
     ///
     /// ```
     /// use retryproof_core::IdempotencyEngine;
@@ -136,12 +136,12 @@ impl FilterBuilder<NoCaller> {
         })))
     }
 
-    /// Uses keys unchanged, for all callers. The application must ensure that callers do not use
+    /// Uses keys unchanged, for all callers. The application must ensure that no two callers use
     /// the same key: either keys are unguessable, or there is only one caller.
     /// # When to use
-    /// For an internal service with one client, or where clients generate random keys (UUIDs) and
-    /// an attacker who learns a key can do no harm with the stored response. Otherwise use
-    /// [`caller`](Self::caller).
+    /// Use it for an internal service with one client, or where clients generate random keys
+    /// (UUIDs) and an attacker who learns a key can do no harm with the stored response. Otherwise
+    /// use [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
     }
@@ -155,10 +155,10 @@ impl FilterBuilder<CallerSet> {
     /// Treats all requests for which the hook finds no caller as one caller: they share keys, and
     /// see each other's responses. This caller is distinct from every named one, and from the
     /// callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys). By
-    /// default such a request is refused.
+    /// default, a request without a caller is refused.
     /// # When to use
-    /// For endpoints that guests also use, such as a checkout without an account, if guests
-    /// generate random keys.
+    /// Use it for endpoints that guests also use, such as a checkout without an account, provided
+    /// that guests generate random keys.
     ///
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
@@ -178,8 +178,8 @@ impl FilterBuilder<CallerSet> {
     }
 
     /// Sets the `WWW-Authenticate` value, such as `Bearer realm="payments"`, for requests that are
-    /// refused because the hook found no caller. The refusal is 401 with a challenge, and 403
-    /// without one (HTTP-16).
+    /// refused because the hook found no caller. The status is 401 if a challenge is set, and 403
+    /// otherwise (HTTP-16).
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.callers.challenge(challenge.into());
         self
@@ -218,8 +218,8 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Excludes a field from storage, without a warning (HTTP-9). The first response still carries
-    /// it.
+    /// Excludes a field from storage, without a warning (HTTP-9). The first response still contains
+    /// the field.
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -263,7 +263,7 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Decides the fate of responses without a mark, from status and header fields (HTTP-7).
+    /// Decides the fate of responses without a mark, based on status and header fields (HTTP-7).
     /// Without a hook, or if the hook panics, such responses are stored.
     ///
     /// ```

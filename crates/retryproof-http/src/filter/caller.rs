@@ -45,7 +45,7 @@ pub(crate) enum Callers {
 pub(crate) enum Absent {
     /// The request is refused: 401 with this challenge, or 403 without one.
     Refused(Option<HeaderValue>),
-    /// All such requests count as one caller.
+    /// All requests without a caller count as one caller.
     Shares,
 }
 
@@ -76,15 +76,16 @@ pub(crate) enum CallerIdentity {
     Named(String),
 }
 
-/// State of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting: it cannot be built.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting, which cannot be
+/// built.
 #[derive(Debug)]
 pub struct NoCaller(pub(crate) ());
 
-/// State of a [`FilterBuilder`](crate::FilterBuilder) whose callers share keys.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) whose callers share keys.
 #[derive(Debug)]
 pub struct CallersShareKeys(pub(crate) ());
 
-/// State of a [`FilterBuilder`](crate::FilterBuilder) with a hook that tells callers apart.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) with a hook that tells callers apart.
 pub struct CallerSet {
     hook: Arc<CallerHook>,
     absent_share: bool,
@@ -171,8 +172,9 @@ impl CallerConfigured for CallerSet {
 
 /// What a caller hook returns (HTTP-16).
 /// # When to use
-/// A hook that may find no caller returns an `Option<String>`, and one that may refuse returns a
-/// `Result`: see [`IntoCaller`]. Return a `Caller` if one place decides between the three outcomes:
+/// A hook that may find no caller can return an `Option<String>`, and a hook that may refuse the
+/// request can return a `Result`: see [`IntoCaller`]. Return a `Caller` if one function decides
+/// between all three outcomes:
 ///
 /// ```
 /// use http::{Response, request::Parts};

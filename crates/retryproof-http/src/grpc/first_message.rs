@@ -24,8 +24,8 @@ use crate::header_map::remove_in_order;
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: RemainingBody<B>,
-    /// The body is known to be a stream, and is not read yet. Its size hint exceeds any limit, so
-    /// that the guard does not read it (HTTP-13).
+    /// Set for a stream until the body is polled. While it is set, the size hint exceeds any limit,
+    /// so that the guard does not read the body (HTTP-13).
     endless: bool,
 }
 
@@ -40,7 +40,7 @@ enum RemainingBody<B: Body> {
 }
 
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
-    /// A body whose first message is not read here.
+    /// Wraps a body without reading its first message.
     pub(super) fn passed(body: B) -> Self {
         Self {
             first: ReplayBody::default(),
@@ -49,13 +49,13 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// A stream whose first message is not read here.
+    /// Wraps a stream without reading its first message.
     pub(super) fn stream(body: B) -> Self {
         Self { endless: true, ..Self::passed(body) }
     }
 
-    /// Reads until the kind of the response is known: whole, a stream, or more than `limit` bytes. A
-    /// body that takes longer than `timeout` counts as a stream.
+    /// Reads until it is known whether the response is whole, a stream, or longer than `limit`
+    /// bytes. A body that takes longer than `timeout` counts as a stream.
     pub(super) async fn read_first(body: B, limit: usize, timeout: Duration) -> Self {
         let mut body = Box::pin(body);
         let mut buffer = BodyBuffer::default();
@@ -116,9 +116,9 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
 /// How much of the first message was read.
 #[derive(Debug, Default)]
 struct MessageProgress {
-    /// The bytes of the message's head read so far, up to five.
+    /// How many bytes of the message's head have been read, up to five.
     head: usize,
-    /// The bytes of the message still to come, known once the head is complete.
+    /// How many bytes of the message are still to come; known once the head is complete.
     left: usize,
 }
 
@@ -158,8 +158,8 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             RemainingBody::Nothing => Poll::Ready(None),
             RemainingBody::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
-                // This fate comes too late to have an effect (HTTP-13), and must not reach the
-                // client.
+                // A fate in trailers that arrive here comes too late to have an effect (HTTP-13),
+                // and must not reach the client.
                 if let Some(trailers) =
                     frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {

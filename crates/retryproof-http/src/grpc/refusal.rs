@@ -14,7 +14,7 @@ const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";
 
 /// Renders a problem as a gRPC status, in a response without a body.
-/// [`GrpcLayer`](super::GrpcLayer) uses it. Without the layer, pass it to
+/// [`GrpcLayer`](super::GrpcLayer) uses this function. Without the layer, pass it to
 /// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections). The [module's page](super)
 /// lists the codes.
 #[must_use]
@@ -24,7 +24,7 @@ pub fn refusal(problem: &Problem) -> Response<Bytes> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(HeaderName::from_static("grpc-status"), status(problem).into());
     let mut add = |name: &'static str, text: String| {
-        // The text is all ASCII by construction.
+        // Every text that is added here is ASCII, so the conversion cannot fail.
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -114,7 +114,7 @@ fn percent(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'%' | 0..=0x1f | 0x7f.. => {
-                // `write!` into a String cannot fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(out, "%{byte:02X}");
             }
             _ => out.push(char::from(byte)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`GrpcLayer`]: the guard for gRPC. A service outside the guard makes the request body
-//! replayable, and a service inside it reads the response.
+//! replayable, and a service inside the guard reads the first message of the response.
 
 use std::fmt;
 use std::future::Future;
@@ -46,8 +46,9 @@ pub struct GrpcLayer {
 }
 
 impl GrpcLayer {
-    /// Names a streaming method, such as `/pay.v1.Payments/Watch`. As soon as it responds, it is
-    /// recorded as "done, not replayable", and its messages flow in both directions (HTTP-13).
+    /// Names a streaming method, such as `/pay.v1.Payments/Watch`. As soon as the method responds,
+    /// the call is recorded as "done, not replayable", and messages flow in both directions
+    /// (HTTP-13).
     #[must_use]
     pub fn streaming(mut self, path: &'static str) -> Self {
         Arc::make_mut(&mut self.streaming).push(path);
@@ -114,8 +115,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(GrpcMethod);
-        // The guard reads a request body before the service runs. The body of a stream bypasses the
-        // guard.
+        // The guard reads the whole request body before the service runs, so the body of a stream
+        // bypasses the guard.
         let body = if self.streaming.contains(&parts.uri.path()) {
             parts.extensions.insert(StreamBody(Arc::new(Mutex::new(Some(body)))));
             GuardedBody::replay(ReplayBody::default())
@@ -189,12 +190,13 @@ where
             let is_refused = is_error(&parts.headers);
             let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
-                // A status in the head is the whole response, even for a stream (HTTP-7).
+                // An error status in the head is the whole response, even that of a streaming
+                // method (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
-            // If the first item of a stream is an error, the fate is in its trailers.
+            // If a response has an error instead of a first message, the fate is in its trailers.
             if let Some(fate) = body.take_fate() {
                 parts.extensions.insert(fate);
                 if fate != AnswerFate::Store {
