@@ -19,8 +19,8 @@ use wait_queue::{RequeuePublisher, Sending};
 
 pub(crate) mod wait_queue;
 
-/// The longest time that a message is held here because it could not be moved to another queue.
-/// Meanwhile the message occupies a worker and counts towards the prefetch.
+/// The longest time that the listener holds a message because it could not be moved to another
+/// queue. Meanwhile the message occupies a worker and counts towards the prefetch.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(30);
 
 /// Sends the answers of one run of the listener.
@@ -66,8 +66,8 @@ impl BrokerReplies {
         let answered = loop {
             match self.move_away(verdict, delivery).await {
                 Ok(()) => break with_timeout(acker.ack(BasicAckOptions::default())).await,
-                // The message is held here, because a nack would count against the queue's delivery
-                // limit.
+                // The listener holds the message, because a nack would count against the queue's
+                // delivery limit.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     failed_moves = failed_moves.saturating_add(1);
                     let pause = Backoff::new(Duration::from_secs(1), MAX_HOLD).after(failed_moves);

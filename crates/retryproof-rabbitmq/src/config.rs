@@ -100,8 +100,9 @@ impl RabbitmqListenerBuilder {
     }
 
     /// How long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
-    /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
+    /// time that a message may spend in the queue, in the wait queues and, if dead letters may be
+    /// sent again, among those.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
@@ -123,7 +124,7 @@ impl RabbitmqListenerBuilder {
 
     /// How many messages may be received but not yet answered; the same as
     /// [`concurrency`](Self::concurrency) unless set. With a higher number, the next message has
-    /// already arrived when one is answered. But if the consumer stops, dies or loses its
+    /// already arrived when a message is answered. But if the consumer stops, dies or loses its
     /// connection, messages whose handler has not started are returned, which counts against the
     /// queue's delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
@@ -139,8 +140,8 @@ impl RabbitmqListenerBuilder {
     }
 
     /// How many times the work on a message is tried before the message becomes a dead letter; 20
-    /// unless set. A delivery does not count if another one is in flight, or if the store is
-    /// unavailable. Deliveries to consumers that died are counted by the broker
+    /// unless set. A delivery does not count if another delivery with the same key is in flight, or
+    /// if the store is unavailable. Deliveries to consumers that died are counted by the broker
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;

@@ -14,8 +14,8 @@ use crate::error::too_large;
 
 /// Publishes the letter and waits until the broker confirms it. If the broker reports that a letter
 /// is too large, the letter is first sent again alone and unchanged, because the error may be about
-/// another copy. If it is still too large, it is reduced, because its message would otherwise be
-/// held forever.
+/// another copy. If the letter is still too large, its body, its headers, or both are left out,
+/// because the message would otherwise be held forever.
 pub(crate) async fn publish_dead_letter(
     publisher: &RequeuePublisher,
     queue: &str,
@@ -38,7 +38,7 @@ pub(crate) async fn publish_dead_letter(
     }
 }
 
-/// The properties of a copy of `message` for a wait queue; it keeps all headers.
+/// The properties of a copy of `message` for a wait queue; the copy keeps the headers.
 pub(crate) fn copied_properties(message: &Message, failures: u32, outages: u32) -> BasicProperties {
     properties(message, &[(FAILURES, failures), (OUTAGES, outages)], &[], true)
 }

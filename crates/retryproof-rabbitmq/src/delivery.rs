@@ -54,8 +54,8 @@ impl Delivery {
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
-    /// is rejected, FP-1).
+    /// timeout, the message's key, and the fingerprint of its body. A redelivery with a different
+    /// body is rejected (FP-1).
     ///
     /// # Errors
     /// Like [`key`](Self::key).
@@ -64,7 +64,7 @@ impl Delivery {
     }
 
     /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or another fingerprint.
+    /// ttl, a wait timeout or a different fingerprint.
     ///
     /// # Errors
     /// Like [`key`](Self::key).
@@ -86,19 +86,19 @@ impl Delivery {
         self.0.message.payload()
     }
 
-    /// The header `name` as text; `None` unless it is text or a whole number.
+    /// The header `name` as text; `None` if it is missing, or is neither text nor a whole number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         self.0.message.header(name)
     }
 
-    /// The exchange to which the message was published; a delayed copy keeps it.
+    /// The exchange to which the message was first published, even if this is a delayed copy.
     #[must_use]
     pub fn exchange(&self) -> &str {
         self.0.message.exchange()
     }
 
-    /// The routing key with which the message was published; a delayed copy keeps it.
+    /// The routing key with which the message was first published, even if this is a delayed copy.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         self.0.message.routing_key()
@@ -111,19 +111,19 @@ impl Delivery {
         self.0.message.redelivered
     }
 
-    /// How many times the work has failed so far. Deliveries that found another one in flight, or
-    /// the store unavailable, do not count.
+    /// How many times the work has failed so far. A delivery does not count if another delivery was
+    /// in flight, or if the store was unavailable.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
     }
 
-    /// Like [`failures`](Self::failures), but includes this verdict.
+    /// Like [`failures`](Self::failures), but includes `verdict`.
     pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
         self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
     }
 
-    /// How many consecutive times the store was unavailable, including this verdict.
+    /// How many consecutive times the store was unavailable, `verdict` included.
     pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
         match verdict {
             Verdict::Nack { reason: Reason::Store, .. } => {
@@ -199,19 +199,19 @@ impl Message {
         self.properties.message_id().as_ref().map(ShortString::as_str)
     }
 
-    /// The header `name` as text; `None` unless it is text or a whole number.
+    /// The header `name` as text; `None` if it is missing, or is neither text nor a whole number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.properties, name)
     }
 
-    /// The exchange to which the message was published; a delayed copy keeps it.
+    /// The exchange to which the message was first published, even if this is a delayed copy.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.exchange
     }
 
-    /// The routing key with which the message was published; a delayed copy keeps it.
+    /// The routing key with which the message was first published, even if this is a delayed copy.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         &self.routing_key

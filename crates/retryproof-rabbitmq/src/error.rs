@@ -66,7 +66,7 @@ pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
 }
 
 /// Whether the broker refuses a message because of its size. Other failed preconditions have the
-/// same code, so the text is searched.
+/// same code, so the broker's text is searched for the reason.
 fn is_message_too_large(refused: &AMQPError) -> bool {
     matches!(refused.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED))
         && refused.get_message().as_str().contains("message size")
@@ -86,9 +86,9 @@ pub(crate) fn consumer_cancelled() -> Error {
 }
 
 /// Whether the broker was reached, but the handshake failed because the broker's certificate is not
-/// trusted, or because the broker does not support TLS. Reconnecting does not help then. A TLS
-/// alert does not count, because a broker that is starting, or a proxy in front of it, may send
-/// one.
+/// trusted, or because the broker does not support TLS. In both cases, reconnecting does not help.
+/// A TLS alert does not count, because a broker that is starting, or a proxy in front of it, may
+/// send one.
 #[cfg(feature = "tls")]
 fn is_tls_refused(error: &std::io::Error) -> bool {
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};

@@ -50,8 +50,8 @@ impl HandlerContext {
     }
 }
 
-/// Pauses the listener while the store is unavailable. A message received meanwhile would only move
-/// to a wait queue and back.
+/// Pauses the listener while the store is unavailable. A message received during the outage would
+/// only move to a wait queue and back.
 #[derive(Default)]
 pub(crate) struct StorePause(Mutex<Outages>);
 
@@ -68,13 +68,14 @@ impl StorePause {
         match reason {
             Reason::Store => {
                 let now = Instant::now();
-                // Messages that are handled concurrently report the same outage, so it counts once.
+                // Messages that are handled concurrently report the same outage, so the outage is
+                // counted once.
                 if outages.until.is_none_or(|until| until <= now) {
                     outages.count = outages.count.saturating_add(1);
                     outages.until = Some(now + backoff.after(outages.count).min(MAX_HOLD));
                 }
             }
-            // Such a verdict does not show whether the store is available.
+            // A malformed message or a panic does not show whether the store is available.
             Reason::Poison(_) | Reason::Panicked => {}
             _ => *outages = Outages::default(),
         }

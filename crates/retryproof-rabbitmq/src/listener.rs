@@ -27,9 +27,9 @@ const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Dura
 /// Handles the messages of one queue. Several listeners, in any number of processes, may share a
 /// queue.
 ///
-/// The listener reconnects when it loses the broker. Running work finishes meanwhile; its answers
-/// are lost with the connection, and the redelivered messages are answered from their records
-/// (LST-1).
+/// The listener reconnects when it loses the broker. Running work finishes in the meantime, but its
+/// answers are lost with the old connection; the redelivered messages are answered from their
+/// records (LST-1).
 pub struct RabbitmqListener {
     settings: Settings,
     counters: Arc<VerdictCounters>,
@@ -39,7 +39,7 @@ pub struct RabbitmqListener {
 struct RunState {
     workers: WorkerPool,
     ramp: PrefetchRamp,
-    /// Whether messages were received over any connection.
+    /// Whether the listener has begun to consume over any connection.
     connected: bool,
     stopping: watch::Receiver<bool>,
 }
@@ -55,10 +55,10 @@ impl RabbitmqListenerBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Config`]: an invalid URL; root certificates that cannot be read; no queue for
-    /// dead letters, or one that is the work queue or one of its wait queues; a queue name of more
-    /// than 230 bytes; a prefetch or a number of attempts of zero.
-    /// [`ErrorKind::Unsupported`]: `amqps://` without the feature `tls`.
-    /// [`ErrorKind::Invalid`]: a scope or a duration out of bounds (ID-3, CTX-2).
+    /// dead letters, or the work queue or one of its wait queues in that role; a queue name of more
+    /// than 230 bytes; a prefetch or a number of attempts of zero. [`ErrorKind::Unsupported`]:
+    /// `amqps://` without the feature `tls`. [`ErrorKind::Invalid`]: a scope or a duration out of
+    /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<RabbitmqListener> {
         Ok(RabbitmqListener { settings: self.check()?, counters: Arc::default() })
     }
@@ -78,20 +78,20 @@ impl RabbitmqListener {
     }
 
     /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// receives no more messages, returns those whose handler has not started, and waits for the
-    /// running handlers. Handlers that run longer than
+    /// receives no more messages, returns the messages whose handler has not started, and waits for
+    /// the running handlers. Handlers that run longer than
     /// [`drain_timeout`](RabbitmqListenerBuilder::drain_timeout) are dropped: their leases run out,
     /// and their messages are redelivered.
     ///
     /// The handler returns a verdict on its message;
-    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
-    /// failed attempt.
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as
+    /// a failed attempt.
     ///
     /// # Errors
     /// [`ErrorKind::Config`], before the first message, if the broker rejects the listener's login
     /// or its attempt to consume, if the broker's certificate is not trusted, or if one of the two
-    /// queues is missing. If the broker rejects the listener later, or cannot be reached at any
-    /// time, the listener logs the error and retries forever.
+    /// queues is missing. If the broker cannot be reached, or rejects the listener later, the
+    /// listener logs the error and retries forever.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out (RUN-5), and all
@@ -114,7 +114,8 @@ impl RabbitmqListener {
         }
     }
 
-    /// Connects and handles messages, again after each lost connection, until the listener stops.
+    /// Connects and handles messages, and connects again after each lost connection, until the
+    /// listener stops.
     async fn serve<H, Fut>(&self, handler: Arc<H>, stopping: watch::Receiver<bool>) -> Result<()>
     where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -151,8 +152,8 @@ impl RabbitmqListener {
                 }
                 Err(error) => error,
             };
-            // Before the first connection, a rejection is a configuration error. Later it may be
-            // transient, for example if the queue's leader is unavailable.
+            // Before the first connection, a rejection is a configuration error. Later, a rejection
+            // may be transient, for example if the queue's leader is unavailable.
             if !state.connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }

@@ -35,7 +35,7 @@ pub(crate) async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Re
 /// The next message from any of the consumers.
 ///
 /// # Errors
-/// If the connection is lost, or one of the consumers has ended.
+/// Fails if the connection is lost, or if one of the consumers has ended.
 pub(crate) async fn next_delivery(consumers: &mut [Consumer]) -> Result<Delivery> {
     let next = std::future::poll_fn(|cx| {
         let next = consumers

@@ -15,8 +15,8 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 ///
 /// The work queue is a quorum queue: the broker counts how often a message was returned because its
 /// consumer died, and makes it a dead letter after [`delivery_limit`](Self::delivery_limit) such
-/// returns. Both queues dead-letter at least once: the broker removes a message only after the next
-/// queue has it.
+/// returns. The work queue dead-letters at least once: the broker removes a dead letter from it
+/// only after the dead-letter queue has the message.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {
@@ -36,7 +36,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The topology for this work queue; its dead letters go to the queue `QUEUE.dead`.
+    /// Creates a topology with the work queue `queue`, whose dead letters go to the queue
+    /// `QUEUE.dead`.
     pub fn new(queue: &str) -> Self {
         Self {
             queue: queue.into(),
@@ -46,16 +47,16 @@ impl Topology {
         }
     }
 
-    /// Sets another queue for the dead letters.
+    /// Sets a different queue for the dead letters.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = queue.into();
         self
     }
 
     /// How many times a message may be returned because its consumer or its connection died; 20
-    /// unless set. After that it becomes a dead letter, so a message that kills its consumers does
-    /// not block the queue. Every message that the consumer had prefetched counts as returned, even
-    /// if its handler had not begun.
+    /// unless set. After that, the message becomes a dead letter, so a message that kills its
+    /// consumers does not block the queue. Every message that the consumer had prefetched counts as
+    /// returned, even if its handler had not begun.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self
@@ -73,9 +74,9 @@ impl Topology {
     /// exchanges.
     ///
     /// # Errors
-    /// `Config` if a queue of that name has other arguments, if the user may not create it, or if
-    /// the broker's certificate is not trusted; `Unsupported` for `amqps://` without the feature
-    /// `tls`; `Unavailable` if the broker cannot be reached.
+    /// `Config` if a queue with the same name but different arguments exists, if the user may not
+    /// create it, or if the broker's certificate is not trusted; `Unsupported` for `amqps://`
+    /// without the feature `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
     /// If the future is dropped, one of the queues may exist; call `declare` again.
@@ -93,7 +94,7 @@ impl Topology {
 }
 
 /// The arguments of a quorum queue that dead-letters to `queue` at least once. The broker requires
-/// the overflow policy for that.
+/// `x-overflow` for the at-least-once strategy.
 pub(crate) fn dead_lettering_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
     [
         ("x-queue-type", text("quorum")),

@@ -32,7 +32,7 @@ use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 /// How many calls may queue for the connection's task before further callers have to wait.
 const MAX_QUEUED: usize = 1_024;
 /// The kernel closes the connection after this time without an acknowledgement, so a broken link is
-/// noticed in about this time.
+/// noticed after about as long.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a connection is for.
@@ -47,7 +47,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// How long a call over such a connection may take.
+    /// How long a call over a connection for this purpose may take.
     pub(crate) fn timeout(&self, config: &RedisConfig) -> Duration {
         match self {
             Self::CallsWithWait => config.call_timeout + config.wait_timeout(),
@@ -64,7 +64,8 @@ pub(crate) enum Request<'a> {
     Batch(&'a Pipeline),
 }
 
-/// A connection. Dropping it ends its task, which invalidates every clone of the driver's handle.
+/// A connection. Dropping the connection ends its task, which invalidates every clone of the
+/// driver's handle.
 pub(crate) struct Connection {
     pub(crate) driver: MultiplexedConnection,
     calls: Arc<CallsInFlight>,
@@ -126,7 +127,7 @@ impl Connector {
         &self.scripts
     }
 
-    /// Connects to a server, and refuses one that the store cannot use.
+    /// Connects to a server, and fails if the store cannot use that server.
     pub(crate) async fn connect_server(
         &self,
         at: &Address,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: why a call got no answer, and how it can recover. This is the only module that
-//! translates a failure into an error.
+//! [`Failure`]: why a call failed, and how it can recover. This is the only module that translates
+//! a failure into an error.
 //!
 //! The server's text reaches an error only through [`classify`], because the text of "unknown
 //! command" repeats the arguments, including a raw key (ID-4).
@@ -10,7 +10,7 @@ use std::error::Error as _;
 
 use retryproof_core::{Error, ErrorKind};
 
-/// Why a call got no answer.
+/// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The server answered with an error.
@@ -46,8 +46,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is not the primary (any longer, or yet), or the connection is no
-                // longer logged in.
+                // The server is no longer the primary, or not yet, or the connection is no longer
+                // logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }
@@ -190,7 +190,7 @@ fn of_connection(error: RedisError) -> Error {
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);
     }
-    // The server refused the handshake. The driver's text for this repeats no argument.
+    // The server refused the handshake. The driver's text for such an error repeats no argument.
     match error.code() {
         Some(code) if code != "ERR" => {
             let (kind, message) = classify(code);

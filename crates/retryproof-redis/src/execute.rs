@@ -53,8 +53,8 @@ impl Executor {
         self.run_on(&self.calls, request).await
     }
 
-    /// Runs a batch whose first answer is a time to live and whose second is the data that it
-    /// covers.
+    /// Runs a batch whose first answer is a time to live and whose second answer is the data to
+    /// which that time applies.
     pub(crate) async fn run_pair(&self, batch: &Pipeline) -> Result<(i64, Value), Failure> {
         if let Value::Array(answers) = self.run(Request::Batch(batch)).await?
             && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
@@ -144,8 +144,8 @@ impl Executor {
     ) -> Result<Value, Failure> {
         let deadline = Instant::now() + shared.call_timeout();
         let current = shared.current();
-        // The driver limits each exchange to the call timeout. That is enough for a call that has
-        // not waited for a connection.
+        // The driver limits each exchange to the call timeout. A call that has not waited for a
+        // connection needs no other limit.
         let mut has_waited = current.is_none();
         let mut open = match current {
             Some(open) => open,

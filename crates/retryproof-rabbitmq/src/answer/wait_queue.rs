@@ -4,12 +4,12 @@
 //! The publisher uses a separate connection, opened when it is first needed: a broker that is short
 //! of memory stops reading from connections that publish, but must still read the acknowledgements.
 //! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
-//! has confirmed the copy. A crash in between leaves both messages. They have the same key, so only
-//! one of them runs.
+//! has confirmed the copy. A crash between the two leaves the original and the copy, but they have
+//! the same key, so the work runs only once.
 //!
-//! All copies share one channel. If the broker closes it because one copy is too large, the driver
-//! returns that error for every copy that is not confirmed yet. It is certain that the error is
-//! about a given copy only if that copy was sent over a separate connection.
+//! All copies share one channel. If the broker closes the channel because one copy is too large,
+//! the driver returns the same error for every copy that is not confirmed yet. The error is certain
+//! to be about a given copy only if that copy was sent over a separate connection.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) struct RequeuePublisher {
     url: BrokerUrl,
     queue: String,
     open: Mutex<Option<OpenChannel>>,
-    /// Held while a copy is sent alone, so that at most one such connection is open.
+    /// Held while a copy is sent alone, so that at most one connection for this purpose is open.
     alone: Mutex<()>,
 }
 
@@ -74,7 +74,7 @@ impl RequeuePublisher {
         if published.as_ref().is_err_and(|error| too_large(error).is_some()) {
             published = self.publish_alone(&queue, body, properties).await;
         }
-        // The queue may have been deleted, so the next message declares it again.
+        // The queue may have been deleted, so the next copy declares the queue again.
         if published.is_err()
             && let Some(open) = self.open.lock().await.as_mut()
         {
@@ -124,7 +124,8 @@ impl RequeuePublisher {
         }
     }
 
-    /// A channel with confirmations. Declares the wait queue for that many seconds, if any.
+    /// Returns the shared channel, which has confirmations on. If `seconds` is given, first
+    /// declares the wait queue for that delay.
     async fn channel(&self, seconds: Option<u64>) -> Result<Channel> {
         let mut open = self.open.lock().await;
         if open.as_ref().is_none_or(|open| !open.channel.status().connected()) {
@@ -162,7 +163,7 @@ fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }
 
-/// A new channel with confirmations.
+/// Opens a new channel and turns confirmations on.
 async fn confirming(connection: &BrokerConnection) -> Result<Channel> {
     let channel = connection.channel().await?;
     with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;
@@ -191,9 +192,9 @@ async fn publish(
     Err(published.during("publish").with("queue", queue))
 }
 
-/// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and the
-/// messages of a queue have the same delay. If each message had its own delay, a short one would
-/// wait behind a long one.
+/// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and all
+/// messages in a queue have the same delay. If each message had its own delay, a message with a
+/// short delay would wait behind one with a long delay.
 fn bucket(delay: Duration) -> u64 {
     let up = delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0));
     up.clamp(1, MAX_DELAY_SECONDS).next_power_of_two()

@@ -50,7 +50,8 @@ impl BrokerConnection {
         }
     }
 
-    /// Closes the connection. A broker that does not answer notices the end by itself.
+    /// Closes the connection. If the broker does not answer in time, it notices the closed
+    /// connection by itself.
     pub(crate) async fn close(self) {
         let _ = timeout(CALL_TIMEOUT, self.0.close(200, "closed".into())).await;
     }

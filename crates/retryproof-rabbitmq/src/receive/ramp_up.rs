@@ -4,8 +4,8 @@
 //!
 //! A message that the driver cannot decode ends the connection, and the broker counts that as a
 //! delivery of every message that was prefetched with it. After a loss, the prefetch is therefore
-//! one message, until as many messages are answered as were prefetched before the loss; then it
-//! doubles.
+//! one message, until as many messages are answered as were prefetched before the loss; then the
+//! prefetch doubles.
 
 use std::future::pending;
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl PrefetchRamp {
         self.current
     }
 
-    /// Resolves when the prefetch may rise. At its maximum, this never resolves.
+    /// Resolves when the prefetch may rise. If the prefetch is at its maximum, the future never
+    /// resolves.
     pub(crate) async fn due(&self, answered: &watch::Sender<u64>) {
         if self.current == self.max {
             return pending().await;

@@ -52,8 +52,8 @@ struct EncryptedReactor {
 type EncryptedRuntime = RuntimeParts<Tokio, EncryptedReactor>;
 
 impl BrokerTls {
-    /// Creates the settings for the broker `host`. Its certificate must be signed by one of `roots`
-    /// (in PEM), or, if `roots` is `None`, by an authority that this machine trusts.
+    /// Creates the settings for the broker `host`. The broker's certificate must be signed by one
+    /// of `roots` (in PEM), or, if `roots` is `None`, by an authority that this machine trusts.
     pub(crate) fn new(host: &str, roots: Option<&[u8]>) -> Result<Self> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             invalid_setting("the broker's host is not a valid name for a certificate")

@@ -48,7 +48,8 @@ impl BrokerUrl {
         Ok(Self { uri, tls })
     }
 
-    /// Without its TLS feature, the driver would send the password unencrypted.
+    /// Refuses `amqps://`, because without its TLS feature the driver would send the password
+    /// unencrypted.
     #[cfg(not(feature = "tls"))]
     fn of(uri: AMQPUri, _: &RootCertificates) -> Result<Self> {
         match uri.scheme {
@@ -74,8 +75,8 @@ impl BrokerUrl {
     }
 }
 
-/// Whether the host is an address in brackets. The driver only knows names and IPv4 addresses, and
-/// would send the password to `localhost` instead.
+/// Whether the host is an IPv6 address in brackets. The driver supports only names and IPv4
+/// addresses, and would send the password to `localhost` instead.
 fn has_bare_ipv6(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

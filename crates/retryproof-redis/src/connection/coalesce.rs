@@ -5,8 +5,8 @@
 //! The first command wakes the driver's task, and tokio runs a just-woken task next. With many
 //! callers, each command would therefore be written alone, and the system calls would cost more
 //! than everything else. While several calls are in flight, the task yields once to the tasks that
-//! are ready: their commands join its buffer, and one write sends them all. A lone call is never
-//! delayed, and there is no timer.
+//! are ready: their commands join the task's buffer, and one write sends them all. A lone call is
+//! never delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -63,7 +63,8 @@ impl<S> CoalescingSocket<S> {
         Self { socket, calls, yielded: false }
     }
 
-    /// Returns `Ready` to write now, or `Pending` once, with the task queued behind ready tasks.
+    /// Returns `Ready` to write now, or, once for each batch, `Pending` with the task queued behind
+    /// the tasks that are ready.
     fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());

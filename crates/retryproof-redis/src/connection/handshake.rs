@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first batch on a connection: selects the database, checks the server, loads the scripts. It
-//! refuses a cluster, a sentinel, a replica and a server that is too old.
+//! Sends the first batch on a connection, which selects the database, checks the server and loads
+//! the scripts. Clusters, sentinels, replicas and servers that are too old are refused.
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -38,8 +38,8 @@ pub(super) async fn greet(
     check_role(&role)?;
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
-            // A server before 7.0 does not understand the first line of the scripts. So this error
-            // also reveals an old server that hides its version in HELLO.
+            // A server before 7.0 cannot compile the first line of the scripts. The error also
+            // reveals an old server that hides its version in HELLO.
             if error.code() == "ERR"
                 && error.details().is_some_and(|details| details.contains("compiling"))
             {

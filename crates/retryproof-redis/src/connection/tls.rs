@@ -3,7 +3,8 @@
 //!
 //! The driver's own TLS uses the process's crypto provider, and installs one if there is none,
 //! which a library must not decide for the application. The driver accepts any stream, so this
-//! module gives it an encrypted one that uses the application's provider or, without one, ring.
+//! module gives the driver an encrypted stream that uses the application's provider or, without
+//! one, ring.
 
 use std::io;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use tokio_rustls::client::TlsStream;
 pub(super) struct Tls(TlsConnector);
 
 impl Tls {
-    /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`. They
-    /// are read once: a certificate that is added to the host later needs a new store.
+    /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`.
+    /// The certificates are read once: a certificate that is added to the host later is trusted
+    /// only by stores that are opened afterwards.
     pub(super) fn new(roots: Option<&[u8]>) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let (mut trusted, mut unread) = (RootCertStore::empty(), None);
