@@ -100,7 +100,8 @@ impl SharedConnection {
         (open, was_running)
     }
 
-    /// Takes a connection out of use. Calls already waiting for an answer on it keep waiting.
+    /// Takes a connection out of use. Calls that already wait for an answer on this connection keep
+    /// waiting.
     pub(crate) fn invalidate(&self, open: &Arc<OpenConnection>) {
         self.current.write().take_if(|current| Arc::ptr_eq(current, open));
     }

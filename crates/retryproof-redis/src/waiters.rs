@@ -21,7 +21,7 @@ use subscriptions::{Channel, SubscriptionChange, SubscriptionTask};
 
 /// The pauses between the reads of a waiter without a subscription (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-/// The same pauses for a waiter with a subscription, where polling is only a fallback.
+/// The pauses between the reads of a waiter with a subscription, where polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -11,8 +11,8 @@ use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the records table. The second table has this name with `_meta` appended, and
-/// the index has it with `_purge`.
+/// The default name of the records table. The names of the second table and of the index are this
+/// name followed by `_meta` and by `_purge`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -122,7 +122,7 @@ impl SqliteConfig {
         self
     }
 
-    /// Sets how many connections serve looks and replays, 1 to 64. Default: the number of
+    /// Sets how many connections serve peeks and replays, 1 to 64. Default: the number of
     /// processors, at most 8.
     #[must_use]
     pub fn with_readers(mut self, readers: usize) -> Self {

@@ -29,7 +29,7 @@ pub(crate) fn open_writer(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::empty())
 }
 
-/// Opens the file for looks and replays. The writing connection must be opened first.
+/// Opens the file for peeks and replays. The writing connection must be opened first.
 pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
     let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReadPool`]: connections for looks and replays on the calling thread. A cached point SELECT
+//! [`ReadPool`]: connections for peeks and replays on the calling thread. A cached point SELECT
 //! takes microseconds, less than handing the call to another thread would.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

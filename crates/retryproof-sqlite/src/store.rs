@@ -39,7 +39,7 @@ const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
-/// Looks, replays, and acquires that find a live record run on the calling thread with a cached
+/// Peeks, replays, and acquires that find a live record run on the calling thread with a cached
 /// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits
 /// them in groups. The host's wall clock decides expiry: if it jumps, all records in the file
 /// expire earlier or later.

@@ -48,8 +48,8 @@ impl CoarseTimeout {
         Self { shared, task }
     }
 
-    /// Returns the output of `future`. If there is none by the deadline, returns `None` at most a
-    /// tenth of a second later.
+    /// Returns the output of `future`. If `future` has not ended by the deadline, returns `None` at
+    /// most a tenth of a second later.
     ///
     /// # Cancel safety
     /// Dropping the call drops `future`.

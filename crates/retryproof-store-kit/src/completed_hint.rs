@@ -82,7 +82,7 @@ impl CompletedHint {
         let (set, mark) = self.set(id);
         for slot in set {
             // This fails if another identity has taken the slot in the meantime; that identity
-            // keeps it.
+            // keeps the slot.
             let _ = slot.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

@@ -5,7 +5,7 @@ use retryproof_core::config::is_store_name;
 use retryproof_core::{Error, ErrorKind, Result};
 
 /// The schema of an SQL store. Its version is the number of its migrations; a row in the database
-/// holds how many of them were applied.
+/// holds the number of applied migrations.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
     /// The shipped migrations, oldest first. The index of each migration is the version from which

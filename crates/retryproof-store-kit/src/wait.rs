@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 /// the sleep.
 ///
 /// - `until` is the end of the wait. If no time is left, the record is read once.
-/// - `poll` returns the pauses between reads. If they change, for example because the server no
-///   longer sends notifications, the waiter starts again at the shortest pause.
+/// - `poll` returns the pauses between reads. If the pauses change, for example because the server
+///   no longer sends notifications, the waiter starts again at the shortest pause.
 /// - `remaining_lease` reads the record. `None` ends the wait; otherwise the next read comes no
 ///   later than the returned duration. Return [`Duration::MAX`] to read only after the pauses of
 ///   `poll`.

@@ -27,7 +27,7 @@ struct RecordWaiters {
     count: usize,
 }
 
-/// The subscription of one waiter to a record. It ends when it is dropped.
+/// The subscription of one waiter to a record. Dropping it ends the subscription.
 pub struct Subscription<'a, K: Eq + Hash> {
     registry: &'a WaiterRegistry<K>,
     key: K,

@@ -125,14 +125,14 @@ impl Faults {
         self.0.outage.send_replace(None);
     }
 
-    /// How many calls were made since the plan was set, including the failed ones.
+    /// How many calls were made since the plan was set, including failed calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many calls failed since the plan was set, including outages. Assert that this is not
-    /// zero: a test that injected no fault has shown nothing.
+    /// How many calls failed since the plan was set, including failures during outages. Assert that
+    /// this is not zero: a test that injected no fault has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected

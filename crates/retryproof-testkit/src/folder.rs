@@ -19,8 +19,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A private folder below the system's temporary folder. Dropping this value removes it with its
-/// contents.
+/// A private folder below the system's temporary folder. Dropping this value removes the folder
+/// with its contents.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Model`]: the contract as a sequential program, against which a store's answers are compared
 //! one by one. Time is counted from the beginning of the sequence. A result past its ttl, or a
-//! lease past its end and its ttl, may be deleted at any moment (STO-4). Some answers then have two
-//! correct forms, and the model follows the store's answer.
+//! lease past its end and its ttl, may be deleted at any moment (STO-4). Some calls then have two
+//! correct answers, and the model follows the store's answer.
 
 use std::time::Duration;
 

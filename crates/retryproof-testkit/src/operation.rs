@@ -24,7 +24,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The method's name, as errors name it.
+    /// The method's name, as errors show it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -100,7 +100,7 @@ impl CallLog {
         self.0.lock().entries.iter().map(|entry| entry.operation).collect()
     }
 
-    /// Clears the log. A pending answer to an earlier call is not logged later.
+    /// Clears the log. If an earlier call is still pending, its answer is not logged later.
     pub fn clear(&self) {
         let mut log = self.0.lock();
         log.entries.clear();

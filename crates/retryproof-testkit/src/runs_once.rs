@@ -13,7 +13,7 @@ use tokio::sync::Barrier;
 pub struct Runs(Arc<AtomicUsize>);
 
 impl Runs {
-    /// Counts one run. The action under test calls this.
+    /// Counts one run. The action under test calls this method.
     pub fn note(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

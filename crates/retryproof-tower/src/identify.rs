@@ -34,7 +34,7 @@ use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Leas
     note = "pass a closure `|request: &{Req}| (scope, key)`, or implement `Identify<{Req}>`"
 )]
 pub trait Identify<Req> {
-    /// A scope and a key, a context, or a `Result` of these.
+    /// A scope and a key, a context, or a `Result` of one of these.
     type Context: IntoContext;
 
     /// Returns the unit of work. Runs once per request, before the acquire, and must not block. A

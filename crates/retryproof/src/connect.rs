@@ -26,7 +26,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | `RedisStore` on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
 ///
 /// This function never creates tables; [`migrate`] does (STO-3). There is no default store: an
-/// empty URL is an error. Opening a SQLite file blocks for a few milliseconds, so do it at
+/// empty URL is an error. Opening a SQLite file blocks for a few milliseconds, so open it at
 /// start-up. Connecting to a server takes at most 30 s and needs a tokio runtime with IO and time.
 ///
 /// ```
@@ -62,17 +62,17 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 }
 
 /// Creates or updates the tables of the store that `url` names; does nothing for a store without
-/// tables (STO-3). Run it where your other migrations run. It may run repeatedly, and concurrently
-/// in several processes. It ends within two minutes, including at most one minute of waiting for
-/// another process's migration.
+/// tables (STO-3). Call this function where your other migrations run. It may run repeatedly, and
+/// concurrently in several processes. It ends within two minutes, including at most one minute of
+/// waiting for another process's migration.
 ///
 /// # Errors
 /// Like [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
 /// tables.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the schema either unchanged or migrated. MySQL commits each statement
-/// separately, so there the migration may be incomplete: call it again.
+/// Dropping the future leaves the schema either unchanged or migrated. On MySQL, which commits each
+/// statement separately, the migration may be incomplete: call the function again.
 pub async fn migrate(url: &str) -> Result<()> {
     Named::parse(url)?.migrate().await
 }

@@ -50,7 +50,7 @@ impl PrimaryLocator {
         self.connector.config()
     }
 
-    /// Whether the primary can move, which happens only behind Sentinel.
+    /// Whether the primary can move, which is possible only with Sentinel.
     pub(crate) fn can_move(&self) -> bool {
         matches!(self.config().target, Target::Sentinel { .. })
     }

@@ -66,9 +66,9 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
 /// the others. Instead, the primary is looked up again, as before every new connection, beginning
-/// with the sentinel that answered last. So a sentinel that still reports the old primary cannot
-/// move the store back whenever its watcher reconnects: a sentinel moves the store only when its
-/// answer changes, which happens only in a fail-over.
+/// with the sentinel that answered last. So reconnecting to a sentinel that still reports the old
+/// primary does not move the store back: a sentinel moves the store only when its answer changes,
+/// which happens only in a fail-over.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,

@@ -38,7 +38,7 @@ pub(super) enum SubscriptionChange {
 #[derive(Default)]
 pub(super) struct SubscriptionTask {
     channels: HashMap<Channel, ChannelWaiters>,
-    /// Channels whose waiters changed after the last command.
+    /// Channels whose waiters have changed since the last command.
     touched: HashSet<Channel>,
 }
 

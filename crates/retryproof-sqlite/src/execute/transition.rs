@@ -262,7 +262,7 @@ fn counter_error(error: rusqlite::Error) -> Error {
 }
 
 /// The error for a result of the wrong type. Each transition has one type of result, so only a bug
-/// in this crate returns this error.
+/// in this crate can cause this error.
 pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,

@@ -44,11 +44,12 @@ const LEASE_DIVISOR: u32 = 3;
 /// whose heartbeats are delayed for longer than 0.4 of its duration is lost: as soon as the file is
 /// free, the key is taken over while its holder still runs. So a transaction may be open for at
 /// most a third of the shortest lease that this process holds in the file when the transaction
-/// begins, including the transaction's own lease. After that it is rolled back, the call fails as
-/// `Unavailable`, and the key is free. An async action is dropped at that moment; a blocking action
-/// or an HTTP handler gets the error when it ends. Do slow work (calls to other services) before
-/// the first statement, or use longer leases. This process does not know the leases that *other*
-/// processes hold in the file: if they are shorter, set [`with_longest`](Self::with_longest).
+/// begins, including the transaction's own lease. If it stays open longer, it is rolled back, the
+/// call fails as `Unavailable`, and the key is free. An async action is dropped at that moment; a
+/// blocking action or an HTTP handler gets the error when it ends. Do slow work (calls to other
+/// services) before the transaction begins, or use longer leases. This process does not know the
+/// leases that *other* processes hold in the file: if they are shorter, set
+/// [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
@@ -59,8 +60,8 @@ pub struct SqliteTxSource {
 }
 
 /// What the connection's hooks recorded about its transaction. SQLite ends a transaction on some
-/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Writes after that
-/// would be committed separately, without the record.
+/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Later writes would
+/// be committed separately, without the record.
 #[derive(Debug, Default)]
 struct HookState {
     /// Whether the engine is committing. At any other time, a commit is turned into a rollback.
@@ -111,7 +112,7 @@ impl SqliteTxSource {
     /// inside SQLite, and its commit and rollback hooks are replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a connection without a file, or one that is read-only.
+    /// [`ErrorKind::Config`] for a connection that has no file or is read-only.
     pub fn over(conn: Connection) -> Result<Self> {
         if conn.path().is_none_or(str::is_empty) || conn.is_readonly("main").map_err(classify)? {
             return Err(Error::new(

@@ -27,8 +27,8 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// stops the broker and removes the folder.
 ///
 /// Start the broker on the thread that runs the test, not in `spawn_blocking`: if `setpriv` is
-/// installed, the broker's processes die with the thread that started them, so none outlives a
-/// killed test.
+/// installed, the broker's processes die with the thread that started them, so no process outlives
+/// a killed test.
 #[derive(Debug)]
 pub struct Server {
     url: String,

@@ -26,8 +26,8 @@ impl Subject {
         StoreCaller::new(self.store(), id)
     }
 
-    /// A lease or a ttl that should run out. On the host's clock, it may run out before the next
-    /// line runs.
+    /// The length of a lease or a ttl that a case lets run out. On the host's clock, it may run out
+    /// before the next line of the case runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
@@ -63,7 +63,7 @@ pub(super) async fn taken_over(
     (zombie, taker, token)
 }
 
-/// One caller: an owner ID on an identity.
+/// One caller: an owner ID and the identity that it acquires.
 #[derive(Debug, Clone)]
 pub(super) struct StoreCaller {
     pub(super) store: SharedStore,

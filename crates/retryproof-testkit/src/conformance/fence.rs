@@ -9,7 +9,7 @@ use super::caller::{
 };
 use crate::subject::Subject;
 
-/// A completion after the lease has ended counts, unless another owner took over.
+/// A completion counts even after the lease has ended, unless another owner took over.
 pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -107,7 +107,7 @@ pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"first");
 }
 
-/// A beat keeps the lease beyond its first end.
+/// A beat keeps the lease beyond its original end.
 pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -56,7 +56,7 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
 }
 
 /// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed,
-/// with the same token, and it is still not a takeover.
+/// with the same token, and the grant is still not a takeover.
 pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -70,7 +70,8 @@ pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// The owner gets its lease again even if it ran out in between, unless another owner took over.
+/// The owner gets its lease again even if the lease ran out in between, unless another owner took
+/// over.
 pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

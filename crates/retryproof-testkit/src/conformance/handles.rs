@@ -48,7 +48,7 @@ pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
 }
 
-/// A takeover through one handle fences the old owner on the other.
+/// A takeover through one handle fences the old owner on the other handle.
 pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");

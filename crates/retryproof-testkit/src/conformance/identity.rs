@@ -8,7 +8,8 @@ use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_S
 use super::caller::{LONG, body, completed, granted, is_absent, is_complete};
 use crate::subject::Subject;
 
-/// Acquires all identities, completes each, and reads each one back.
+/// Acquires all identities, completes half of them, releases the rest, and checks what each record
+/// then holds.
 async fn are_apart(s: &Subject, identities: &[Identity]) {
     let mut holders = Vec::new();
     for (at, id) in identities.iter().enumerate() {

@@ -63,7 +63,7 @@ fn read(stored: &StoredResult) -> Answer {
     Answer::Complete { value: if whole { value } else { u32::MAX }, fingerprint }
 }
 
-/// Returns a value that contains this number. The values have many different lengths.
+/// Returns a value that contains the number `value`. The values have many different lengths.
 fn value_of(value: u32) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(4 + (value as usize * 37) % 300, 0xa5);

@@ -21,7 +21,8 @@ async fn all<T: Send + 'static>(
     answers
 }
 
-/// Sends many acquires together with `call`. Returns the answer to `call`, and the grants.
+/// Sends many acquires together with `call`. Returns the answer to `call`, the grants, and how many
+/// acquires got a result.
 async fn beside_takers<T: Send + 'static>(
     s: &Subject,
     id: &retryproof_core::Identity,
@@ -153,7 +154,7 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     }
 }
 
-/// When callers acquire and release one key concurrently, no two hold it at the same time.
+/// When callers acquire and release one key concurrently, no two callers hold it at the same time.
 pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     let id = s.id("k");
     let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

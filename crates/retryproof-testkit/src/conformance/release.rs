@@ -68,7 +68,7 @@ pub async fn run_4_a_completed_record_is_not_released(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"done");
 }
 
-/// A release after the lease has ended counts, unless another owner took over.
+/// A release counts even after the lease has ended, unless another owner took over.
 pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

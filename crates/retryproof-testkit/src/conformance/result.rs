@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results come back byte for byte and unchanged until their ttl ends. Also covers results that
-//! cannot be read or stored.
+//! Results come back byte for byte and unchanged until their ttl ends. These cases also cover
+//! results that cannot be read or stored.
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore as _, Peeked};
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
@@ -24,7 +24,7 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
         return;
     }
     let holder = store(s, key, envelope(content)).await;
-    // `assert_eq` is not used, because it would print a MiB.
+    // `assert_eq` is not used, because a failure would print a whole MiB.
     assert!(
         body(&is_complete(holder.peek().await)) == content,
         "{key}: a peek returns different bytes"

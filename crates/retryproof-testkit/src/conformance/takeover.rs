@@ -6,7 +6,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, completed, granted, is_absent};
 use crate::subject::Subject;
 
-/// No other owner gets a running lease, up to its last millisecond.
+/// No other owner is granted the key while a lease runs, up to the lease's last millisecond.
 pub async fn acq_2_a_live_lease_is_not_taken_over(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);
@@ -32,7 +32,7 @@ pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, taker.token);
 }
 
-/// Repeated acquires are not granted before the lease ends.
+/// However often other owners acquire, they get no grant before the lease ends.
 pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 120 * MS };
@@ -94,7 +94,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
     }
 }
 
-/// A holder that took over and died is replaced like any other.
+/// A holder that took over and died is replaced like any other holder.
 pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     let id = s.id("k");
     let mut last = granted(s.caller(&id).acquire(s.short()).await).token;

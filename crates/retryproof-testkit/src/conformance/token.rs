@@ -22,7 +22,7 @@ impl Order {
     }
 }
 
-/// Tokens grow across releases, even across many within one tick of any clock.
+/// Tokens grow across releases, even across many releases within one tick of any clock.
 pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -70,7 +70,7 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     }
 }
 
-/// Tokens grow across a lease that its owner renews in between.
+/// A lease keeps its token when its owner renews it, and the next grant gets a greater token.
 pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
