@@ -175,7 +175,7 @@ fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) ->
         response.headers_mut().remove(actix_web::http::header::CONNECTION);
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    // The length that a HEAD response declares although it has no body.
+    // A HEAD response declares a length although it has no body.
     let length = response
         .headers()
         .get(CONTENT_LENGTH)

@@ -32,7 +32,7 @@ impl Body for PayloadBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, PayloadError>>> {
-        // actix drops the trailers of a request.
+        // actix drops a request's trailers, so every frame is data.
         Pin::new(&mut self.get_mut().payload)
             .poll_next(cx)
             .map(|data| data.map(|data| data.map(Frame::data)))
@@ -155,7 +155,7 @@ impl<B: MessageBody> MessageBody for ActixBody<B> {
         loop {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // actix sends no trailers.
+                    // Skip trailers, because actix sends none.
                     if let Ok(data) = frame.into_data() {
                         return Poll::Ready(Some(Ok(data)));
                     }

@@ -32,10 +32,10 @@ use crate::then::then;
 ///
 /// Wrap the resource whose handlers you want to guard. Wrapping a scope or an app guards every
 /// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, unless [`Policy::methods`] names
-/// them, and so do requests that match no resource, unless [`Policy::with_unmatched`] is set; a 405
-/// from actix's router is not stored (HTTP-1). Whatever is inside the middleware, its responses are
-/// recorded; see [the order of middleware](crate#the-order-of-middleware). A handler's extractors
-/// are inside, so their rejections are stored, unless the handler is annotated.
+/// them. So do requests that match no resource, unless [`Policy::with_unmatched`] is set. A 405
+/// from actix's router is not stored (HTTP-1). The guard records the responses of everything inside
+/// the middleware; see [the order of middleware](crate#the-order-of-middleware). A handler's
+/// extractors run inside it, so their rejections are stored, unless the handler is annotated.
 ///
 /// The guard has already checked the body against the filter's limit. It therefore raises actix's
 /// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,

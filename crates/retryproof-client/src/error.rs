@@ -9,7 +9,7 @@ use crate::key::IdempotencyKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting of the middleware is invalid or contradicts another. Nothing was sent.
+    /// A setting of the middleware is invalid or contradicts another setting. Nothing was sent.
     Config,
     /// The given key is not a valid key. Nothing was sent.
     InvalidKey,

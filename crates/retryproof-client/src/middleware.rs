@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
             return Err(CallError::new(ErrorKind::InvalidKey, "").because(*why));
         }
         let mut key = extensions.get::<IdempotencyKey>().cloned();
-        // A header set by the caller stays as it is. A safe request needs no key.
+        // A header set by the caller stays as it is. A request with a safe method needs no key.
         let by_hand = request.headers().contains_key(&settings.header);
         if key.is_none() && !by_hand && !request.method().is_safe() {
             if settings.given_keys_only {
@@ -215,7 +215,7 @@ impl<'a> Call<'a> {
         AttemptResult::Answered { response, retryable, after, problem }
     }
 
-    /// How long to wait before the next attempt, or which limit was reached.
+    /// How long to wait before the next attempt, or the limit that rules one out.
     fn pause(&self, attempts: u32, attempt: &AttemptResult) -> Result<Duration, GaveUp> {
         let settings = self.settings;
         if self.once {

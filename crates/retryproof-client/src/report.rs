@@ -69,12 +69,12 @@ pub trait IdempotentRequest: Sized {
     #[must_use]
     fn idempotency_key(self, key: impl AsRef<str>) -> Self;
 
-    /// Sends the request unchanged, without a key and without retries, for a service that does not
-    /// support keys.
+    /// Sends the request unchanged, without a key and without retries. Use this for a service that
+    /// does not support keys.
     #[must_use]
     fn without_key(self) -> Self;
 
-    /// Sends the request with its key, but only once, for a body that is a stream.
+    /// Sends the request with its key, but only once. Use this for a body that is a stream.
     #[must_use]
     fn send_once(self) -> Self;
 }

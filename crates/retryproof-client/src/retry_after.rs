@@ -123,7 +123,7 @@ mod tests {
         for now in [UNIX_EPOCH, UNIX_EPOCH + THEN, UNIX_EPOCH + THEN * 2] {
             assert_eq!(wait(&[until], sent, now), Some(7));
         }
-        // Without a readable `Date`, this machine's clock counts.
+        // Without a readable `Date`, this machine's clock is used.
         let now = UNIX_EPOCH + THEN - Duration::from_secs(3);
         assert_eq!(wait(&[until], None, now), Some(3));
         assert_eq!(wait(&[until], Some("yesterday"), now), Some(3));

@@ -26,19 +26,20 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Both codes are final: a mismatch stays one, and work without a replayable result is done.
+        // Both codes are final: a mismatch stays a mismatch, and work without a replayable result
+        // is already done.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
         // The server can configure the status of `in-flight`, so only the code counts (HTTP-10).
         (Some("in-flight"), _) => return true,
-        // The only 400 that a retry can fix: the body did not arrive whole.
+        // The body did not arrive whole. This is the only 400 that a retry can fix.
         (Some("body-unreadable"), Some(true)) => return true,
         _ => {}
     }
     match seen.status.as_u16() {
         400 | 422 => false,
-        // A conflict that does not mention retrying comes from the application.
+        // A 409 that does not mention retrying comes from the application.
         409 => said == Some(true) || seen.retry_after,
         408 | 425 | 429 | 502 | 503 | 504 => true,
         status => status >= 400 && said == Some(true),

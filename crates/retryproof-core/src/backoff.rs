@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Backoff`]: how long to wait after each failure in a row.
+//! [`Backoff`]: how long to wait after a number of failures in a row.
 
 use std::time::Duration;
 

@@ -150,8 +150,8 @@ pub struct ScopeConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebConfig {
-    /// `web.required`: whether a request without a key is refused, for the whole API (HTTP-3).
-    /// Default: true.
+    /// `web.required`: whether the whole API refuses requests without a key (HTTP-3). Default:
+    /// true.
     pub required: bool,
     /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). Default: 1 MiB.
     pub max_body_bytes: usize,
@@ -255,7 +255,7 @@ impl IdempotencyConfig {
     /// Checks every setting. [`build`](crate::EngineBuilder::build) calls it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the first setting that is out of bounds, and its value.
+    /// [`ErrorKind::Config`], naming the first setting that is out of bounds and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }
@@ -293,7 +293,7 @@ impl WebConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the first setting that is out of bounds, and its value.
+    /// [`ErrorKind::Config`], naming the first setting that is out of bounds and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }

@@ -76,7 +76,7 @@ pub struct Activity {
 
 impl IdempotencyEngine {
     /// Creates an engine with default settings. Pass a store of this library directly, and wrap any
-    /// other in a [`SharedStore`].
+    /// other store in a [`SharedStore`].
     #[must_use]
     pub fn new(store: impl Into<SharedStore>) -> Self {
         EngineBuilder::new(store.into()).assemble()
@@ -283,7 +283,7 @@ impl IdempotencyEngine {
     /// cannot purge (STO-4). The engine also does this by itself, every `purge.interval`.
     ///
     /// # Errors
-    /// The store's errors; `Unavailable` when a batch takes longer than both `operation-timeout`
+    /// The store's errors, and `Unavailable` if a batch takes longer than both `operation-timeout`
     /// and 30 s.
     ///
     /// # Cancel safety

@@ -80,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// The header that carries the key; must match the server's `web.key-header`. Default:
+    /// The header that carries the key; it must match the server's `web.key-header`. Default:
     /// `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
@@ -104,8 +104,8 @@ impl Builder {
     }
 
     /// How many bytes of an answer the middleware collects before it returns the answer. The rest
-    /// arrives as a stream, and the caller has to handle a cut connection there. Default: 8 MiB,
-    /// the largest answer that a server stores by default.
+    /// arrives as a stream; if the connection is cut there, the caller gets the error. Default: 8
+    /// MiB, the largest answer that a server stores by default.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self

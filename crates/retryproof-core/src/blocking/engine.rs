@@ -71,7 +71,7 @@ impl Drop for Owned {
 /// Runs `work` to completion on a runtime created for it.
 ///
 /// # Errors
-/// The errors of `work`; `Unsupported` inside a runtime; `Unexpected` if the operating system
+/// The errors of `work`, `Unsupported` inside a runtime, and `Unexpected` if the operating system
 /// cannot start a thread.
 #[doc(hidden)]
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -117,7 +117,7 @@ impl Engine {
     /// store on a server connects on this runtime, so its connections live as long as the engine.
     ///
     /// # Errors
-    /// Same as [`new`](Self::new), and the errors of `make`; `Unsupported` inside a runtime.
+    /// Same as [`new`](Self::new), the errors of `make`, and `Unsupported` inside a runtime.
     pub fn make(make: impl Future<Output = Result<IdempotencyEngine>>) -> Result<Self> {
         let runtime = Owned::start()?;
         let engine = runtime.enter()?.block_on(make)?;

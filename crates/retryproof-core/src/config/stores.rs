@@ -31,8 +31,8 @@ pub struct MemorySettings {
     pub max_bytes: Option<usize>,
 }
 
-/// `sqlite.*`: settings of the SQLite store. `None` keeps the value from the URL, or the store's
-/// default.
+/// `sqlite.*`: settings of the SQLite store. `None` keeps the URL's value, or the store's default
+/// if the URL has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SqliteSettings {
@@ -53,8 +53,8 @@ pub enum Synchronous {
     Normal,
 }
 
-/// `postgres.*`: settings of the PostgreSQL store. `None` keeps the value from the URL, or the
-/// store's default.
+/// `postgres.*`: settings of the PostgreSQL store. `None` keeps the URL's value, or the store's
+/// default if the URL has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PostgresSettings {
@@ -73,16 +73,16 @@ pub enum Pooler {
     /// connections, which server process answers.
     #[default]
     Detect,
-    /// `session`: no pooler, or one that gives a client the same connection until it disconnects
-    /// (pgbouncer's `session`).
+    /// `session`: no pooler, or one that gives a client the same connection until the client
+    /// disconnects (pgbouncer's `session`).
     Session,
     /// `transaction`: a pooler that gives each transaction a different connection (pgbouncer's
     /// `transaction`). Prepared statements are off, and waiters poll.
     Transaction,
 }
 
-/// `mysql.*`: settings of the MySQL and MariaDB store. `None` keeps the value from the URL, or the
-/// store's default.
+/// `mysql.*`: settings of the MySQL and MariaDB store. `None` keeps the URL's value, or the store's
+/// default if the URL has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MysqlSettings {
@@ -92,8 +92,8 @@ pub struct MysqlSettings {
     pub max_connections: Option<usize>,
 }
 
-/// `redis.*`: settings of the Redis store. `None` keeps the value from the URL, or the store's
-/// default.
+/// `redis.*`: settings of the Redis store. `None` keeps the URL's value, or the store's default if
+/// the URL has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RedisSettings {

@@ -150,8 +150,8 @@ impl HeldLease {
         async move {
             let Some(rest) = rest else { return CompletionResult::Recorded };
             let state = &self.lease.0;
-            // The rest is boxed, because otherwise it would enlarge the future of a call to a
-            // memory store.
+            // The rest of the completion is boxed, because otherwise it would enlarge the future of
+            // a call to a memory store.
             Box::pin(rest.within(state.store.operation_timeout(), "complete", &state.identity))
                 .await
                 .unwrap_or_else(CompletionResult::Unconfirmed)
@@ -222,7 +222,8 @@ impl HeldLease {
         self.lease.0.end(End::Failed(phase));
     }
 
-    /// Wraps a lease ending so that it continues in the background when its caller drops it.
+    /// Wraps a future that ends a lease, so that it continues in the background if its caller drops
+    /// it.
     pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
         self.lease.0.detach(ending)
     }
@@ -357,8 +358,8 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     )
 }
 
-/// Releases what `owner` holds, if anything. The release is repeated while the store is
-/// unavailable, until `until`.
+/// Releases what `owner` holds, if anything. If the store is unavailable, the release is repeated
+/// until the time `until`.
 pub(super) async fn release_until(
     store: &StoreClient,
     identity: &Identity,
@@ -368,8 +369,8 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// Repeats a call while the store is unavailable, until `until`. The call must be safe to send
-/// twice.
+/// If the store is unavailable, repeats a call until the time `until`. The call must be safe to
+/// send twice.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,
     until: impl Fn() -> Instant,

@@ -241,15 +241,16 @@ impl PendingCommit {
     }
 
     /// Writes the record in the transaction: ends the heartbeat, awaits its end, then runs one
-    /// fenced statement. Returns how many rows the statement matched; unless that is one row, the
-    /// lease is lost.
+    /// fenced statement. Returns how many rows the statement matched; any number other than one
+    /// means that the lease is lost.
     pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(
         &mut self,
         tx: &mut P,
     ) -> Result<u64> {
         let Some(open) = &mut self.open else { return Ok(0) };
         let state = &open.lease.0;
-        // A heartbeat would wait for the row that the statement locks (RUN-3).
+        // End the heartbeat first, because it would wait for the row that the statement locks
+        // (RUN-3).
         state.end_beats().await;
         open.record.fit(state.store.max_value(), &state.identity);
         let run = pin!(async {
@@ -320,8 +321,8 @@ impl OpenCommit {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete or belongs to another owner. In both cases the completion that
-            // checks this writes nothing.
+            // The record is complete or belongs to another owner. The completion that finds out
+            // which writes nothing in either case.
             Ok(FencedWrite::NotOwner) => self.is_recorded().await,
             Err(error) => Err(error),
         };
@@ -346,7 +347,7 @@ impl OpenCommit {
         }
     }
 
-    /// Whether the store has this completion, found by completing once more (CMP-3).
+    /// Finds out whether the store has this completion, by completing once more (CMP-3).
     async fn is_recorded(&self) -> Result<bool> {
         let state = &self.lease.0;
         let store = &*state.store;

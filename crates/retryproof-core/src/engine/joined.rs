@@ -104,7 +104,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
-    /// The source's errors; `Unavailable` after `operation-timeout`.
+    /// The errors of the transaction source, and `Unavailable` if it takes longer than
+    /// `operation-timeout`.
     pub async fn begin(&self) -> Result<T> {
         in_time(self.limit(), self.source.begin()).await.map_err(|error| error.during("begin"))
     }
@@ -174,7 +175,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 }
 
-/// Writes the record, commits, and finds out the result of a COMMIT that was not answered.
+/// Writes the record and commits; if COMMIT is not answered, finds out its result.
 async fn write_and_commit<T: Send>(
     source: Arc<dyn DynTxSource<T>>,
     mut pending: PendingCommit,

@@ -63,7 +63,7 @@ pub enum Attempt {
 ///
 /// A lease fences the *record*, not the world: a paused process may act after its lease is over.
 /// Pass [`downstream_key`](Self::downstream_key) to services that accept an idempotency key, and
-/// [`token`](Self::token) to resources that can refuse an older one.
+/// [`token`](Self::token) to resources that can refuse an older token.
 #[derive(Clone)]
 pub struct Lease(pub(super) Arc<LeaseState>);
 
@@ -92,7 +92,8 @@ pub(super) struct LeaseState {
 /// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// When the lease ends by the engine's clock, counted from before its last acquire or extend.
+    /// When the lease ends by the engine's clock, counted from just before its last acquire or
+    /// extend was sent.
     until: Instant,
     loss: Option<Loss>,
     /// Whether further heartbeats are prevented from starting (RUN-3).
@@ -274,9 +275,10 @@ impl LeaseState {
 /// and the next grant is a takeover (RUN-5). The effects of the work are then unknown, so the key
 /// is not freed early.
 /// # When to use
-/// Use it for work that does not fit into a closure, for example in an adapter, which gets the
-/// lease from [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on every
-/// path. Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease itself.
+/// Use a held lease for work that does not fit into a closure, for example in an adapter, which
+/// gets the lease from [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on
+/// every path. Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease
+/// itself.
 ///
 /// ```
 /// use retryproof_core::{
@@ -304,7 +306,7 @@ pub struct HeldLease {
     pub(super) ttl: Duration,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) permit: Option<Permit>,
-    /// Whether a call has taken over the end of the lease.
+    /// Whether a method has begun to end the lease.
     pub(super) consumed: bool,
 }
 

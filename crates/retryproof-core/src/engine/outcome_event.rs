@@ -109,8 +109,8 @@ fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static
     if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
         && own.algorithm() != theirs.algorithm()
     {
-        // These fingerprints cannot be compared here. The HTTP filter computes the request's again,
-        // with the record's algorithm (FP-3).
+        // These fingerprints cannot be compared here. The HTTP filter computes the request's
+        // fingerprint again, with the record's algorithm (FP-3).
         return Ok("judged_under_another_algorithm");
     }
     Ok(match stored.open(ctx.fingerprint())? {

@@ -25,7 +25,7 @@ pub(super) struct Tasks {
     endings: AtomicUsize,
     max_running: usize,
     closing: AtomicBool,
-    /// Notified when a permit is given back or a background ending is over.
+    /// Notified when a permit is given back or a background task has ended its lease.
     freed: Notify,
     /// Notifies one waiter when a permit is given back, and all waiters when no more are handed
     /// out.
@@ -49,7 +49,7 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit takes over the count of this one, whose drop would lower it.
+        // The new permit takes this permit's place in the count, which a drop would lower.
         std::mem::forget(self);
         permit
     }
@@ -100,7 +100,7 @@ impl Tasks {
     }
 
     /// Hands out a permit as soon as one is free. Waiters are woken one by one, in order; a call
-    /// that finds a free permit may take it before them.
+    /// that finds a free permit may take it before the waiters.
     pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         let _watching = self.watch();
         loop {
@@ -185,7 +185,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// A lease ending that continues in the background, without a permit.
+/// Counts a background task that ends a lease and has no permit.
 struct BackgroundEnding(Arc<Tasks>);
 
 impl Drop for BackgroundEnding {
@@ -195,7 +195,7 @@ impl Drop for BackgroundEnding {
     }
 }
 
-/// The runtime of the caller.
+/// Returns the caller's runtime.
 pub(super) fn current_runtime() -> Result<Handle> {
     Handle::try_current().map_err(|error| {
         Error::new(
@@ -219,8 +219,8 @@ impl<F: Future + Send + 'static> DetachOnDrop<F> {
         Self { future: Some(Box::pin(future)), runtime, tasks }
     }
 
-    /// Awaits the future for `limit`. After that the future continues in the background, and the
-    /// error says so.
+    /// Awaits the future for at most `limit`. After that the future continues in the background,
+    /// and the error says so.
     pub(super) async fn within(
         self,
         limit: Duration,

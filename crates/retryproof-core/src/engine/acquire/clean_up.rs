@@ -17,8 +17,8 @@ use crate::owner::OwnerId;
 use crate::store::{Acquired, StoreCall};
 
 /// Cleans up after an acquire whose outcome is unknown. When dropped, it finishes the acquire on
-/// the runtime and then releases: a release sent while the acquire is in flight could overtake it,
-/// and the acquire would then leave a lease without a holder (ACQ-11).
+/// the runtime and then releases the lease: a release sent while the acquire is in flight could
+/// overtake it, and the acquire would then leave a lease without a holder (ACQ-11).
 pub(super) struct ReleaseIfGranted<'a> {
     engine: &'a EngineState,
     identity: &'a Identity,

@@ -15,7 +15,7 @@ use crate::owner::OwnerId;
 use crate::store::Acquired;
 
 /// Runs [`try_acquire`](super::try_acquire) on an immediate store. If the call has to wait, returns
-/// the owner under which it continues.
+/// the owner with which the call continues.
 #[inline]
 pub(super) fn try_acquire_in_place(
     engine: &EngineState,

@@ -77,7 +77,7 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// Sleeps until the holder may have changed, or its lease or the wait is over.
+    /// Sleeps until the holder may have changed, its lease is over or the wait is over.
     async fn wait_for_change(&self, holder: Holder) -> Result<()> {
         let store = &self.engine.store;
         let left = holder.until.min(self.deadline).saturating_duration_since(store.now());

@@ -20,7 +20,8 @@ pub enum OnDrop {
     Release,
 }
 
-/// Receives the value that a refused completion could not store, for compensation (CMP-2).
+/// Receives the value that a refused completion could not store, so that the caller can compensate
+/// for the work (CMP-2).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not take the value `{T}` that a refused completion could not store",
     label = "not a hook for this call",

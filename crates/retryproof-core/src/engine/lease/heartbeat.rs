@@ -59,7 +59,7 @@ pub(in crate::engine) struct BeatQueue {
 struct DueBeats {
     leases: BTreeMap<(Instant, u64), Arc<LeaseState>>,
     sequence: u64,
-    /// Until when the serving task sleeps: only an earlier heartbeat has to wake it.
+    /// When the serving task will wake by itself. Only an earlier heartbeat has to wake it.
     wakes: Option<Instant>,
     /// Whether a task serves the queue; false again when the queue's runtime has ended.
     served: bool,
@@ -263,7 +263,7 @@ impl LeaseState {
     /// Stops heartbeats and awaits one that is running (RUN-3), which takes less than lease / 4.
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
-        // No heartbeat starts after the stop, so one check is enough in the common case.
+        // No heartbeat starts after the stop, so usually one check is enough.
         while self.is_beating() {
             let changed = self.changed.notified();
             let mut changed = pin!(changed);
