@@ -117,7 +117,7 @@ impl Engine {
     /// store on a server connects on this runtime, so its connections live as long as the engine.
     ///
     /// # Errors
-    /// Same as [`new`](Self::new), the errors of `make`, and `Unsupported` inside a runtime.
+    /// The errors of [`new`](Self::new) and of `make`, and `Unsupported` inside a runtime.
     pub fn make(make: impl Future<Output = Result<IdempotencyEngine>>) -> Result<Self> {
         let runtime = Owned::start()?;
         let engine = runtime.enter()?.block_on(make)?;
