@@ -74,9 +74,9 @@ impl Waiters {
         wait_for_change(woken, until, || poll, remaining_lease).await
     }
 
-    /// Subscribes, and returns once the server has confirmed the subscription. Returns without one
-    /// if the server refuses, or after `at_most`. Read the record after this call: it then shows
-    /// every change whose message came before the subscription.
+    /// Subscribes, and returns once the server has confirmed the subscription. Returns without a
+    /// subscription if the server refuses, or after `at_most`. Read the record after this call: it
+    /// then shows every change whose message came before the subscription.
     async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();

@@ -140,9 +140,9 @@ impl SqliteConfig {
     }
 
     /// Sets whether uncontended writes run on the calling thread instead of the writing thread.
-    /// That saves two thread switches but blocks the caller while it waits for the disk, so it does
-    /// not suit the workers of an async runtime. Calls through the blocking facade always write
-    /// this way. Default: off.
+    /// Writing on the calling thread saves two thread switches but blocks the caller while it waits
+    /// for the disk, so this setting does not suit the workers of an async runtime. Calls through
+    /// the blocking facade always write this way. Default: off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;

@@ -48,20 +48,20 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-8: point lookup. Binds 1 scope, 2 key; returns state, owner, token, expires_at,
-            // fp, result.
+            // ACQ-8: point lookup. Binds: ?1 scope, ?2 key. Returns: state, owner, token,
+            // expires_at, fp, result.
             Self::Read => {
                 "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE \
                  scope=?1 AND key=?2"
             }
-            // ACQ-4: `Read` without the value, for waiters. Binds 1 scope, 2 key; returns state,
-            // owner, token, expires_at.
+            // ACQ-4: `Read` without the value, for waiters. Binds: ?1 scope, ?2 key. Returns:
+            // state, owner, token, expires_at.
             Self::Peek => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire by the owner. The
-            // write itself compares the expiry with the clock once more. Binds 1 scope, 2 key, 3
-            // owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
+            // write itself compares the expiry with the clock once more. Binds: ?1 scope, ?2 key,
+            // ?3 owner, ?4 token, ?5 expires_at, ?6 purge_after, ?7 fp, ?8 now, ?9 taken.
             Self::Grant => {
                 "INSERT INTO retryproof_records \
                  (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
@@ -69,21 +69,21 @@ impl Statement {
                  state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
             // ACQ-12: whether a lease began as a takeover, read when its owner repeats the acquire.
-            // Binds 1 scope, 2 key; returns taken.
+            // Binds: ?1 scope, ?2 key. Returns: taken.
             Self::TookOver => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
-            // RUN-1, CMP-2: fenced by owner, never by time. Binds 1 scope, 2 key, 3 owner, 4
+            // RUN-1, CMP-2: fenced by owner, never by time. Binds: ?1 scope, ?2 key, ?3 owner, ?4
             // expires_at.
             Self::Extend => {
                 "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND \
                  state=0 AND owner=?3"
             }
-            // CMP-1, CMP-2. Binds 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
+            // CMP-1, CMP-2. Binds: ?1 scope, ?2 key, ?3 owner, ?4 expires_at, ?5 fp, ?6 result.
             Self::Complete => {
                 "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
                  WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
             // STO-4: changes the row only if the completion's ttl ends before the acquire's ttl.
-            // Binds 1 scope, 2 key, 3 purge_after.
+            // Binds: ?1 scope, ?2 key, ?3 purge_after.
             Self::PurgeEarlier => {
                 "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
             }
@@ -94,21 +94,22 @@ impl Statement {
                  state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 WHERE \
                  scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // RUN-4. Binds 1 scope, 2 key, 3 owner.
+            // RUN-4. Binds: ?1 scope, ?2 key, ?3 owner.
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4. A row with a state that the store never writes is kept (CMP-8). Binds 1 now, 2
-            // limit.
+            // STO-4. A row with a state that the store never writes is kept (CMP-8). Binds: ?1 now,
+            // ?2 limit.
             Self::Purge => {
                 "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
                  WHERE purge_after<=?1 AND expires_at<=?1 AND state IN (0,1) LIMIT ?2)"
             }
             // ACQ-10: the last token that was drawn.
             Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
-            // ACQ-10: written once for all grants of a transaction. Binds 1 token.
+            // ACQ-10: written once for all grants of a transaction. Binds: ?1 token.
             Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",
-            // For operators. Binds 1 scope, 2 key; returns state, token, expires_at, bytes, has fp.
+            // For operators. Binds: ?1 scope, ?2 key. Returns: state, token, expires_at, bytes, has
+            // fp.
             Self::Summary => {
                 "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
                  FROM retryproof_records WHERE scope=?1 AND key=?2"

@@ -31,8 +31,8 @@ use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
 
-/// The pause between attempts to read a file that is locked against reads. In WAL mode, such a lock
-/// is brief.
+/// The pause between attempts to read a file that is locked against reads. In WAL mode, a lock
+/// against reads is brief.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Bytes reserved for the columns of a row other than the value.
 const ROW_OVERHEAD: usize = 4_096;
@@ -63,8 +63,8 @@ impl SqliteStore {
         Self::open_with(SqliteConfig::new(path))
     }
 
-    /// Opens a file that [`SqliteConfig::migrate`] has prepared. This blocks for a few
-    /// milliseconds, so call it at start-up.
+    /// Opens a file that [`SqliteConfig::migrate`] has prepared. Opening blocks for a few
+    /// milliseconds, so do it at start-up.
     ///
     /// # Errors
     /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing, or
@@ -103,7 +103,8 @@ impl SqliteStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    /// Runs a transition, on the calling thread if that is allowed and possible.
+    /// Runs a transition: on the calling thread if that thread may block and nothing else is
+    /// writing, otherwise through the queue.
     pub(crate) async fn write(&self, transition: Transition) -> Result<TransitionResult> {
         if (self.config.in_place || in_blocking_context())
             && let Some(result) = self.writer.run_in_place(&transition)

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// The pauses between a waiter's checks for writes by other processes (ACQ-4).
 pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(20));
-/// The shortest time between two of these checks, across all waiters.
+/// The shortest time between two checks for writes by other processes, across all waiters.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The waiters of one store in this process.

@@ -36,7 +36,7 @@ pub fn service(root: &str, name: &str) -> Option<String> {
 /// Calls `holds` repeatedly until it returns `true`.
 ///
 /// # Panics
-/// If that takes longer than [`PATIENCE`].
+/// If `holds` does not return `true` within [`PATIENCE`].
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {

@@ -132,7 +132,7 @@ impl Faults {
     }
 
     /// How many calls failed since the plan was set, including failures during outages. Assert that
-    /// this is not zero: a test that injected no fault has shown nothing.
+    /// the number is not zero: a test that injected no fault has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected

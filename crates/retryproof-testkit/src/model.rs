@@ -114,8 +114,8 @@ impl Model {
             Answer::Granted { token, took_over } => Some((token, took_over)),
             _ => None,
         };
-        // For each correct form of a grant: the token that it must keep, and whether it is a
-        // takeover.
+        // The grants that would be correct: the token that each must keep, if any, and whether it
+        // is a takeover.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record)

@@ -115,7 +115,7 @@ impl Subject {
         self.hooks.corrupt.is_some()
     }
 
-    /// Whether the store has a separate clock in addition to a paused runtime.
+    /// Whether the store has its own clock and the runtime's clock is paused.
     pub(crate) fn has_own_clock(&self) -> bool {
         self.paused && self.hooks.clock.is_some()
     }

@@ -88,7 +88,7 @@ impl<I, C> EngineLayer<I, C> {
 
     /// Runs the inner service on a separate, tracked task after the grant. The work then continues
     /// if its caller goes away, for example because of a timeout outside this layer, and the retry
-    /// gets the response. The engine's `shutdown` waits for such tasks, and `max-running` limits
+    /// gets the response. The engine's `shutdown` waits for these tasks, and `max-running` limits
     /// them (RUN-5). The caller's task-locals are not available on that task.
     #[must_use]
     pub fn on_own_task(mut self) -> Self {

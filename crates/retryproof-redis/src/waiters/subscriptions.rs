@@ -29,7 +29,7 @@ pub(super) type Channel = Arc<[u8]>;
 
 /// What a waiter sends to the task.
 pub(super) enum SubscriptionChange {
-    /// Subscribe to the channel. Answered once the server has confirmed the subscription.
+    /// Subscribe to the channel. The task answers once the server has confirmed the subscription.
     Join(Channel, oneshot::Sender<Arc<Notify>>),
     Leave(Channel),
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Limits and pauses retries while another process holds a lock. The other process cannot notify
-//! this process, so this module sleeps and reads the real clock. Leases do not expire by this
-//! clock.
+//! this process, so this module sleeps and reads the real clock. The expiry of leases does not
+//! depend on this clock.
 #![expect(
     clippy::disallowed_methods,
     reason = "waits for another process, which cannot notify this one"

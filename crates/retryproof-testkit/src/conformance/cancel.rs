@@ -86,7 +86,8 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
     }
 }
 
-/// A dropped beat may or may not have taken effect, and the next beat still finds the lease.
+/// A dropped heartbeat may or may not have taken effect, and the next heartbeat still finds the
+/// lease.
 pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);

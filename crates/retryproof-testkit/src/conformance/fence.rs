@@ -107,7 +107,7 @@ pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"first");
 }
 
-/// A beat keeps the lease beyond its original end.
+/// A heartbeat keeps the lease beyond its original end.
 pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -138,7 +138,7 @@ pub async fn run_1_extend_counts_from_now(s: &Subject) {
     assert!(granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A late beat saves the lease, unless another owner took over.
+/// A late heartbeat saves the lease, unless another owner took over.
 pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -148,7 +148,7 @@ pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
 }
 
-/// After a takeover the old owner's beat is refused, and the new lease does not change.
+/// After a takeover the old owner's heartbeat is refused, and the new lease does not change.
 pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     let id = s.id("k");
     let (zombie, _, token) = taken_over(s, &id).await;
@@ -169,7 +169,7 @@ pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     assert!(seen == token && remaining <= LONG, "{remaining:?}");
 }
 
-/// A beat that arrives after the completion is refused and does not change the result.
+/// A heartbeat that arrives after the completion is refused and does not change the result.
 pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -189,8 +189,8 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// A beat that arrives after the release, or for a key without a holder, is refused and creates
-/// nothing.
+/// A heartbeat that arrives after the release, or for a key without a holder, is refused and
+/// creates nothing.
 pub async fn run_3_extend_revives_no_released_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

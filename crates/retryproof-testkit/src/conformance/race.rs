@@ -118,8 +118,8 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late beat races with takeovers: either the lease is saved, or one caller takes over and the
-/// beat is lost.
+/// A late heartbeat races with takeovers: either it saves the lease, or one caller takes over and
+/// the heartbeat is refused.
 pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));

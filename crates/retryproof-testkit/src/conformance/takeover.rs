@@ -66,7 +66,8 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     }
 }
 
-/// If many callers acquire at the instant of expiry, one wins, and the others see the winner.
+/// If many callers acquire at the instant of expiry, one caller wins, and the others see the
+/// winner.
 pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
     for round in 0..8 {
         let id = s.id(&format!("k{round}"));

@@ -141,7 +141,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     woken("the other waiter", async { waiter.await.expect("the waiter should end") }).await;
 }
 
-/// Beats and peeks by other callers in between do not cause a lost wake-up.
+/// Heartbeats of the holder and peeks by other callers do not cause a lost wake-up.
 pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

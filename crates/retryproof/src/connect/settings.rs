@@ -12,7 +12,7 @@ impl Named {
     /// store's limit below that timeout lets the store report what it waited for; a limit above it
     /// does not cut short a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
-        // With only some store features enabled, `config` or `url` may be unused.
+        // If only some store features are enabled, `config` or `url` may be unused.
         let _ = (config, url);
         match self {
             #[cfg(feature = "memory")]
