@@ -15,7 +15,7 @@ use offsets::{OffsetTracker, OpenOffset};
 pub(crate) mod offsets;
 
 /// Marks the message as done, and stores the partition's offset if the offset moved. librdkafka
-/// commits stored offsets soon after, and before the partition is revoked.
+/// commits a stored offset soon afterwards, and always before the partition is revoked.
 pub(crate) fn store_offset(
     consumer: &GroupConsumer,
     delivery: &Delivery,
@@ -23,7 +23,7 @@ pub(crate) fn store_offset(
     tracker: &Mutex<OffsetTracker>,
 ) {
     let message = delivery.message();
-    // The lock is held while the offset is stored: otherwise a lower offset could be stored later.
+    // Hold the lock while the offset is stored; otherwise a lower offset could be stored after it.
     let mut tracker = tracker.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(offset) = tracker.done(open) else { return };
     let stored = || -> KafkaResult<()> {

@@ -83,8 +83,9 @@ impl KafkaListenerBuilder {
         }
     }
 
-    /// Takes the key from the header `name`. This or [`key`](Self::key) is required: the Kafka key
-    /// of a message selects its partition, and often identifies a customer rather than an event.
+    /// Takes the key from the header `name`. This method or [`key`](Self::key) is required. The
+    /// Kafka key does not replace it, because it selects a message's partition, and often
+    /// identifies a customer rather than an event.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| header(message, &name))
@@ -100,9 +101,10 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// The topic for messages that cannot be handled or have failed too often (LST-2). Required.
-    /// Its size limit should be at least that of the topics that are read: a message too large for
-    /// it is published without its body, and the header `retryproof-omitted` says so.
+    /// Sets the topic for messages that cannot be handled or have failed too often (LST-2);
+    /// required. The topic should accept messages as large as those in the topics that are read: a
+    /// message that is too large for it is published without its body, and the header
+    /// `retryproof-omitted` says so.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
@@ -115,58 +117,60 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
-    /// may stay in its topic or among dead letters that may be sent again.
+    /// Sets how long a redelivery is recognised; see
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Choose a ttl longer than the
+    /// time that a message may stay in its topic, or among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
     }
 
-    /// How long the messages of a killed listener stay in flight; see
+    /// Sets how long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
-    /// redelivery is delayed immediately (LST-1).
+    /// Sets how long a redelivery waits while another delivery of its message is in flight. Zero
+    /// unless set, which means that the listener delays the redelivery without waiting (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How many times the work on a message is tried before the message becomes a dead letter; 5
-    /// unless set. Meanwhile, the messages behind it in the partition wait.
+    /// Sets how many times the work on a message is tried before the message becomes a dead letter;
+    /// 5 unless set. The messages behind it in the partition wait meanwhile.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
     }
 
-    /// The pause between two attempts: 1 s, doubled each time up to 1 min, unless set.
+    /// Sets the pause between two attempts. Unless set, it is 1 s at first, and doubles after each
+    /// further attempt, up to 1 min.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How many messages of one partition are handled at the same time; 1 unless set, which keeps
-    /// their order. A higher number gives up the order; the committed offset then never passes the
-    /// first message that is not done.
+    /// Sets how many messages of one partition are handled at the same time; 1 unless set, which
+    /// keeps their order. A higher number gives up the order, but the committed offset still never
+    /// passes the first message that is not done.
     pub fn partition_concurrency(mut self, messages: usize) -> Self {
         self.partition_concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages of one partition may be read but not yet answered; 100 unless set. At that
-    /// number the client pauses the partition.
+    /// Sets how many messages of one partition may be read but not yet answered; 100 unless set. At
+    /// this number, the client pauses the partition.
     pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);
         self
     }
 
-    /// How long a stop waits for running handlers and for dead letters being published; 30 s unless
-    /// set. The client does not poll meanwhile, so keep this below `max.poll.interval.ms` (5 min).
+    /// Sets how long a stop waits for running handlers and for dead letters being published; 30 s
+    /// unless set. The client does not poll meanwhile, so keep this timeout below
+    /// `max.poll.interval.ms` (5 min).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
@@ -181,7 +185,7 @@ impl KafkaListenerBuilder {
         let dead_letters = self.dead_letters.ok_or_else(|| {
             invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
         })?;
-        // Outside a runtime, rdkafka would panic.
+        // Check for a runtime here, because rdkafka panics without one.
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(invalid_setting("`build` must be called inside a tokio runtime"));
         }
@@ -211,7 +215,7 @@ impl KafkaListenerBuilder {
     }
 }
 
-/// The consumer's settings: the program's own, and the settings that the listener depends on.
+/// The consumer's settings: the application's own, and the settings that the listener depends on.
 fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
     if client.get("auto.commit.interval.ms").is_none() {
@@ -225,7 +229,7 @@ fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client
 }
 
-/// The producer's settings: the consumer's connection settings, and the producer's own.
+/// The producer's settings: the consumer's connection settings, and settings for delivery.
 pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
     for (name, value) in client.config_map() {
@@ -233,8 +237,8 @@ pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
             producer.set(name, value);
         }
     }
-    // A dead letter may be as large as its message. The broker decides what is too large. Letters
-    // are not sent in batches, so it rejects only the letter that is too large.
+    // A dead letter may be as large as its message, so leave the size limit to the broker. Letters
+    // are not sent in batches, so the broker rejects only the letter that is too large.
     producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
     producer.set("acks", "all").set("message.timeout.ms", "10000");
     producer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DeadLetterTopic`]: publishes dead letters. Each letter holds the message, with headers that
-//! give its reason and position, and is delivered before the message's offset moves on.
+//! [`DeadLetterTopic`]: publishes dead letters. Each letter contains the message and headers with
+//! the reason and the message's position. It is delivered before the message's offset moves on.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two metadata requests.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How many consecutive answers without the topic mean that the topic is missing. Brokers that
-/// create topics on demand report them as missing at first.
+/// create topics on demand report a topic as missing at first.
 const MAX_MISSES: u32 = 5;
 
 /// The topic to which dead letters are published.
@@ -94,7 +94,7 @@ impl DeadLetterTopic {
 
     /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
     /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
-    /// reduced, because it would otherwise block its partition forever.
+    /// reduced, because its message would otherwise block a partition forever.
     async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -108,7 +108,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Sends the letter. A letter without headers has no Kafka key either.
+    /// Sends the letter. A letter that is sent without its message's headers has no Kafka key
+    /// either.
     async fn send(
         &self,
         delivery: &Delivery,
@@ -118,8 +119,8 @@ impl DeadLetterTopic {
         let message = delivery.message();
         let headers = headers(delivery, reason, content);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        // An omitted body is empty, not missing: in a compacted topic, a missing body deletes the
-        // key.
+        // Send an empty body in place of an omitted one, because in a compacted topic a message
+        // without a body deletes its key.
         record.payload = if content.body { message.payload() } else { Some(&[]) };
         record.key = message.key().filter(|_| content.headers);
         self.producer.send(record, Timeout::Never).await.map(drop).map_err(|(error, _)| error)

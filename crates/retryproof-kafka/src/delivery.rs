@@ -10,7 +10,7 @@ use retryproof_core::listener::{AnyDelivery, MessageCall, MessageSettings, Poiso
 use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
-/// One delivery of a message. Cheap to clone.
+/// One delivery of a message. It is cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
 /// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
@@ -23,18 +23,18 @@ struct Inner {
     call: MessageCall,
 }
 
-/// Finds the key of a message; `None` if the message has none.
+/// Finds the key of a message; `None` if the message has no key.
 pub(crate) type KeyOf = dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync;
 
-/// The text of the header `name`. Bytes that are not UTF-8 are replaced, so that the key counts as
-/// bad and not as missing.
+/// The text of the header `name`. Bytes that are not UTF-8 are replaced, so that a key with such
+/// bytes counts as bad, not as missing.
 pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     let found = message.headers()?.iter().find(|header| header.key == name)?;
     Some(String::from_utf8_lossy(found.value?).into_owned())
 }
 
-/// Makes a key with replaced bytes empty, and thereby bad, because two different keys could be
-/// equal after the replacement.
+/// Makes a key with replaced bytes empty, so that it counts as bad, because two different keys
+/// could be equal after the replacement.
 fn without_replacements(key: String) -> String {
     if key.contains('\u{fffd}') { String::new() } else { key }
 }
@@ -45,7 +45,8 @@ impl Delivery {
         settings: Arc<MessageSettings>,
         key_of: &KeyOf,
     ) -> Self {
-        // rdkafka (0.39) panics at a header name that is not UTF-8; the key then counts as bad.
+        // rdkafka (0.39) panics at a header name that is not UTF-8; the message's key then counts
+        // as bad.
         let call = MessageCall::new(settings, || key_of(&message).map(without_replacements));
         Self(Arc::new(Inner { message, call }))
     }
@@ -54,14 +55,14 @@ impl Delivery {
     /// [`key`](crate::KafkaListenerBuilder::key) found.
     ///
     /// # Errors
-    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    /// [`Poison::NoKey`] or [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
         self.0.call.key()
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body (a redelivery with another body
-    /// is rejected, FP-1).
+    /// timeout, the message's key, and the fingerprint of its body (a redelivery with a different
+    /// body is rejected, FP-1).
     ///
     /// # Errors
     /// Like [`key`](Self::key).
@@ -70,7 +71,7 @@ impl Delivery {
     }
 
     /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or another fingerprint.
+    /// ttl, a wait timeout or a different fingerprint.
     ///
     /// # Errors
     /// Like [`key`](Self::key).
@@ -86,7 +87,7 @@ impl Delivery {
         json(self.payload())
     }
 
-    /// The body. It is empty if the message has none, as in a compacted topic.
+    /// The body. It is empty if the message has no body, as can happen in a compacted topic.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()
@@ -143,7 +144,7 @@ impl AnyDelivery for Delivery {
     }
 }
 
-// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
+// `Debug` is not derived, because the output must not show the key, the headers or the body (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")

@@ -28,8 +28,8 @@ pub(crate) struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// Handles the messages of a partition until it is revoked or the listener stops. Then no new
-    /// handler begins, and the running handlers finish.
+    /// Handles the messages of a partition until the partition is revoked or the listener stops.
+    /// After that, no new handler begins, and the running handlers finish.
     pub(crate) async fn handle_partition<H, Fut>(
         self: Arc<Self>,
         mut messages: mpsc::UnboundedReceiver<QueuedMessage>,
@@ -44,8 +44,8 @@ impl HandlerContext {
         let mut handlers = JoinSet::new();
         loop {
             while handlers.try_join_next().is_some() {}
-            // The permit is taken before the message: with one permit, the next message begins when
-            // the previous one is answered.
+            // Take the permit before the message: with one permit, the next message is taken when
+            // the previous message is answered.
             let next = async {
                 let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
                 Some((permit, messages.recv().await?))

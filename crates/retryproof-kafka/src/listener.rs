@@ -50,14 +50,14 @@ impl KafkaListenerBuilder {
     /// The listener overrides `enable.auto.offset.store` and `enable.auto.commit` in the client's
     /// settings: it stores an offset when messages are answered, and librdkafka commits stored
     /// offsets every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
-    /// at the end. `auto.offset.reset` is `earliest` unless set. With librdkafka's own default, a
-    /// new group, or one whose offset has expired, would skip the messages in the topic, but no
-    /// message may be skipped without having run (LST-2).
+    /// when the listener ends. `auto.offset.reset` is `earliest` unless set. With librdkafka's own
+    /// default, a group that is new, or whose offset has expired, would skip the messages that are
+    /// already in the topic, but no message may be skipped without having run (LST-2).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no key; no dead-letter topic, or
-    /// one that the listener also reads; no topics; no `group.id`; a setting that librdkafka
-    /// rejects; or a call outside a tokio runtime.
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no key, no dead-letter topic,
+    /// no topics or no `group.id` is set, if the listener also reads the dead-letter topic, if
+    /// librdkafka rejects a setting, or if this is called outside a tokio runtime.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<KafkaListener> {
@@ -97,29 +97,29 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the verdicts by reason. Each wait of a message, for another owner or for its
-    /// next attempt, counts as a nack, although Kafka receives no answer.
+    /// Counters of the verdicts by reason. Each time that a message has to wait, for another owner
+    /// or for its next attempt, counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)
     }
 
     /// Handles messages until `shutdown` resolves, across rebalances and outages. The listener then
-    /// starts no new handler, waits for the running ones, and commits. Handlers that run longer
-    /// than [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped: their leases run
-    /// out, and their messages are delivered again. Messages whose handler has not started, or that
-    /// wait for another owner or for their next attempt, are also delivered again.
+    /// starts no new handler, waits for the running handlers, and commits the offsets. Handlers
+    /// that run longer than [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped:
+    /// their leases run out, and their messages are delivered again. Messages whose handler has not
+    /// started, or that wait for another owner or for their next attempt, are also delivered again.
     ///
     /// The handler returns a verdict on its message;
-    /// [`guarded`](retryproof_core::listener::guarded) returns the usual one. A panic counts as a
-    /// failed attempt. If the message is in flight elsewhere, or fails with attempts left, the
+    /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as
+    /// a failed attempt. If the message is in flight elsewhere, or fails and has attempts left, the
     /// handler runs again after a pause.
     ///
     /// # Errors
     /// Fails if librdkafka reports that the client cannot continue (`Fatal`). Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if the
     /// brokers report that the dead-letter topic does not exist; brokers that create topics on
-    /// demand create it.
+    /// demand create the topic.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and the messages are

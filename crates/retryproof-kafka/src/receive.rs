@@ -84,7 +84,8 @@ impl<'a> PartitionQueues<'a> {
         delivery: Delivery,
         start: impl FnOnce(mpsc::UnboundedReceiver<QueuedMessage>, watch::Receiver<bool>),
     ) {
-        // `receive` may have handled a rebalance; the queue then belongs to an earlier assignment.
+        // If `receive` has handled a rebalance, an existing queue may belong to an earlier
+        // assignment.
         self.forget_revoked();
         let id = (delivery.topic().to_owned(), delivery.partition());
         let queue = self.queues.entry(id.clone()).or_insert_with_key(|id| {
@@ -94,7 +95,8 @@ impl<'a> PartitionQueues<'a> {
             let unanswered = UnansweredCount::default();
             PartitionQueue { messages, unanswered, paused: false, revoked }
         });
-        // Sending fails only if the partition was revoked; the next owner receives the message.
+        // Ignore an error: sending fails only if the partition was revoked, and its next owner
+        // receives the message.
         let _ = queue.messages.send((delivery, queue.unanswered.guard()));
         if queue.unanswered.count() >= self.prefetch && !queue.paused {
             queue.paused = self.consumer.pause(&partition_list(&id)).is_ok();

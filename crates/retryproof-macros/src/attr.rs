@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Args`]: the text between the parentheses, parsed but not validated.
 //!
-//! A mistake in one argument does not hide mistakes in later ones: it is noted, and parsing
-//! continues after the next comma.
+//! A mistake in one argument does not hide mistakes in later arguments: the error is noted, and
+//! parsing continues after the next comma.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Token};
 
-/// The arguments with a value, in the order in which messages list them.
+/// The arguments with a value, in the order in which error messages list them.
 const NAMES: [&str; 11] = [
     "key",
     "fingerprint",
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The argument of that name.
+    /// The argument with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Arg> {
         self.given.iter().find(|arg| arg.name == name)
     }
@@ -73,7 +73,7 @@ impl Errors {
     }
 }
 
-/// Parses the arguments and notes mistakes in `errors`.
+/// Parses the arguments, and adds an error to `errors` for each mistake.
 pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Args {
     let mut args = Args::default();
     let read = |input: ParseStream<'_>| {

@@ -8,7 +8,7 @@ use proc_macro2::{Delimiter, Punct, Spacing, TokenStream, TokenTree, token_strea
 
 const VARIABLE: &str = "RETRYPROOF_MACROS_DEBUG";
 
-/// Prints the expansion if the variable is the function's name or `*`.
+/// Prints the expansion if the environment variable is the function's name or `*`.
 pub(crate) fn print(name: &str, expansion: &TokenStream) {
     if std::env::var(VARIABLE).is_ok_and(|wanted| wanted == name || wanted == "*") {
         eprintln!("// #[idempotent] {name}\n{}", pretty(expansion));
@@ -39,7 +39,7 @@ struct Page {
     bounds: bool,
 }
 
-/// The last thing written on this line; it determines the space before the next.
+/// What was written last on this line, which determines whether a space follows.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Last {
     #[default]
@@ -48,9 +48,9 @@ enum Last {
     Word,
     /// A word that cannot end an expression, so that a new expression follows.
     Keyword,
-    /// A mark with a space after it.
+    /// A punctuation mark that is followed by a space.
     Mark,
-    /// A mark without a space after it.
+    /// A punctuation mark that is not followed by a space.
     Tight,
 }
 

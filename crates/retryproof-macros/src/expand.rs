@@ -74,8 +74,8 @@ fn private(root: Option<&Path>) -> TokenStream {
 }
 
 /// Names a local variable of the expansion. `mixed_site` keeps the variable apart from the
-/// function's own variables, but not from constants, and in a pattern the name of an endpoint is a
-/// constant. The prefix keeps the variable's name different from every endpoint's name.
+/// function's own variables, but not from constants, and an endpoint's name counts as a constant in
+/// a pattern. The prefix keeps the variable's name different from every endpoint's name.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`AnnotatedFunction`]: the annotated item, with its body left unparsed.
-//! The attribute does not need the body, so the body stays one token group. A half-written body
-//! reaches the compiler unchanged: the compiler shows its own messages, and editors keep working.
+//! [`AnnotatedFunction`]: the annotated item, with its body left unparsed. The attribute does not
+//! need the body, so the body stays one token group. A half-written body therefore reaches the
+//! compiler unchanged, so that the compiler shows its own messages, and editors keep working.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
@@ -18,7 +18,7 @@ pub(crate) struct AnnotatedFunction {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) vis: Visibility,
     pub(crate) sig: Signature,
-    /// `None` for a declaration without a body, in a trait.
+    /// `None` for a trait's method that is declared without a body.
     pub(crate) body: Option<Group>,
 }
 
@@ -42,7 +42,7 @@ impl AnnotatedFunction {
     }
 
     /// The function as written, without another `#[idempotent]` and without the marks on its
-    /// arguments. It is emitted next to an error.
+    /// arguments. This form is emitted next to an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {
@@ -109,7 +109,7 @@ fn attributes(input: &mut FnArg) -> &mut Vec<Attribute> {
     }
 }
 
-/// Whether `tokens` contain a keyword or name anywhere.
+/// Whether `tokens` contain `word` at any depth, as a keyword or a name.
 pub(crate) fn mentions(tokens: impl ToTokens, word: &str) -> bool {
     any(
         tokens.to_token_stream(),

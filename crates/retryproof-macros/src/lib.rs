@@ -33,13 +33,13 @@ use crate::validate::Framework;
 /// | `key` | an expression that uses the parameters and implements `Display`; it is borrowed once per call, before the body runs | refused | required |
 /// | `fingerprint` | an expression that uses the parameters and implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
-/// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
+/// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept after completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
-/// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` checks once | optional | optional |
+/// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; with `"PT0S"`, the duplicate only checks once | optional | optional |
 /// | `codec` | a `Codec` for the returned value, as an expression; the default is `JsonCodec` | refused | optional |
 /// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
-/// | `hold_when` | a path or a closure that takes the error and decides [whether it holds the key](#errors-and-the-lease) | refused | optional |
-/// | `engine` | an expression that implements `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined ones `AsRef<JoinedEngine<T>>` | refused | required without `self` |
+/// | `hold_when` | a path or a closure that takes the error and decides [whether the error holds the key](#errors-and-the-lease) | refused | optional |
+/// | `engine` | an expression that implements `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined functions `AsRef<JoinedEngine<T>>` | refused | required without `self` |
 /// | `crate` | the path of the crate `retryproof`, for crates that re-export it | optional | optional |
 ///
 /// A duration is a string literal in ISO 8601: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as
@@ -71,18 +71,19 @@ use crate::validate::Framework;
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` holds the
 ///   attribute's settings.
 /// * Attributes below this one, such as `tracing::instrument` and `axum::debug_handler`, stay on
-///   the function and see its name. Doc comments, `deprecated` and `cfg` go to the struct, lint
-///   levels to both. Put an attribute that generates items next to the function, such as
-///   `utoipa::path`, above this one.
+///   the function and see its name. Doc comments and `deprecated` go to the struct, lint levels to
+///   both, and `cfg` to everything that is emitted. An attribute that generates further items, such
+///   as `utoipa::path`, belongs above this one.
 /// * Arguments are extracted before the key lookup, on every call including replays, so an
 ///   extractor that authenticates also protects replays. Only the body, the last argument, is read
-///   after the grant. A rejection's answer is not stored, and the key stays free.
+///   after the grant. If an argument is rejected, the response is not stored, and the key stays
+///   free.
 /// * The default `scope` is the method and the matched route with parameter names erased: `POST
 ///   /orders/{}`.
 /// * The returned response is stored and replayed, even for an `Err`, unless it is marked `Release`
 ///   or `Hold`. The attribute does not inspect a `Result`.
-/// * In patterns, the name of a unit struct is a constant: where the endpoint is in scope, no local
-///   variable outside the function can have the same name.
+/// * In a pattern, the name of a unit struct means the struct. Where the endpoint is in scope,
+///   local variables outside the function therefore cannot have the endpoint's name.
 /// * A generic handler, or one with an `impl Trait` argument, cannot be annotated. Guard its route
 ///   with the layer: `post(handler).route_layer(filter.guard(Policy::new("..")))`.
 ///
@@ -112,23 +113,23 @@ use crate::validate::Framework;
 /// the time to wait before a retry, an error from the store, or a result that cannot be replayed.
 ///
 /// * With a `fingerprint`, a call with a known key and a different fingerprint returns
-///   `Rejected::Mismatch`, and its body does not run. Without a fingerprint, the call gets the
-///   first call's value, even if its other arguments differ. The usual expression is a tuple of all
-///   values that matter: `(order.amount, &order.currency)`. `Fingerprint::of` describes what is
-///   compared.
+///   `Rejected::Mismatch`, and its body does not run. Without a fingerprint, a call with a known
+///   key gets the first call's value, even if its other arguments differ. The usual expression is a
+///   tuple of all values that matter: `(order.amount, &order.currency)`. `Fingerprint::of`
+///   describes what is compared.
 /// * The value implements `Serialize` and `DeserializeOwned`, or the traits that the `codec`
 ///   requires.
 /// * The engine comes from `engine = ..`, or from `self`: `Self: AsRef<IdempotencyEngine>`.
 /// * The default `scope` is the full path: `module_path!()` and the name; for a method,
 ///   `type_name::<Self>()` and the name; for a trait method, `<Type as Trait<..>>::name`, with the
-///   trait's parameters, so that one type's handlers of two events have two scopes. For an
-///   associated function whose signature has neither `self` nor `Self`, and for a function inside a
-///   function, the scope is the path as the compiler writes it. Renaming a function orphans its
-///   records, so name the scope if records outlive a release. A generic function, or one with an
-///   `impl Trait` argument, must name its scope, because all instantiations have the same path and
-///   would share records; put what distinguishes them into the `key`. Also name the scope if the
-///   path is longer than 255 bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid`
-///   (a plain function with such a path does not compile).
+///   trait's parameters, so that a type that handles two events has two scopes. For an associated
+///   function whose signature has neither `self` nor `Self`, and for a function inside a function,
+///   the scope is the path as the compiler writes it. Renaming a function orphans its records, so
+///   name the scope if records outlive a release. A generic function, or one with an `impl Trait`
+///   argument, must name its scope, because all instantiations have the same path and would share
+///   records; put what distinguishes them into the `key`. Also name the scope if the path is longer
+///   than 255 bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid` (a plain
+///   function with such a path does not compile).
 /// * An async body runs within the caller's future, so it may borrow. If the future is dropped
 ///   before the body begins, the key is free. If it is dropped later, the key becomes free when the
 ///   lease runs out.
@@ -150,13 +151,13 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// An error frees the key, and the next call runs immediately. This is right if it is certain that
-/// nothing happened. **An error for which `hold_when` is true holds the key**: the effect is
-/// unknown, so nothing runs until the lease runs out, and the next run is a takeover
+/// An error frees the key, and the next call runs immediately. Freeing the key is right if it is
+/// certain that nothing happened. **An error for which `hold_when` is true holds the key**: the
+/// effect is unknown, so nothing runs until the lease runs out, and the next run is a takeover
 /// (`lease.attempt()`). In both cases the caller gets the error unchanged.
 ///
-/// * An argument marked `#[lease]`, of type `&Lease` or `Lease`, receives the lease of the run. It
-///   offers `downstream_key(step)` for calls to other systems, `attempt()`, `lost()`, and
+/// * An argument marked `#[lease]`, of type `&Lease` or `Lease`, receives the lease of the run. The
+///   lease offers `downstream_key(step)` for calls to other systems, `attempt()`, `lost()`, and
 ///   `hold_on_error()`, which makes every later error, panic or drop hold the key. **Callers do not
 ///   pass this argument**, and it is not part of the key.
 /// * An endpoint marks its answer with an `AnswerFate` instead, and extracts the lease as an
@@ -178,17 +179,18 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// The record is written in the same transaction as the body's writes: they commit together or not
-/// at all, and a process that dies before the commit leaves neither.
+/// The record is written in the same transaction as the body's writes: the record and the writes
+/// commit together or not at all, and a process that dies before the commit leaves neither behind.
 ///
 /// * Exactly one argument, of type `&mut T`, is marked `#[tx]`. **Callers do not pass it**: the
 ///   engine opens the transaction after the key is granted, and commits it when the body has
-///   returned `Ok`. An `Err`, a panic or a drop rolls it back and frees the key.
+///   returned `Ok`. An `Err`, a panic or a drop rolls the transaction back and frees the key.
 /// * The engine is a `JoinedEngine<T>` (blocking: `blocking::JoinedEngine<T>`), created at start-up
 ///   by `engine.joined(source)?`, which refuses a store that cannot join.
 /// * If the record cannot be written, the writes are rolled back with it, and the call fails with
 ///   `Rejected::LeaseLost` or `Rejected::Completion`.
-/// * An endpoint joins by taking a `GuardedTx<T>`; the attribute needs no argument for that.
+/// * An endpoint joins a transaction by taking a `GuardedTx<T>`; its attribute needs no argument
+///   for that.
 ///
 /// # Showing the expansion
 ///
@@ -224,9 +226,9 @@ pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` holds the
 ///   attribute's settings.
 /// * Arguments are extracted before the key lookup, on every call including replays, except for the
-///   argument that reads the body, which is extracted after the grant. This argument is recognised
-///   at run time: it is the one that takes the payload, in any position. A rejection's answer is
-///   not stored, and the key stays free.
+///   argument that reads the body, which is extracted after the grant. The argument that reads the
+///   body is recognised at run time, in any position, because it takes the payload. If an argument
+///   is rejected, the response is not stored, and the key stays free.
 /// * actix's routing attributes (`#[post("/payments")]`) need a function, so they do not work on an
 ///   annotated handler: mount it with `.to(pay(filter))`.
 /// * Everything else, and functions and methods with a `key`, work as in [`idempotent`].

@@ -26,7 +26,7 @@ const MOST_SCOPE_BYTES: usize = 255;
 const MOST_ARGUMENTS: usize = 16;
 
 const DAY: u64 = 86_400;
-/// The bounds of CTX-2, each also as the text that messages show.
+/// The bounds of CTX-2, each with the text that error messages show for it.
 const TTL: Bounds = Bounds {
     range: Duration::from_millis(1)..=Duration::from_secs(3_650 * DAY),
     shown: "`PT0.001S` to `P3650D`",
@@ -74,12 +74,12 @@ pub(crate) struct Keyed {
     pub(crate) returns: Type,
 }
 
-/// How one function's result is recorded (CMP-4, CMP-7).
+/// How a function's result is recorded (CMP-4, CMP-7).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompletionMode {
     LogAndReturn,
     Propagate,
-    /// In the transaction passed as the `#[tx]` argument.
+    /// The result is recorded in the transaction that is passed as the `#[tx]` argument.
     Joined,
 }
 

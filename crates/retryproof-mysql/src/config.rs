@@ -13,7 +13,8 @@ use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
 use crate::error::classify_at_connect;
 
-/// The default name of the record table. The table with the schema version appends `_meta` to it.
+/// The default name of the record table. The table with the schema version has this name followed
+/// by `_meta`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 /// Where the store's connections come from.
@@ -69,8 +70,8 @@ impl MysqlConfig {
     /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`), with special characters
     /// percent-encoded. Parameters follow after a `?`, joined by `&`:
     ///
-    /// - `table=NAME`: [`with_table_name`](Self::with_table_name);
-    /// - `max-connections=N`: [`with_max_connections`](Self::with_max_connections);
+    /// - `table=NAME`: like [`with_table_name`](Self::with_table_name);
+    /// - `max-connections=N`: like [`with_max_connections`](Self::with_max_connections);
     /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`,
     ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All modes except the first two need the cargo
     ///   feature `tls`; the default `preferred` encrypts if both sides support it;
@@ -78,8 +79,8 @@ impl MysqlConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for an unknown scheme, a malformed URL, a missing database or an
-    /// unknown parameter; [`ErrorKind::Unsupported`] for encryption without the feature. No error
-    /// shows the URL (ID-4).
+    /// unknown parameter; [`ErrorKind::Unsupported`] if encryption is required but the feature
+    /// `tls` is off. No error shows the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest =
@@ -92,7 +93,8 @@ impl MysqlConfig {
             ));
         }
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password with a bare `?` ends up in the query, which a message may quote (ID-4).
+        // Part of a password with a bare `?` ends up in the query, which an error message may quote
+        // (ID-4).
         if query.contains('@') {
             return Err(refuse(
                 "the URL of a MySQL store has a `?` or an `@` out of place; in a password, write \
@@ -173,9 +175,9 @@ impl MysqlConfig {
     }
 
     /// Sets how many connections the store may open, 2 to 10,000. Only the store uses them, and it
-    /// opens each one when needed. A quarter, at least one, is reserved for holders (heartbeats,
-    /// completions, releases), so that a rush of new calls costs no holder its lease (RUN-2).
-    /// Default 16.
+    /// opens each connection when it needs one. A quarter of them, but at least one, is reserved
+    /// for holders (heartbeats, completions, releases), so that a rush of new calls costs no holder
+    /// its lease (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =
@@ -184,34 +186,34 @@ impl MysqlConfig {
     }
 
     /// Sets how long opening a connection may take. A call waits for a new connection only within
-    /// its own time limit; one that opens later serves the next call. Default 3 s.
+    /// its own time limit; a connection that opens later serves the next call. Default 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
-    /// than the engine's default `operation-timeout`, so that this limit ends the call first, with
-    /// an error that names what the call waited for (STO-5). If the engine's `operation-timeout` is
-    /// longer, set this longer too.
+    /// Sets how long a call may take, including the wait for a free connection. Default 4 s, which
+    /// is less than the engine's default `operation-timeout`, so that this limit ends the call
+    /// first, with an error that names what the call waited for (STO-5). If the engine's
+    /// `operation-timeout` is longer, raise this limit too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper
-    /// bound: the server's `max_allowed_packet` at connect, minus 4 KiB.
+    /// Sets the largest value in bytes that a completion may store (CMP-9). The default and the
+    /// upper bound are the server's `max_allowed_packet` at connect, minus 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`, so that tests can cover the path
-    /// without it. Default: whether the server supports it (MariaDB 10.5). Without `RETURNING`, an
-    /// acquire of a key in use costs a second round trip.
+    /// Sets whether an acquire reads the row with `RETURNING`, so that tests can also cover
+    /// acquires without `RETURNING`. By default, it does if the server supports `RETURNING`
+    /// (MariaDB 10.5). Without `RETURNING`, an acquire of a key in use costs a second round trip.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {
@@ -219,7 +221,7 @@ impl MysqlConfig {
         self
     }
 
-    /// How many of the connections serve holders only.
+    /// How many of the connections are reserved for holders.
     pub(crate) fn reserved(&self) -> usize {
         (self.max_connections / 4).max(1)
     }

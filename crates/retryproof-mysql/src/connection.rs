@@ -68,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Opens a later connection. Its settings have worked before.
+    /// Opens a later connection, whose settings have worked before.
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
         Self::open_as(options, classify).await
     }
@@ -96,7 +96,7 @@ impl Connection {
     /// returns rows sends them before it has committed.
     ///
     /// # Cancel safety
-    /// If the future is dropped, part of the result stays unread, so the connection must not be
+    /// If the future is dropped, part of the result may stay unread, so the connection must not be
     /// used again.
     pub(crate) async fn run(
         &mut self,
@@ -129,15 +129,16 @@ impl Connection {
         Ok(())
     }
 
-    /// The text of the completion for an application's transaction on this server (CMP-7).
+    /// Returns the text of the completion that runs in an application's transaction on this server
+    /// (CMP-7).
     ///
     /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
     /// transaction at REPEATABLE READ took its snapshot (error 1020, `innodb_snapshot_isolation`).
-    /// Heartbeats change the record's row all the time (RUN-1), so a transaction that reads first
-    /// and outlasts a heartbeat could never be joined. The completion compares the owner with the
-    /// current row (CMP-2) and needs no snapshot, so this statement alone runs with the setting
-    /// off. The isolation level of the transaction stays the application's choice: READ COMMITTED,
-    /// for example, would not protect the application's own locking reads from phantoms.
+    /// Heartbeats change the record's row all the time (RUN-1), so a record could never join a
+    /// transaction that reads first and then outlasts a heartbeat. The completion compares the
+    /// owner with the current row (CMP-2) and needs no snapshot, so this statement alone runs with
+    /// the setting off. The isolation level of the transaction stays the application's choice: READ
+    /// COMMITTED, for example, would not protect the application's own locking reads from phantoms.
     pub(crate) async fn joined_completion(
         &mut self,
         texts: &StatementTexts,
@@ -155,7 +156,8 @@ impl Connection {
 
     /// Closes the connection cleanly.
     pub(crate) async fn close(self) {
-        // If the server does not receive the message, it closes the connection anyway.
+        // Ignore an error: if the server does not receive the message, it closes the connection
+        // anyway.
         let _ = self.driver.close().await;
     }
 }
@@ -171,7 +173,7 @@ pub(crate) fn not_in_time() -> Failure {
 /// Reads versions such as `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` and `8.4.0`.
 fn has_returning(version: &str) -> Result<bool, Error> {
     let maria = version.contains("MariaDB");
-    // MariaDB sends this prefix for replication with old servers.
+    // MariaDB puts this prefix before its version, for replication with old servers.
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
     let mut parts =
         digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

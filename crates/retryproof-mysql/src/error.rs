@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: a store error, and how the call can recover. [`classify`] and
-//! [`classify_at_connect`] translate the driver's errors, after and before the store has connected.
+//! [`Failure`]: a store error, and how the call can recover. [`classify_at_connect`] translates the
+//! driver's errors until the store has connected, and [`classify`] from then on.
 
 use std::fmt;
 
@@ -11,15 +11,14 @@ use sqlx_mysql::MySqlDatabaseError;
 /// What the caller of a statement can do about its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// The statement conflicted with another one and was rolled back: send it again.
+    /// The statement conflicted with another statement and was rolled back: send it again.
     Retry,
     /// Another transaction held the row for longer than the lock timeout; nothing was done.
     RowLocked,
     /// The connection is broken, or in an unknown state: send nothing more on it. The statement may
-    /// be repeated on a new one.
+    /// be repeated on a new connection.
     RetryOnNewConnection,
-    /// Like `RetryOnNewConnection`, but this call has no time left: the next one opens a new
-    /// connection.
+    /// Like `RetryOnNewConnection`, but no time is left: the next call opens a new connection.
     ReconnectForNextCall,
     /// The server accepts no more connections: wait until another call returns its connection.
     AwaitReturned,
@@ -68,9 +67,9 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     Failure { recovery, error: while_running(error) }
 }
 
-/// Translates a driver's error. That error stays the source, unless the server's text may quote a
-/// value; then the source is only the server's error number (ID-4). The store's statements contain
-/// no keys, and the driver's texts contain no passwords.
+/// Translates a driver's error, which becomes the source. If the text of a server's error may quote
+/// a value, the source has only the error number and the SQLSTATE (ID-4). The store's statements
+/// contain no keys, and the driver's texts contain no passwords.
 pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (recovery, kind, message) = match &error {
@@ -127,14 +126,15 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     Failure { recovery, error: Error::new(kind, message).because(error) }
 }
 
-/// The server's error number, if the error is the server's.
+/// The server's error number, if the error comes from the server.
 pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     let server = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(server.number())
 }
 
-/// Translates an error from another driver by the server's number and SQLSTATE, or `None` if the
-/// connection broke. The text is left out, because the server may quote a value in it (ID-4).
+/// Translates an error from a different driver. `server` is the server's error number and SQLSTATE,
+/// or `None` if the connection broke. The error's text is left out, because the server may quote a
+/// value in it (ID-4).
 #[cfg(feature = "sqlx-08")]
 pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     match server {
@@ -149,35 +149,35 @@ pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
 }
 
 /// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880;
-/// newer ones are listed for each server.
+/// newer numbers are listed for each server.
 fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
     };
     use Recovery::{AwaitReturned, ReadOnly, Retry, RetryOnNewConnection, RowLocked};
     let (recovery, kind, message) = match number {
-        // Deadlock; a row that changed after it was read (MariaDB, snapshot isolation); a failed
-        // certification (Galera, group replication).
+        // A deadlock, a row that changed after it was read (MariaDB, snapshot isolation), or a
+        // failed certification (Galera, group replication).
         1213 | 1020 | 3101 => (
             Retry,
             Unavailable,
             "the statement ran into a deadlock on every retry; check what else writes to the table",
         ),
-        // Lock wait timeout; statement timeout of MariaDB or MySQL; a killed query.
+        // A lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed query.
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
             "the record's row stayed locked; keep transactions that join a completion short",
         ),
-        // The connection limit of the whole server or of one account.
+        // The server or the account has reached its connection limit.
         1040 | 1203 | 1226 => (
             AwaitReturned,
             Unavailable,
             "the server accepts no more connections; lower the store's `max-connections`, or \
              raise the server's `max_connections`",
         ),
-        // Wrong user or password; a host that may not connect; an authentication plugin that the
-        // client lacks.
+        // A wrong user or password, a host that may not connect, or an authentication plugin that
+        // the client lacks.
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
@@ -299,7 +299,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     Failure { recovery, error: Error::new(kind, message).because(source) }
 }
 
-/// A server error without the values that it may quote.
+/// A server's error, without text that may quote a value.
 #[derive(Debug)]
 struct ServerError {
     number: u16,
@@ -310,7 +310,7 @@ struct ServerError {
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
     // Classes 22 (data) and 23 (integrity) quote values, as do 1300, 1366 and 1411. Errors 1203 and
-    // 1226 name the user without the host.
+    // 1226 name the user without the host, which `without_account` would not find.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
@@ -321,7 +321,8 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
 /// The server's text without the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // The account begins at the first quotation mark, because the name itself may contain more.
+    // The account begins at the first quotation mark, because the name itself may contain further
+    // marks.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

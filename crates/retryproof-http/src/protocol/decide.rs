@@ -95,13 +95,12 @@ pub enum NoTx {
     Misused,
 }
 
-/// How far a body over the limit was read.
+/// How much was read of a body that is over the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Nothing was read: the declared length is over the limit. An HTTP/1.x connection is not
-    /// reusable.
+    /// Nothing, because the declared length is over the limit. An HTTP/1.x connection is closed.
     Declared,
-    /// The body was read up to the limit.
+    /// Everything up to the limit.
     Partly,
 }
 

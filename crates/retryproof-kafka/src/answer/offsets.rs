@@ -3,19 +3,19 @@
 
 use std::collections::BTreeSet;
 
-/// Tracks the messages of a partition that were begun but are not done. A group commits one offset
-/// for each partition, which must be that of the first message that is not done.
+/// Tracks which messages of a partition are being handled. A group commits one offset for each
+/// partition, which must be the offset of the first message that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct OffsetTracker {
     open: BTreeSet<i64>,
-    /// One past the last message that was begun.
+    /// One past the offset of the last message whose handling has begun.
     next: i64,
     stored: Option<i64>,
     /// How many times the offsets went backwards.
     rewinds: u64,
 }
 
-/// A message that was begun but is not done.
+/// A message that is being handled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenOffset {
     offset: i64,
@@ -23,9 +23,9 @@ pub(crate) struct OpenOffset {
 }
 
 impl OffsetTracker {
-    /// Begins a message. Offsets rise, unless the log is truncated or the group's offset is reset:
-    /// then they restart at a lower one, and the tracker restarts with them. Messages that were
-    /// begun before that no longer count.
+    /// Begins to track a message. Offsets rise, unless the log is truncated or the group's offset
+    /// is reset. If offsets restart at a lower one, the tracker restarts too, and messages from
+    /// before the restart no longer count.
     pub(crate) fn begin(&mut self, offset: i64) -> OpenOffset {
         if offset < self.next {
             *self = Self { rewinds: self.rewinds + 1, ..Self::default() };
@@ -35,8 +35,8 @@ impl OffsetTracker {
         OpenOffset { offset, rewinds: self.rewinds }
     }
 
-    /// Ends a message. If the offset to store has moved, returns it: the offset of the next message
-    /// that the partition's owner has to read.
+    /// Ends the tracking of a message. If the offset to store has moved, returns that offset, which
+    /// is the next one that the partition's owner has to read.
     pub(crate) fn done(&mut self, OpenOffset { offset, rewinds }: OpenOffset) -> Option<i64> {
         if rewinds != self.rewinds {
             return None;
@@ -46,7 +46,7 @@ impl OffsetTracker {
         if self.stored.is_some_and(|stored| stored >= lowest) {
             return None;
         }
-        // While the first message is still open, there is no offset to store.
+        // While the first message is still being handled, there is no offset to store.
         if lowest <= offset
             && self.stored.is_none()
             && self.open.first().is_some_and(|first| *first < offset)

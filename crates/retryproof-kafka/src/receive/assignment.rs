@@ -10,7 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance, Stre
 use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::watch;
 
-/// Topic and number of a partition.
+/// The topic of a partition, and its number.
 pub(crate) type PartitionId = (String, i32);
 
 /// A consumer that reports rebalances to [`GroupCallbacks`].
@@ -30,7 +30,7 @@ impl PartitionStop {
         *self.revoked.borrow()
     }
 
-    /// Whether no new handler may begin.
+    /// Whether a stop is requested, so that no new handler may begin.
     pub(crate) fn is_requested(&self) -> bool {
         self.is_revoked() || *self.stopping.borrow()
     }
@@ -81,7 +81,7 @@ impl ClientContext for GroupCallbacks {}
 
 impl ConsumerContext for GroupCallbacks {
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        // A partition may have been paused when it was revoked, so assigned partitions are resumed.
+        // Resume assigned partitions, because a partition may have been paused when it was revoked.
         if let Rebalance::Assign(partitions) = rebalance
             && let Err(error) = consumer.resume(partitions)
         {

@@ -23,13 +23,14 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     let guarded = guarded(&vis, &sig, &body, &types, &attrs);
     let Attrs { cfgs, structure, quiet, .. } = attrs;
     let request = local("request", Span::call_site());
-    // The turbofish carries the span, so that the compiler reports an answer that is not a
-    // responder at the return type.
+    // Give the turbofish the span of the return type, so that the compiler points there if the type
+    // is not a responder.
     let responder = match &sig.output {
         ReturnType::Default => quote!(_),
         ReturnType::Type(_, ty) => quote_spanned!(ty.span()=> _),
     };
-    // This code has rustfmt's layout, because snapshot tests record the expansions.
+    // The braces are those that rustfmt adds, because the snapshot tests compare the expansion with
+    // formatted files.
     let run = match names.is_empty() {
         true => quote!(|()| Self::call()),
         false => quote!(|(#(#names,)*)| { Self::call(#(#names),*) }),

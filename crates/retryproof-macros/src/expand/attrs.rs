@@ -43,8 +43,8 @@ impl Attrs {
     }
 }
 
-/// Whether all lints in an `expect` concern the struct. On the function, the expectation would be
-/// unfulfilled.
+/// Whether all lints in an `expect` concern the struct. On the function, such an expectation would
+/// never be fulfilled.
 fn expects_of_the_struct(attr: &Attribute) -> bool {
     const LINTS: [&str; 2] = ["missing_docs", "unreachable_pub"];
     let all =

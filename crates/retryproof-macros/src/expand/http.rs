@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]`: the function becomes a unit struct that implements axum's `Handler`,
-//! always guarded (ANN-3). The function itself stays reachable as `call`. It keeps its name, so
-//! that other attributes see that name: a `tracing` span is named after the endpoint.
+//! always guarded (ANN-3). The function itself stays reachable as `call`. The function keeps its
+//! name for other attributes: a `tracing` span, for example, is named after the endpoint.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -46,7 +46,7 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     }
 }
 
-/// Emits the function, and `call`, which calls it. The function is outside the `impl`, because the
+/// Emits the function, and a `call` that calls it. The function is outside the `impl`, because the
 /// `impl` may have to allow `deprecated`, which must not apply to the function.
 pub(super) fn guarded(
     vis: &Visibility,
@@ -80,13 +80,13 @@ pub(super) fn guarded(
     }
 }
 
-/// Names for the arguments, because the function may take them as patterns.
+/// Makes names for the arguments, because the function may declare them as patterns.
 pub(super) fn names(count: usize) -> Vec<Ident> {
     (1..=count).map(|at| local(&format!("argument_{at}"), Span::call_site())).collect()
 }
 
-/// `run_endpoint` extracts the arguments and guards the call; the emitted code only states which
-/// argument has which role (ANN-6).
+/// Emits the `Handler` implementation. `run_endpoint` extracts the arguments and guards the call;
+/// the emitted code only states which argument has which role (ANN-6).
 fn handler(
     common: &Common,
     name: &Ident,
@@ -97,8 +97,8 @@ fn handler(
     let rp = private(common.root.as_ref());
     let [request, state, last_argument] =
         ["request", "state", "last"].map(|name| local(name, Span::call_site()));
-    // The turbofish carries the spans: the compiler reports a future that is not `Send` at the
-    // function, and an answer that is not a response at the return type.
+    // The turbofish carries spans, so that the compiler reports a future that is not `Send` at the
+    // function's name, and a return type that is not a response at that type.
     let future = quote_spanned!(name.span()=> _);
     let answer = match output {
         ReturnType::Default => quote!(_),

@@ -21,8 +21,8 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All spans are at the return type, because it is this type that may be impossible to store, or
-    // unable to report a call in flight. The compiler reports repeated errors at one span only
+    // All spans point at the return type, because it is the type that may be impossible to store,
+    // or unable to report a call in flight. The compiler reports repeated errors at one span only
     // once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
@@ -32,7 +32,7 @@ pub(super) fn expand(
         None => quote!(|_| false),
     };
     // CMP-7: the action also receives the transaction, which is no longer an argument of the
-    // function. Its type determines the engine.
+    // function. The transaction's type determines the engine.
     let (kind, lent, tx) = match &tx {
         Some(tx) => {
             let lent = match &*tx.ty {
@@ -83,8 +83,8 @@ pub(super) fn expand(
     }
 }
 
-/// The body, with the lease under the argument's name, borrowed or owned according to the
-/// argument's type.
+/// Returns the action's lease parameter, and the body. The body begins with the marked argument,
+/// which borrows or owns the lease, depending on the argument's type.
 fn body_with_lease(
     lease: Option<PatType>,
     body: &Option<Group>,
@@ -108,12 +108,13 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let rp = private(common.root.as_ref());
     let name = sig.ident.to_string();
     let key = &keyed.key;
-    // The macro adds the parentheses, so `mixed_site` keeps lints from reporting them.
+    // `mixed_site` keeps lints from reporting the parentheses, which the macro adds.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
         // ANN-4: a signature with `Self` is in an `impl`, even without a receiver. The closure is
-        // never called; only the name of its type is used, which contains the path with the trait.
+        // never called; only the name of its type is used, which contains the function's path,
+        // including the trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))
         }
@@ -143,7 +144,7 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let policy = match keyed.completion {
         Some(CompletionMode::LogAndReturn) => quote!(LogAndReturn),
         Some(CompletionMode::Propagate) => quote!(Propagate),
-        // A joined call has no completion policy: its writes roll back if the record is not
+        // A joined call has no completion policy: its writes are rolled back if the record is not
         // written.
         Some(CompletionMode::Joined) | None => return call,
     };

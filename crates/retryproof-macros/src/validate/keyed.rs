@@ -98,7 +98,8 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
     for input in &sig.inputs {
         match input {
-            // Arguments that the engine supplies must name their type, whatever the scope.
+            // Skip the arguments that the engine supplies: their own checks demand a named type,
+            // whatever the scope.
             FnArg::Typed(_) if is_marked(input, TX_MARK) || is_marked(input, LEASE_MARK) => {}
             FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
                 errors.at(&argument.ty, ONE_SCOPE);
@@ -108,7 +109,8 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// Checks the `#[tx]` mark (CMP-7): at most one argument has it, and the engine can lend it.
+/// Checks the `#[tx]` mark (CMP-7): at most one argument may have it, and the engine must be able
+/// to lend that argument.
 fn transaction(
     function: &AnnotatedFunction,
     given: bool,
@@ -150,7 +152,8 @@ fn transaction(
     }
 }
 
-/// Checks the `#[lease]` mark: at most one argument has it, and the engine can supply it.
+/// Checks the `#[lease]` mark: at most one argument may have it, and the engine must be able to
+/// supply that argument.
 fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };
@@ -175,7 +178,7 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     }
 }
 
-/// The return type, unless it is certainly not a `Result`; the type checker handles an alias.
+/// Finds the return type, unless it is certainly not a `Result`; the type checker handles an alias.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
     const RESULT: &str = "a function with a `key` returns a `Result`, so that it can report a \
         call in flight; its error type implements `From<retryproof::Rejected>`";
