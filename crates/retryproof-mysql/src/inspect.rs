@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purges expired records, and lets operators read one record by its identity, or counts.
+//! Purges expired records, and lets operators read one record by its identity, or the counts of all
+//! records.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining};
 use crate::statement::{Statement, key_of, size};
 use crate::store::MysqlStore;
 
-/// The most rows that one purge statement deletes. The statement locks them until it commits.
+/// The most rows that one purge statement deletes. The statement locks these rows until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long a batch may take: slightly less than the engine's limit, so that a slow batch fails

@@ -47,7 +47,7 @@ impl Join for MysqlStore {
     }
 }
 
-/// Supports a transaction that the program began by hand on its connection.
+/// Supports a transaction that the program began by hand on the connection.
 ///
 /// If no transaction is open, for example because a deadlock rolled it back, the statement fails
 /// (CMP-7). The check for an open transaction costs one extra round trip.

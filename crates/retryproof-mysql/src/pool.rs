@@ -68,8 +68,8 @@ struct IdleConnection {
 }
 
 impl IdleConnection {
-    /// Whether this connection is too old for a call of this priority. A holder uses a connection
-    /// of any age, because its lease could end before a new connection is open (RUN-1).
+    /// Whether the connection is too old for a call of the given priority. A holder uses a
+    /// connection of any age, because its lease could end before a new connection is open (RUN-1).
     fn is_stale(&self, now: Instant, priority: CallPriority) -> bool {
         now.saturating_duration_since(self.idle_since) > MAX_IDLE
             || (priority == CallPriority::Normal && now > self.retires_at)

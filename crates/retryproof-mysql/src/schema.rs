@@ -37,16 +37,16 @@ const READ_VERSION: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_recor
 /// writes the version row.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
+/// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
 pub fn schema_sql(table: &str) -> Result<String> {
     Ok(SCHEMA.migrations.join("\n").replace(DEFAULT_TABLE, table_name(table)?))
 }
 
 impl MysqlConfig {
-    /// Creates or updates the store's tables, under an advisory lock on the server. It is safe to
-    /// call again, even from several processes concurrently: call it at start-up or in a deployment
-    /// step. No other call creates tables (STO-3). The account needs CREATE and INDEX in addition
-    /// to the store's privileges.
+    /// Creates or updates the store's tables, under an advisory lock on the server. Repeated calls
+    /// are safe, even from several processes concurrently: call `migrate` at start-up or in a
+    /// deployment step. No other call creates tables (STO-3). The account needs CREATE and INDEX in
+    /// addition to the store's privileges.
     ///
     /// # Cancel safety
     /// If the call is dropped, some of the tables may already exist; the next call creates the
@@ -85,8 +85,8 @@ impl MysqlConfig {
 
 async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> {
     for script in SCHEMA.pending(version(connection, table).await?)? {
-        // MySQL commits each statement of the script by itself. Each is safe to run twice, and the
-        // version row is written last.
+        // MySQL commits each statement of the script by itself. Each statement is safe to run
+        // twice, and the version row is written last.
         connection.run_script(script.replace(DEFAULT_TABLE, table)).await?;
     }
     Ok(())

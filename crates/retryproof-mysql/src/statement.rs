@@ -7,8 +7,8 @@
 //! past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but is unsafe
 //! for statement-based replication.
 //!
-//! Each statement that writes touches one row by its primary key and commits by itself, so two of
-//! them cannot deadlock.
+//! Each statement that writes, except the DELETE of a purge, touches one row by its primary key and
+//! commits by itself, so two of them cannot deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ macro_rules! insert {
 ///
 /// Repeating the whole condition for each column would make a replay a fifth slower. Even in this
 /// form, the server spends a third of the statement's time on the assignments, whether or not they
-/// apply. So ENTER comes first, and this upsert runs only if a row has to change.
+/// apply. Therefore ENTER comes first, and this upsert runs only if a row has to change.
 macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
@@ -200,8 +200,8 @@ impl Statement {
                 ",fp,result"
             ),
             // GRANT for servers without RETURNING: the insert id of the result is twice the token,
-            // plus one for a takeover, or zero when nothing was granted. Same bind order. Returns
-            // no rows.
+            // plus one for a takeover, or zero if nothing was granted. Same bind order. Returns no
+            // rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
                 "LAST_INSERT_ID(2*token+taken) DIV 2",

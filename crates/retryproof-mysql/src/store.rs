@@ -36,14 +36,15 @@ pub struct MysqlStore {
     /// Which records this process has recently seen complete.
     completed: CompletedHint,
     /// Which records were recently seen in progress, or were released by this process. Their rows
-    /// exist, so GRANT can take them over and ENTER cannot.
+    /// exist, so only GRANT, not ENTER, can take them over.
     has_row: CompletedHint,
     /// The completion's SQL text for the application's transaction.
     pub(crate) joined_completion: Arc<str>,
-    /// Where the next purge starts, in microseconds since 1970.
+    /// The `purge_after` at which the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
     max_value: usize,
-    /// How many bytes of values fit into one of the server's packets, besides the statement.
+    /// How many bytes of values fit into one of the server's packets, in addition to the
+    /// statement's text.
     pub(crate) packet_limit: usize,
 }
 

@@ -25,8 +25,8 @@ pub(crate) struct ServerReplies {
     pub(crate) timeout: Duration,
     pub(crate) dead_letters: DeadLetterSubject,
     pub(crate) backoff: Backoff,
-    /// The consumer's `max_deliver`. If a message is given back or not answered in this delivery,
-    /// the server drops it.
+    /// The consumer's `max_deliver`. If a message is given back or not answered in the delivery
+    /// with this number, the server drops the message.
     pub(crate) max_deliver: Option<u64>,
     pub(crate) counters: Arc<VerdictCounters>,
 }
@@ -67,8 +67,8 @@ impl ServerReplies {
     }
 
     /// Publishes the dead letter. Returns whether the dead-letter stream has confirmed it. If
-    /// publishing fails, the message is given back. In its last delivery, the server would then
-    /// drop the message, so publishing is retried until it succeeds.
+    /// publishing fails, the message is given back. If this is the last delivery, the server would
+    /// then drop the message, so publishing is retried until it succeeds.
     async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
         let mut failures = 0;
         while let Err(error) = self.dead_letters.publish(delivery, reason).await {

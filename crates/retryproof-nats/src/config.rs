@@ -120,8 +120,8 @@ impl NatsListenerBuilder {
 
     /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message may spend in its stream and, if dead letters may be sent again, among
-    /// those.
+    /// time that a message may spend in its stream, plus the time that it may spend as a dead
+    /// letter before it is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self

@@ -65,7 +65,7 @@ impl HandlerContext {
     }
 
     /// Reports progress forever, even while the message waits for a handler or is parked. Until the
-    /// answer, the server neither redelivers the message nor counts a delivery.
+    /// message is answered, the server neither redelivers the message nor counts a delivery.
     async fn report_progress(&self, delivery: &Delivery) {
         let mut ticks = interval(self.progress_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

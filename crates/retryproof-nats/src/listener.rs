@@ -57,7 +57,7 @@ impl NatsListenerBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no subject for dead letters is
-    /// set, or if the consumer has no explicit acknowledgements or delivers no bodies.
+    /// set, or if the consumer does not require explicit acknowledgements or delivers no bodies.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<NatsListener> {
@@ -106,7 +106,7 @@ impl NatsListener {
         NatsListenerBuilder::new(jetstream, consumer, scope)
     }
 
-    /// Counters of the verdicts by reason. A verdict counts when its message is answered.
+    /// Counters of the verdicts by reason. A verdict is counted when its message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.replies.counters)

@@ -26,8 +26,8 @@ const DETECTION_ROUNDS: u32 = 2;
 /// while the table is nearly empty. Without these settings, the server could then choose a plan
 /// that reads the whole table, and keep it until the next `ANALYZE`; a purge would collect all
 /// index entries before it takes the first thousand. With these settings, a scan that cannot be
-/// avoided (the count of all records) looks so expensive that the server would compile it, so `jit`
-/// is off too.
+/// avoided, such as the count of all records, looks so expensive that the server would compile it,
+/// so `jit` is off too.
 macro_rules! planner_settings {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"

@@ -26,7 +26,7 @@ const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 impl Purge for PostgresStore {
     /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
     /// stopped, and skips rows that another instance has locked. After the last bucket, the next
-    /// statement starts again at the first bucket, because earlier statements may have passed
+    /// statement starts again at the first bucket, because earlier statements may have skipped
     /// records there that were locked or still live.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;

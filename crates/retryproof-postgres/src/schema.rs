@@ -133,8 +133,8 @@ impl PostgresConfig {
         }
         // A function is created only if it is missing or differs, so that `migrate` also succeeds
         // for a user who may not create anything, if another user has called it before. It is
-        // created in the schema of the table, which may not be the first schema of the
-        // `search_path`: the table may have been restored without its functions.
+        // created in the table's schema, because the table may have been restored, without its
+        // functions, into a schema that is not the first in the `search_path`.
         for function in FUNCTIONS {
             if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
                 execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;

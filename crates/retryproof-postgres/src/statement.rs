@@ -86,16 +86,15 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. Only if the record is not
-            // live (absent, expired or released) or is the caller's own, the statement also calls
-            // the function that inserts or replaces the record. A live record is neither locked nor
-            // written, and the function that could write is not even started, because starting it
-            // costs as much as reading the record. The remaining time is computed first, so if no
-            // time is left, the function has been called. The value of an expired record is not
-            // sent, because it may be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6
-            // granularity, 7 fp, 8 lock timeout in ms. Returns: state, owner, token, remaining, fp,
-            // result, granted (NULL: not tried; 0: another caller was faster; else the token,
-            // negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is not live
+            // (absent, expired or released), or is the caller's own, the statement also calls the
+            // function that inserts or replaces the record. Any other record is neither locked nor
+            // written, and the function is not even started, because starting it costs as much as
+            // reading the record. The remaining time is computed first, so if no time is left, the
+            // function has been called. The value of an expired record is not sent, because it may
+            // be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock
+            // timeout in ms. Returns: state, owner, token, remaining, fp, result, granted (NULL:
+            // not tried; 0: another caller was faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),

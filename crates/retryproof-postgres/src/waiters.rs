@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Waiters`]: which calls wait for which record, in this process and in others (ACQ-4).
 //!
-//! Other processes are notified with NOTIFY, and only of records for which a waiter was announced.
-//! The server locks its queue of notifications during a commit, which would cost two thirds of the
-//! throughput if every completion sent one. So:
+//! Other processes are notified with NOTIFY, and only of records for which a waiter has been
+//! announced. The server locks its queue of notifications during a commit, which would cost two
+//! thirds of the throughput if every completion sent one. So:
 //! 1. A waiter announces the hash of its identity, reads the record, and sleeps.
 //! 2. Every process that listens remembers the announcements. When a process completes or releases
 //!    an announced record, it sends a notification *after* the commit, on a separate connection.

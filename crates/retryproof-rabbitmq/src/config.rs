@@ -101,8 +101,8 @@ impl RabbitmqListenerBuilder {
 
     /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message may spend in the queue, in the wait queues and, if dead letters may be
-    /// sent again, among those.
+    /// time that a message may spend in the queue and the wait queues, plus the time that it may
+    /// spend as a dead letter before it is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self

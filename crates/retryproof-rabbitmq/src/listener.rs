@@ -27,9 +27,9 @@ const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Dura
 /// Handles the messages of one queue. Several listeners, in any number of processes, may share a
 /// queue.
 ///
-/// The listener reconnects when it loses the broker. Running work finishes in the meantime, but its
-/// answers are lost with the old connection; the redelivered messages are answered from their
-/// records (LST-1).
+/// The listener reconnects when it loses the connection to the broker. Running work finishes in the
+/// meantime, but its answers are lost with the old connection; the redelivered messages are
+/// answered from their records (LST-1).
 pub struct RabbitmqListener {
     settings: Settings,
     counters: Arc<VerdictCounters>,
@@ -54,11 +54,11 @@ impl RabbitmqListenerBuilder {
     /// Checks the settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: an invalid URL; root certificates that cannot be read; no queue for
-    /// dead letters, or the work queue or one of its wait queues in that role; a queue name of more
-    /// than 230 bytes; a prefetch or a number of attempts of zero. [`ErrorKind::Unsupported`]:
-    /// `amqps://` without the feature `tls`. [`ErrorKind::Invalid`]: a scope or a duration out of
-    /// bounds (ID-3, CTX-2).
+    /// [`ErrorKind::Config`]: an invalid URL; root certificates that cannot be read; a queue for
+    /// dead letters that is not set, or that is the work queue or one of its wait queues; a queue
+    /// name of more than 230 bytes; a prefetch or a number of attempts of zero.
+    /// [`ErrorKind::Unsupported`]: `amqps://` without the feature `tls`. [`ErrorKind::Invalid`]: a
+    /// scope or a duration out of bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<RabbitmqListener> {
         Ok(RabbitmqListener { settings: self.check()?, counters: Arc::default() })
     }
@@ -71,7 +71,7 @@ impl RabbitmqListener {
         RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Counters of the verdicts by reason. A verdict counts when its message is answered.
+    /// Counters of the verdicts by reason. A verdict is counted when its message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.counters)

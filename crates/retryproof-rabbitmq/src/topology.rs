@@ -14,9 +14,9 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 /// A work queue that loses no message, and the queue for its dead letters.
 ///
 /// The work queue is a quorum queue: the broker counts how often a message was returned because its
-/// consumer died, and makes it a dead letter after [`delivery_limit`](Self::delivery_limit) such
-/// returns. The work queue dead-letters at least once: the broker removes a dead letter from it
-/// only after the dead-letter queue has the message.
+/// consumer died, and makes the message a dead letter after
+/// [`delivery_limit`](Self::delivery_limit) such returns. The work queue dead-letters at least
+/// once: the broker removes a dead letter from it only after the dead-letter queue has the message.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {

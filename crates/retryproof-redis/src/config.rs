@@ -167,10 +167,10 @@ impl RedisConfig {
         self
     }
 
-    /// Sets how long a call may take, including the wait for a connection. After that the call
-    /// fails as `Unavailable`, and the next call opens a new connection. Default: 2 s, below the
-    /// engine's default `operation-timeout` (STO-5). A call that waits for replicas may also take
-    /// the timeout of that wait.
+    /// Sets how long a call may take, including the wait for a connection. After this time, the
+    /// call fails as `Unavailable`, and the next call opens a new connection. Default: 2 s, below
+    /// the engine's default `operation-timeout` (STO-5). A call that waits for replicas may take
+    /// longer, by the timeout of that wait.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;

@@ -83,7 +83,7 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy { remaining, token });
                 }
-                // Only GRANT can take the row over. A takeover may cost a second round trip
+                // Only GRANT can take over an existing row. A takeover may cost a second round trip
                 // (ACQ-8).
                 Upserted::NotGranted(RecordStatus::Absent(Some(_)))
                     if statement == Statement::Enter =>
@@ -133,8 +133,8 @@ impl Executor {
             let grant = result.rows.first().map(read_grant).transpose()?;
             return Ok(match grant {
                 // If the returned row is in progress under this owner, GRANT has granted the lease.
-                // ENTER has granted it only if the whole lease is left; otherwise the row already
-                // existed, and GRANT has to renew the lease (ACQ-9).
+                // ENTER has granted the lease only if all of its time is left; otherwise the row
+                // already existed, and GRANT has to renew the lease (ACQ-9).
                 Some((
                     Record { owner, token, phase: RecordPhase::InProgress(left) },
                     took_over,

@@ -3,7 +3,7 @@
 //!
 //! `engine.joined(pool)` takes the `sqlx::MySqlPool` of sqlx 0.8, and `held.complete_in(&mut tx,
 //! value)` takes a `Transaction` or `MySqlConnection` of that version. The store's own connections
-//! use the newer sqlx.
+//! use a newer sqlx.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +26,7 @@ use super::MysqlDialect;
 use super::transaction::{NO_SAVEPOINT, transaction_gone};
 use crate::error::other_driver;
 
-/// Supports a transaction that the program began by hand on its connection.
+/// Supports a transaction that the program began by hand on the connection.
 ///
 /// If no transaction is open, for example because a deadlock rolled it back, the statement fails
 /// (CMP-7). The check for an open transaction costs one extra round trip.

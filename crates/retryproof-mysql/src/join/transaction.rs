@@ -42,9 +42,9 @@ impl MysqlDialect {
     /// ends.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
-    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If a different transaction is
-    /// open, or no transaction is, it commits nothing and fails with the server's error 1305. After
-    /// a failure, send [`ROLL_BACK`](Self::ROLL_BACK).
+    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If that transaction is no longer
+    /// the open one, the text commits nothing and fails with the server's error 1305. After a
+    /// failure, send [`ROLL_BACK`](Self::ROLL_BACK).
     pub const COMMIT: &str =
         "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
     /// Rolls back the open transaction, if any, and restores autocommit.

@@ -4,9 +4,9 @@
 //!
 //! Up to four completions run alone, each on its own connection. Further completions wait in a
 //! queue. When one of the four ends, the completions that are queued by then are sent in one
-//! statement. The queue never waits for more completions to arrive. Under load, more completions
-//! share one commit. Each record is still changed in one step by its own owner (CMP-1, CMP-2). If a
-//! shared statement fails, each of its completions is sent again alone.
+//! statement. The queue never waits for more completions to arrive. The higher the load, the more
+//! completions share one commit. Each record is still changed in one step by its own owner (CMP-1,
+//! CMP-2). If a shared statement fails, each of its completions is sent again alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

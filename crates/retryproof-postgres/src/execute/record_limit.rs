@@ -59,7 +59,7 @@ pub(crate) enum LimitDecision<'a> {
     Queued(QueuedAcquire<'a>),
 }
 
-/// A permit to send one acquire, held until it is dropped.
+/// A permit to send one acquire. Dropping it frees the permit for the next acquire.
 pub(crate) struct AcquirePermit<'a> {
     limits: &'a RecordLimits,
     hash: u64,
@@ -67,7 +67,7 @@ pub(crate) struct AcquirePermit<'a> {
     pub(crate) is_probe: bool,
 }
 
-/// An acquire that waits for a permit. Dropping it ends the wait.
+/// An acquire that waits for a permit. Dropping the value ends the wait.
 pub(crate) struct QueuedAcquire<'a> {
     limits: &'a RecordLimits,
     hash: u64,

@@ -4,8 +4,8 @@
 //! The publisher uses a separate connection, opened when it is first needed: a broker that is short
 //! of memory stops reading from connections that publish, but must still read the acknowledgements.
 //! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
-//! has confirmed the copy. A crash between the two leaves the original and the copy, but they have
-//! the same key, so the work runs only once.
+//! has confirmed the copy. A crash between the confirmation and the acknowledgement leaves both the
+//! original and the copy, but they have the same key, so the work runs only once.
 //!
 //! All copies share one channel. If the broker closes the channel because one copy is too large,
 //! the driver returns the same error for every copy that is not confirmed yet. The error is certain
@@ -124,8 +124,8 @@ impl RequeuePublisher {
         }
     }
 
-    /// Returns the shared channel, which has confirmations on. If `seconds` is given, first
-    /// declares the wait queue for that delay.
+    /// Returns the shared channel, which has publisher confirmations turned on. If `seconds` is
+    /// given, first declares the wait queue for that delay.
     async fn channel(&self, seconds: Option<u64>) -> Result<Channel> {
         let mut open = self.open.lock().await;
         if open.as_ref().is_none_or(|open| !open.channel.status().connected()) {
@@ -163,7 +163,7 @@ fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }
 
-/// Opens a new channel and turns confirmations on.
+/// Opens a new channel and turns on publisher confirmations.
 async fn confirming(connection: &BrokerConnection) -> Result<Channel> {
     let channel = connection.channel().await?;
     with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;

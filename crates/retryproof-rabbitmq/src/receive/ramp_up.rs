@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message that is still being handled after this time was decoded, so it did not break the
+/// A message that is still being handled after this time has been decoded, so it did not break the
 /// connection, and the prefetch rises.
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 

@@ -38,7 +38,7 @@ pub(super) async fn greet(
     check_role(&role)?;
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
-            // A server before 7.0 cannot compile the first line of the scripts. The error also
+            // A server before 7.0 cannot compile the first line of the scripts, so this error also
             // reveals an old server that hides its version in HELLO.
             if error.code() == "ERR"
                 && error.details().is_some_and(|details| details.contains("compiling"))
