@@ -102,6 +102,10 @@ pub struct IdempotencyConfig {
     /// `max-hold`: how long heartbeats keep the lease of an action that never ends (RUN-6). Default:
     /// 1 h.
     pub max_hold: Duration,
+    /// `instance`: the name under which this process appears as the holder of a key (REC-2). `None`,
+    /// the default, is the host's name and the process id. Stores keep the last 54 bytes, or 30 for
+    /// a call with a trace.
+    pub instance: Option<String>,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
     /// `scope."NAME"`: the settings of one scope. They override the call and the annotation
@@ -193,6 +197,7 @@ impl Default for IdempotencyConfig {
             max_waiting: 4_096,
             max_waiting_bytes: 64 << 20,
             max_hold: Duration::from_secs(3_600),
+            instance: None,
             purge: PurgeConfig::default(),
             scopes: HashMap::new(),
             store: None,
@@ -238,6 +243,7 @@ impl fmt::Debug for IdempotencyConfig {
             .field("max_waiting", &self.max_waiting)
             .field("max_waiting_bytes", &self.max_waiting_bytes)
             .field("max_hold", &self.max_hold)
+            .field("instance", &self.instance)
             .field("purge", &self.purge)
             .field("scopes", &self.scopes)
             .field("store", &self.store.as_ref().map(|_| "(hidden)"))
@@ -269,6 +275,15 @@ impl IdempotencyConfig {
         within("purge.interval", self.purge.interval, &PAUSE_BOUNDS)?;
         if self.max_running == Some(0) {
             return Err(refused("max-running", 0, "1 or more; leave it out for no limit"));
+        }
+        if let Some(instance) = &self.instance
+            && (!(1..=255).contains(&instance.len()) || instance.chars().any(char::is_control))
+        {
+            return Err(refused(
+                "instance",
+                format!("{instance:?}"),
+                "1 to 255 bytes without control characters",
+            ));
         }
         for (scope, own) in &self.scopes {
             for (part, value, bounds) in [
@@ -379,6 +394,10 @@ mod tests {
         assert!(config.validate().unwrap_err().to_string().contains("in-flight-status = 200"));
         config = IdempotencyConfig { max_running: Some(0), ..Default::default() };
         assert!(config.validate().is_err());
+        for instance in ["", "a\nb", &"n".repeat(256)] {
+            config = IdempotencyConfig { instance: Some(instance.into()), ..Default::default() };
+            assert!(config.validate().unwrap_err().to_string().contains("idempotency.instance"));
+        }
         config = IdempotencyConfig {
             store: Some("postgres://u:canary@h/db".into()),
             ..Default::default()

@@ -20,6 +20,7 @@ mod acquire;
 mod builder;
 mod complete;
 mod execute;
+mod holder;
 mod join;
 mod joined;
 mod lease;

@@ -2,21 +2,22 @@
 //! [`Payload`], [`Tombstone`] and the versioned envelope that a store keeps (CMP-8, CMP-9).
 //!
 //! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
-//! body. Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would
-//! follow) are reserved for later versions; this version refuses to read an envelope with either
-//! flag.
+//! body. The low four flags must be understood by a reader: 1 = tombstone; 2 (compressed) and 4
+//! (sealed) are reserved for later versions, and this version refuses to read an envelope with
+//! either. The high four flags may be ignored.
 
 use std::fmt;
 
 use crate::blob::Blob;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
+use crate::store::HolderNote;
 
 const MAGIC: [u8; 2] = *b"RP";
 const VERSION: u8 = 1;
 const TOMBSTONE: u8 = 1;
-const COMPRESSED: u8 = 2;
-const ENCRYPTED: u8 = 4;
+/// The flags that change how the body is read. A reader ignores the others.
+const MUST_UNDERSTAND: u8 = 0x0f;
 const HEADER: usize = 8;
 /// The initial capacity for a value of unknown size.
 const DEFAULT_CAPACITY: usize = 56;
@@ -218,6 +219,7 @@ impl Default for Tombstone {
 pub struct StoredResult {
     envelope: Blob,
     fingerprint: Option<Fingerprint>,
+    holder: Option<HolderNote>,
 }
 
 /// The result of [`StoredResult::open`].
@@ -236,7 +238,20 @@ impl StoredResult {
     /// Combines the envelope and the fingerprint that a store has read.
     #[must_use]
     pub fn new(envelope: impl Into<Blob>, fingerprint: Option<Fingerprint>) -> Self {
-        Self { envelope: envelope.into(), fingerprint }
+        Self { envelope: envelope.into(), fingerprint, holder: None }
+    }
+
+    /// Adds the note about the holder that executed the work.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<HolderNote>) -> Self {
+        self.holder = holder;
+        self
+    }
+
+    /// The note about the holder that executed the work, if the store has one (REC-2).
+    #[must_use]
+    pub fn holder(&self) -> Option<&HolderNote> {
+        self.holder.as_ref()
     }
 
     /// The stored fingerprint. The algorithm byte shows how to compute a duplicate's fingerprint
@@ -272,7 +287,7 @@ impl StoredResult {
             )
             .with("version", version));
         }
-        if flags & (COMPRESSED | ENCRYPTED) != 0 || flags & !TOMBSTONE != 0 {
+        if flags & MUST_UNDERSTAND & !TOMBSTONE != 0 {
             return Err(Error::corrupt(
                 "the stored value uses envelope flags that this version cannot read",
             )
@@ -317,13 +332,18 @@ mod tests {
             let error = StoredResult::new(whole[..cut].to_vec(), None).open(None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
         }
-        for (at, bad) in [(0, b'X'), (2, 2), (3, COMPRESSED), (3, ENCRYPTED), (3, 0x80)] {
+        for (at, bad) in [(0, b'X'), (2, 2), (3, 2), (3, 4), (3, 8)] {
             let mut other = whole.clone();
             other[at] = bad;
             assert_eq!(
                 StoredResult::new(other, None).open(None).unwrap_err().kind(),
                 ErrorKind::Corrupt
             );
+        }
+        for flag in [0x10, 0x20, 0x40, 0x80] {
+            let mut other = whole.clone();
+            other[3] = flag;
+            assert!(matches!(StoredResult::new(other, None).open(None), Ok(Opened::Value(_))));
         }
     }
 

@@ -42,10 +42,12 @@ use crate::payload::StoredResult;
 
 mod capability;
 pub(crate) mod caught;
+mod holder;
 mod join;
 mod shared;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+pub use holder::{HolderNote, TraceContext};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
@@ -63,13 +65,23 @@ pub struct AcquireRequest {
     pub ttl: Duration,
     /// The fingerprint of what the caller sent. A grant replaces the stored one (FP-2).
     pub fingerprint: Option<Fingerprint>,
+    /// The note about the caller. A grant replaces the stored one, with none if this is `None`
+    /// (REC-2).
+    pub holder: Option<HolderNote>,
 }
 
 impl AcquireRequest {
-    /// Creates a request without a fingerprint.
+    /// Creates a request without a fingerprint and without a note.
     #[must_use]
     pub fn new(owner: OwnerId, lease: Duration, ttl: Duration) -> Self {
-        Self { owner, lease, ttl, fingerprint: None }
+        Self { owner, lease, ttl, fingerprint: None, holder: None }
+    }
+
+    /// Adds the note about the caller.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<HolderNote>) -> Self {
+        self.holder = holder;
+        self
     }
 
     /// Adds the caller's fingerprint.
@@ -111,13 +123,35 @@ pub enum Acquired {
     /// The work is done, with this result.
     Complete(StoredResult),
     /// Another owner holds the lease.
-    Busy {
-        /// The time left on that lease by the store's clock; zero if the lease is over but a lock
-        /// in the database prevents the takeover for now.
-        remaining: Duration,
-        /// The holder's token.
-        token: FencingToken,
-    },
+    Busy(LiveLease),
+}
+
+/// A lease that another owner holds.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LiveLease {
+    /// The time left on the lease by the store's clock. In the answer to an acquire, zero means
+    /// that the lease is over, but a lock in the database prevents the takeover for now.
+    pub remaining: Duration,
+    /// The holder's token.
+    pub token: FencingToken,
+    /// The note about the holder, if the store has read one (REC-2).
+    pub holder: Option<HolderNote>,
+}
+
+impl LiveLease {
+    /// Creates an answer without a note about the holder.
+    #[must_use]
+    pub fn new(remaining: Duration, token: FencingToken) -> Self {
+        Self { remaining, token, holder: None }
+    }
+
+    /// Adds the note about the holder.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<HolderNote>) -> Self {
+        self.holder = holder;
+        self
+    }
 }
 
 /// The answer to a peek.
@@ -127,12 +161,7 @@ pub enum Peeked {
     /// There is no record, or it is past its lease or ttl.
     Absent,
     /// A holder is working.
-    Busy {
-        /// The time left on the holder's lease by the store's clock.
-        remaining: Duration,
-        /// The holder's token.
-        token: FencingToken,
-    },
+    Busy(LiveLease),
     /// The work is done, with this result.
     Complete(StoredResult),
 }
@@ -255,7 +284,7 @@ impl StoreProfile {
 /// assert!(matches!(store.acquire(&id, &first).await?, Acquired::Granted(_)));
 ///
 /// let second = AcquireRequest::new(OwnerId::new(), lease, ttl);
-/// assert!(matches!(store.acquire(&id, &second).await?, Acquired::Busy { .. }));
+/// assert!(matches!(store.acquire(&id, &second).await?, Acquired::Busy(_)));
 ///
 /// let value = Payload::new(CodecId::BYTES, 0, b"receipt 1").into_envelope();
 /// let done = Completion::new(value, ttl, None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retryproof_core::clock::{Clock, Instant};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, LiveLease, Peeked,
     StoreProfile,
 };
 use retryproof_core::{
@@ -154,7 +154,7 @@ impl MemoryStore {
                         Granted::Yes { token, took_over } => granted(token, took_over),
                         Granted::Busy { expires, token } => {
                             let remaining = expires.saturating_duration_since(now);
-                            Acquired::Busy { remaining, token: FencingToken::new(token) }
+                            Acquired::Busy(LiveLease::new(remaining, FencingToken::new(token)))
                         }
                     }));
                 }
@@ -204,10 +204,10 @@ impl MemoryStore {
             Err(found) => found,
         };
         Poll::Ready(Ok(match found.and_then(|at| locked.holder(at)) {
-            Some((expires, token)) if expires > now => Peeked::Busy {
-                remaining: expires.saturating_duration_since(now),
-                token: FencingToken::new(token),
-            },
+            Some((expires, token)) if expires > now => Peeked::Busy(LiveLease::new(
+                expires.saturating_duration_since(now),
+                FencingToken::new(token),
+            )),
             _ => Peeked::Absent,
         }))
     }

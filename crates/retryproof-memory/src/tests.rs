@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use retryproof_core::clock::ManualClock;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Inspect, Peeked, Purge, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Inspect, LiveLease, Peeked, Purge,
+    StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, ErrorKind, FencingToken, IdempotencyStore, Identity, Opened, OwnerId, Payload,
@@ -254,7 +255,9 @@ fn acq_2_of_many_threads_at_expiry_one_takes_over() {
                     scope.spawn(|| {
                         match ready(store.acquire(&id, &request(SECOND, HOUR))).unwrap() {
                             Acquired::Granted(grant) => usize::from(grant.took_over),
-                            Acquired::Busy { remaining, .. } => usize::from(remaining > SECOND),
+                            Acquired::Busy(LiveLease { remaining, .. }) => {
+                                usize::from(remaining > SECOND)
+                            }
                             Acquired::Complete(_) => 99,
                         }
                     })
@@ -296,7 +299,7 @@ fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
                         Acquired::Complete(result) => {
                             assert_eq!(bytes(&result), format!("value of {n}").as_bytes())
                         }
-                        Acquired::Busy { .. } => {}
+                        Acquired::Busy(_) => {}
                     }
                 }
             });

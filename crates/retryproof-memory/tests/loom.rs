@@ -17,7 +17,7 @@ use loom::future::block_on;
 use loom::thread;
 use retryproof_core::clock::ManualClock;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, LiveLease, Peeked, Purge,
 };
 use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_memory::MemoryStore;
@@ -65,7 +65,7 @@ impl World {
         let owner = OwnerId::new();
         loop {
             match self.acquire(owner).unwrap() {
-                Acquired::Busy { token, .. } => {
+                Acquired::Busy(LiveLease { token, .. }) => {
                     block_on(self.store.wait_for_change(&self.id, token, LONG)).unwrap()
                 }
                 Acquired::Complete(_) => return false,
@@ -79,7 +79,7 @@ impl World {
 
     /// A point where loom may switch: moving the clock is none.
     fn let_others_run(&self) {
-        assert!(matches!(ready(self.store.peek(&self.id)), Ok(Peeked::Busy { .. })));
+        assert!(matches!(ready(self.store.peek(&self.id)), Ok(Peeked::Busy(_))));
     }
 
     /// Runs `work` in a thread of its own.
@@ -123,7 +123,7 @@ fn acq_2_of_three_at_the_instant_of_expiry_one_takes_over() {
                 assert!(grant.took_over && grant.token > first);
                 (1, grant.token)
             }
-            Acquired::Busy { token, .. } => (0, token),
+            Acquired::Busy(LiveLease { token, .. }) => (0, token),
             Acquired::Complete(_) => panic!("no caller has completed"),
         };
         let others = [world.spawn(contend), world.spawn(contend)];

@@ -187,7 +187,7 @@ impl IdempotencyStore for MysqlStore {
             Acquired::Complete(_) => self.completed.note(id, Duration::MAX),
             // A takeover or a renewal ends the wait for the token that waiters saw before.
             Acquired::Granted(_) => self.waiters.notify(id),
-            Acquired::Busy { .. } => self.has_row.note(id, Duration::MAX),
+            Acquired::Busy(_) => self.has_row.note(id, Duration::MAX),
         }
         Ok(acquired)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
@@ -95,7 +95,7 @@ impl RedisStore {
             HeaderPhase::Released => Peeked::Absent,
             HeaderPhase::Complete => Peeked::Complete(stored_result(&header, value)?),
             HeaderPhase::InProgress => match header.remaining(pttl) {
-                Some(remaining) => Peeked::Busy { remaining, token: header.token },
+                Some(remaining) => Peeked::Busy(LiveLease::new(remaining, header.token)),
                 None => Peeked::Absent,
             },
         })
@@ -144,7 +144,7 @@ impl RedisStore {
             // Replay without using the connection that waits for replicas.
             match self.read_record(&key).await? {
                 Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
-                Peeked::Busy { .. } | Peeked::Absent => {}
+                Peeked::Busy(_) | Peeked::Absent => {}
             }
         }
         let call = self.executor.scripts().acquire(&key, req);
@@ -160,7 +160,7 @@ impl RedisStore {
                 }
                 Some(b'B') => {
                     let (token, left) = token_and_rest(&answer)?;
-                    Ok(Acquired::Busy { token, remaining: Duration::from_millis(left) })
+                    Ok(Acquired::Busy(LiveLease::new(Duration::from_millis(left), token)))
                 }
                 Some(b'G' | b'T') => {
                     let (token, _) = token_and_rest(&answer)?;
@@ -174,8 +174,8 @@ impl RedisStore {
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
-                    Ok(Peeked::Busy { remaining, token }) => {
-                        Ok(Acquired::Busy { remaining, token })
+                    Ok(Peeked::Busy(LiveLease { remaining, token, .. })) => {
+                        Ok(Acquired::Busy(LiveLease::new(remaining, token)))
                     }
                     Ok(Peeked::Absent) | Err(_) => Err(failure),
                 }

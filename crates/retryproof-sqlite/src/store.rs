@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, LiveLease, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{Record, RecordPhase, too_large, wait_for_change};
@@ -189,7 +189,7 @@ impl IdempotencyStore for SqliteStore {
             Some(Record { owner, token, phase: RecordPhase::InProgress(Some(remaining)) })
                 if owner != req.owner =>
             {
-                return Ok(Acquired::Busy { remaining, token });
+                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
             }
             _ => {}
         }

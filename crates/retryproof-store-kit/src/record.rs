@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::Peeked;
+use retryproof_core::store::{LiveLease, Peeked};
 use retryproof_core::{FencingToken, OwnerId, StoredResult};
 
 /// The row of a record, judged by the store's clock when it was read (ACQ-7).
@@ -37,7 +37,7 @@ impl Record {
                 Peeked::Complete(stored)
             }
             Some(Self { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                Peeked::Busy { remaining, token }
+                Peeked::Busy(LiveLease::new(remaining, token))
             }
             _ => Peeked::Absent,
         }

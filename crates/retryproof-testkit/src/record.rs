@@ -209,7 +209,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recorder<S> {
         let said = |answer: &Acquired| match answer {
             Acquired::Granted(grant) if grant.took_over => Said::TookOver,
             Acquired::Granted(_) => Said::Granted,
-            Acquired::Busy { .. } => Said::Busy,
+            Acquired::Busy(_) => Said::Busy,
             Acquired::Complete(_) => Said::Complete,
         };
         let call = (Operation::Acquire, Some(id), Some(req.owner));
@@ -219,7 +219,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recorder<S> {
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let said = |answer: &Peeked| match answer {
             Peeked::Absent => Said::Absent,
-            Peeked::Busy { .. } => Said::Busy,
+            Peeked::Busy(_) => Said::Busy,
             Peeked::Complete(_) => Said::Complete,
         };
         self.log.keep((Operation::Peek, Some(id), None), self.inner.peek(id), said).await

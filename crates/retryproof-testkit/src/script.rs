@@ -17,7 +17,7 @@ pub(crate) type Transcript = Vec<String>;
 fn acquired(answer: retryproof_core::Result<Acquired>) -> String {
     match answer {
         Ok(Acquired::Granted(grant)) => format!("granted, takeover {}", grant.took_over),
-        Ok(Acquired::Busy { .. }) => "busy".to_owned(),
+        Ok(Acquired::Busy(_)) => "busy".to_owned(),
         Ok(Acquired::Complete(stored)) => {
             format!(
                 "complete {:?} {:?}",
@@ -32,7 +32,7 @@ fn acquired(answer: retryproof_core::Result<Acquired>) -> String {
 fn stands(answer: retryproof_core::Result<Peeked>) -> String {
     match answer {
         Ok(Peeked::Absent) => "absent".to_owned(),
-        Ok(Peeked::Busy { .. }) => "busy".to_owned(),
+        Ok(Peeked::Busy(_)) => "busy".to_owned(),
         Ok(Peeked::Complete(stored)) => format!("complete {:?}", body(&stored)),
         Err(error) => format!("{:?}", error.kind()),
     }

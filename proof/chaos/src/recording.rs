@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, Purge, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, LiveLease, Peeked, Purge, StoreProfile,
 };
 use retryproof::{
     Error, ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId,
@@ -147,7 +147,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
                 (event.token, event.remaining_us) = (Some(grant.token.get()), us(grant.remaining));
             }
             Acquired::Complete(stored) => opened(event, stored),
-            Acquired::Busy { remaining, token } => busy(event, *remaining, *token),
+            Acquired::Busy(LiveLease { remaining, token, .. }) => busy(event, *remaining, *token),
         };
         self.record((Fun::Acquire, id), ask, self.inner.acquire(id, req), tell).await
     }
@@ -156,7 +156,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
         let tell = |event: &mut Event, answer: &Peeked| match answer {
             Peeked::Absent => event.said = Some(Said::Absent),
             Peeked::Complete(stored) => opened(event, stored),
-            Peeked::Busy { remaining, token } => busy(event, *remaining, *token),
+            Peeked::Busy(LiveLease { remaining, token, .. }) => busy(event, *remaining, *token),
         };
         self.record((Fun::Look, id), |_| (), self.inner.peek(id), tell).await
     }

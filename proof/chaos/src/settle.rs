@@ -57,7 +57,7 @@ async fn one(
     // By the engine's store, so that it is in the history.
     let look = || engine.store().as_dyn().dyn_peek(identity.clone());
     let standing = patiently(look).await?;
-    if matches!(standing, Peeked::Busy { .. }) {
+    if matches!(standing, Peeked::Busy(_)) {
         // One answer that got lost is not the last word.
         for _ in 0..10 {
             if claim(log, engine, identity, wait).await? {

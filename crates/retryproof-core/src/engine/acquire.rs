@@ -284,15 +284,17 @@ impl<'a> AcquireLoop<'a> {
                 Found::End(Acquisition::Granted(held))
             }
             Acquired::Complete(result) => Found::End(Acquisition::Complete(result)),
-            Acquired::Busy { remaining, token } => {
-                Found::Busy(Holder { token, until: store.now() + remaining })
+            Acquired::Busy(lease) => {
+                Found::Busy(Holder { token: lease.token, until: store.now() + lease.remaining })
             }
         })
     }
 
     fn request(&self, owner: OwnerId) -> AcquireRequest {
-        AcquireRequest::new(owner, self.durations.lease, self.durations.ttl)
+        let lease = self.durations.lease;
+        AcquireRequest::new(owner, lease, self.durations.ttl)
             .with_fingerprint(self.ctx.fingerprint().copied())
+            .with_holder(self.engine.holder_notes.note(owner, lease))
     }
 
     fn named(&self, error: Error) -> Error {

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::IdempotencyEngine;
+use super::holder::CurrentTrace;
 use super::state::EngineState;
 use crate::clock::{Clock, SystemClock};
 use crate::config::IdempotencyConfig;
 use crate::error::Result;
 use crate::observe::{Observer, Observers};
-use crate::store::SharedStore;
+use crate::store::{SharedStore, TraceContext};
 
 /// Builds an engine with settings, observers and a clock.
 /// ```
@@ -37,6 +38,7 @@ pub struct EngineBuilder {
     config: IdempotencyConfig,
     observers: Vec<ObserverEntry>,
     clock: Arc<dyn Clock>,
+    current_trace: Option<CurrentTrace>,
 }
 
 struct ObserverEntry(Arc<dyn Observer>);
@@ -54,6 +56,7 @@ impl EngineBuilder {
             config: IdempotencyConfig::default(),
             observers: Vec::new(),
             clock: Arc::new(SystemClock),
+            current_trace: None,
         }
     }
 
@@ -76,6 +79,15 @@ impl EngineBuilder {
         self
     }
 
+    /// Writes the trace of each call that is granted a lease into the note beside its record, so
+    /// that a replay can be linked to the execution (REC-2). `current` returns the trace of the
+    /// calling task, or `None` outside of a trace. It is called inside every acquire and should be
+    /// fast. By default, notes have no trace.
+    pub fn current_trace(mut self, current: fn() -> Option<TraceContext>) -> Self {
+        self.current_trace = Some(current);
+        self
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -87,8 +99,9 @@ impl EngineBuilder {
     }
 
     pub(super) fn assemble(self) -> IdempotencyEngine {
-        let Self { store, config, observers, clock } = self;
+        let Self { store, config, observers, clock, current_trace } = self;
         let observers = Observers(observers.into_iter().map(|entry| entry.0).collect());
-        IdempotencyEngine(Arc::new(EngineState::new(store, config, clock, observers)))
+        let state = EngineState::new(store, config, clock, observers, current_trace);
+        IdempotencyEngine(Arc::new(state))
     }
 }

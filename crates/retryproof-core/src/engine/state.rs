@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::acquire::SharedWaits;
+use super::holder::{CurrentTrace, HolderNotes};
 use super::lease::BeatQueues;
 use super::purge::PurgeTask;
 use super::store_client::StoreClient;
@@ -21,6 +22,7 @@ pub(crate) struct EngineState {
     pub(super) beats: BeatQueues,
     pub(super) waits: SharedWaits,
     pub(super) purge: Arc<PurgeTask>,
+    pub(super) holder_notes: HolderNotes,
 }
 
 impl EngineState {
@@ -29,6 +31,7 @@ impl EngineState {
         config: IdempotencyConfig,
         clock: Arc<dyn Clock>,
         observers: Observers,
+        current_trace: Option<CurrentTrace>,
     ) -> Self {
         let store = Arc::new(StoreClient::new(store, config.operation_timeout, clock, observers));
         Self {
@@ -36,6 +39,7 @@ impl EngineState {
             beats: BeatQueues::new(),
             waits: SharedWaits::new(config.max_waiting, config.max_waiting_bytes),
             purge: PurgeTask::new(&store, &config.purge),
+            holder_notes: HolderNotes::new(&config, current_trace, store.is_immediate()),
             store,
             config,
         }

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::IdempotencyStore;
+use super::{HolderNote, IdempotencyStore};
 use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
@@ -55,6 +55,13 @@ pub struct RecordSummary {
     pub value_bytes: usize,
     /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,
+    /// The time since the last grant by the store's clock, if the store knows it.
+    pub granted_ago: Option<Duration>,
+    /// How often the key was taken over since it was last free, if the store knows it. The count
+    /// stops at 32,767.
+    pub takeovers: Option<u16>,
+    /// The note about the holder that was granted the lease last (REC-2).
+    pub holder: Option<HolderNote>,
 }
 
 impl RecordSummary {
@@ -67,7 +74,29 @@ impl RecordSummary {
         value_bytes: usize,
         has_fingerprint: bool,
     ) -> Self {
-        Self { state, token, remaining, value_bytes, has_fingerprint }
+        Self {
+            state,
+            token,
+            remaining,
+            value_bytes,
+            has_fingerprint,
+            granted_ago: None,
+            takeovers: None,
+            holder: None,
+        }
+    }
+
+    /// Adds what the store knows about the last grant: its age, the takeovers so far, and the note
+    /// about its holder.
+    #[must_use]
+    pub fn with_grant(
+        mut self,
+        granted_ago: Option<Duration>,
+        takeovers: Option<u16>,
+        holder: Option<HolderNote>,
+    ) -> Self {
+        (self.granted_ago, self.takeovers, self.holder) = (granted_ago, takeovers, holder);
+        self
     }
 }
 

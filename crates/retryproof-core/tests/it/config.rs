@@ -61,6 +61,8 @@ const ROWS: &[Row] = &[
           bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
     Row { key: "max-hold", toml: "'PT2H'", variable: "PT2H", arrived: |c| c.max_hold == 7_200 * S,
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "instance", toml: "'pod-7'", variable: "pod-7", arrived: |c| c.instance.as_deref() == Some("pod-7"),
+          bad_toml: &["''", "7", r#""a\tb""#], bad_variable: &["", "a\tb"] },
     Row { key: "purge.enabled", toml: "false", variable: "false", arrived: |c| !c.purge.enabled,
           bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
     Row { key: "purge.interval", toml: "'PT5M'", variable: "PT5M", arrived: |c| c.purge.interval == 300 * S,

@@ -78,7 +78,7 @@ async fn run_5_an_end_whose_future_is_never_polled_is_finished_in_the_background
                 match standing {
                     Peeked::Complete(_) => assert!(leaves_a_record, "{what}"),
                     Peeked::Absent => assert!(!leaves_a_record, "{what}"),
-                    Peeked::Busy { .. } => panic!("{what}: the lease is left to run out"),
+                    Peeked::Busy(_) => panic!("{what}: the lease is left to run out"),
                 }
             }
         }

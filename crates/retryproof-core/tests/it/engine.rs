@@ -351,12 +351,12 @@ impl retryproof_core::IdempotencyStore for Restored {
         id: &retryproof_core::Identity,
         req: &retryproof_core::store::AcquireRequest,
     ) -> retryproof_core::Result<retryproof_core::store::Acquired> {
-        use retryproof_core::store::Acquired;
+        use retryproof_core::store::{Acquired, LiveLease};
         let first = self.1.fetch_add(1, Ordering::SeqCst) == 0;
         match self.0.acquire(id, req).await? {
-            Acquired::Busy { remaining, token } if first => {
+            Acquired::Busy(LiveLease { remaining, token, .. }) if first => {
                 let token = retryproof_core::FencingToken::new(token.get() + 1_000);
-                Ok(Acquired::Busy { remaining, token })
+                Ok(Acquired::Busy(LiveLease::new(remaining, token)))
             }
             other => Ok(other),
         }

@@ -62,7 +62,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             continue;
                         }
                         (
-                            Ok(Acquired::Busy { remaining, token }),
+                            Ok(Acquired::Busy(LiveLease { remaining, token, .. })),
                             Some(record @ Plain { value: None, .. }),
                         ) if !over(record) && record.owner != owner => {
                             assert_eq!(
@@ -120,7 +120,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                         known.as_ref().filter(|record| !over(record)).map(|r| r.value.is_some());
                     let found = match ready(store.peek(id)).unwrap() {
                         Peeked::Absent => None,
-                        Peeked::Busy { .. } => Some(false),
+                        Peeked::Busy(_) => Some(false),
                         Peeked::Complete(_) => Some(true),
                     };
                     assert_eq!(found, expected, "step {step}");

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Param};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Param};
 use retryproof_core::{Error, FencingToken, Identity, StoredResult};
 use retryproof_store_kit::{CallPriority, Record, RecordPhase};
 use tokio::time::Instant;
@@ -81,7 +81,7 @@ impl Executor {
                     return Ok(Acquired::Complete(stored));
                 }
                 Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
-                    return Ok(Acquired::Busy { remaining, token });
+                    return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
                 }
                 // Only GRANT can take over an existing row. A takeover may cost a second round trip
                 // (ACQ-8).
@@ -162,5 +162,5 @@ impl Executor {
 
 /// The result if the lease is over but the row cannot be taken over yet, so the caller has to wait.
 fn blocked(token: FencingToken) -> Acquired {
-    Acquired::Busy { remaining: Duration::ZERO, token }
+    Acquired::Busy(LiveLease::new(Duration::ZERO, token))
 }

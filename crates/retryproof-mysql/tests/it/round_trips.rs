@@ -58,11 +58,11 @@ impl Counted {
         grant(store, &gone, owner).await;
         assert!(matches!(
             store.acquire(&gone, &request(OwnerId::new())).await,
-            Ok(Acquired::Busy { .. })
+            Ok(Acquired::Busy(_))
         ));
         assert_eq!(store.release(&gone, owner).await.expect("released"), FencedWrite::Applied);
         let token = grant(store, &gone, owner).await.token;
-        assert!(matches!(store.peek(&gone).await, Ok(Peeked::Busy { .. })));
+        assert!(matches!(store.peek(&gone).await, Ok(Peeked::Busy(_))));
         store
             .wait_for_change(&gone, FencingToken::new(token.get() - 1), LONG)
             .await
@@ -91,7 +91,7 @@ impl Counted {
         let req = AcquireRequest::new(owner, lease, DAY);
         assert!(matches!(self.store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
         if met {
-            assert!(matches!(self.acquire(&id).await, (1, Acquired::Busy { .. })));
+            assert!(matches!(self.acquire(&id).await, (1, Acquired::Busy(_))));
             assert_eq!(
                 self.store.extend(&id, owner, SHORT).await.expect("extended"),
                 FencedWrite::Applied
@@ -115,7 +115,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
         assert!(matches!(granted, Ok(Acquired::Granted(_))));
         assert_eq!(trips, 1, "acquire");
         let (trips, busy) = counted.acquire(&key).await;
-        assert!(matches!(busy, Acquired::Busy { .. }));
+        assert!(matches!(busy, Acquired::Busy(_)));
         assert_eq!(trips, 1, "in flight");
         assert_eq!(counted.trips(store.peek(&key)).await.0, 1, "peek");
         assert_eq!(counted.trips(store.extend(&key, owner, LONG)).await.0, 1, "extend");

@@ -151,7 +151,7 @@ async fn sto_5_a_missing_privilege_is_named() {
         says(&error, ErrorKind::Unexpected, &["privilege", "INSERT, UPDATE"]);
         assert_masked(&error);
     }
-    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
     // A migration with nothing to do needs no privilege.
     config.migrate().await.expect("nothing to do");
 
@@ -216,7 +216,7 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
                 Ok(done) => assert_eq!(done, FencedWrite::Applied),
                 Err(error) => {
                     // The record is unchanged. A smaller result, or a tombstone, may still fit.
-                    assert!(matches!(store.peek(&key).await, Ok(Peeked::Busy { .. })));
+                    assert!(matches!(store.peek(&key).await, Ok(Peeked::Busy(_))));
                     break 'full error;
                 }
             }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{
     ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, OwnerId,
 };
@@ -101,7 +101,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     // holder's token.
     let started = Instant::now();
     match store.acquire(&locked, &request(OwnerId::new())).await {
-        Ok(Acquired::Busy { remaining, token }) => {
+        Ok(Acquired::Busy(LiveLease { remaining, token, .. })) => {
             assert_eq!((remaining, token), (Duration::ZERO, first.token))
         }
         other => panic!("{other:?}"),

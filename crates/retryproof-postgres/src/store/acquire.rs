@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
@@ -47,7 +47,7 @@ impl PostgresStore {
             match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
                 // The hint was wrong, because the record has been deleted or replaced by a new one.
-                Peeked::Busy { .. } | Peeked::Absent => self.completed.forget(id),
+                Peeked::Busy(_) | Peeked::Absent => self.completed.forget(id),
             }
         }
         let began = Instant::now();
@@ -56,7 +56,7 @@ impl PostgresStore {
                 match self.read_record(CallPriority::Normal, Statement::Read, id).await? {
                     Some(Record { token, phase: RecordPhase::InProgress(remaining), .. }) => {
                         let remaining = remaining.unwrap_or_default();
-                        return Ok(Acquired::Busy { remaining, token });
+                        return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
                     }
                     record => {
                         if let Peeked::Complete(stored) = self.peeked(id, record) {
@@ -109,7 +109,10 @@ impl PostgresStore {
             if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
                 let status = self.status_of_blocked(id, true).await?;
-                if let Some(Acquired::Busy { remaining: Duration::ZERO, token }) = status {
+                if let Some(Acquired::Busy(LiveLease {
+                    remaining: Duration::ZERO, token, ..
+                })) = status
+                {
                     self.record_limits.publish_locked(hash, since, token);
                 }
                 if let Some(acquired) = status {
@@ -168,12 +171,14 @@ impl PostgresStore {
 fn live(peeked: Peeked) -> Option<Acquired> {
     match peeked {
         Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
-        Peeked::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),
+        Peeked::Busy(LiveLease { remaining, token, .. }) => {
+            Some(Acquired::Busy(LiveLease::new(remaining, token)))
+        }
         Peeked::Absent => None,
     }
 }
 
 /// The result if the lease is over but the row is locked, so that the record cannot be granted yet.
 fn expired_but_locked(token: FencingToken) -> Acquired {
-    Acquired::Busy { remaining: Duration::ZERO, token }
+    Acquired::Busy(LiveLease::new(Duration::ZERO, token))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
-use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
+use retryproof_core::store::{Acquired, LiveLease, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
@@ -206,7 +206,10 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     let begun = Instant::now();
     let busy =
         world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
-    assert!(matches!(busy, Acquired::Busy { remaining: Duration::ZERO, .. }), "{busy:?}");
+    assert!(
+        matches!(busy, Acquired::Busy(LiveLease { remaining: Duration::ZERO, .. })),
+        "{busy:?}"
+    );
     assert!(begun.elapsed() < 5_000 * MS, "{:?}", begun.elapsed());
     let waiter = {
         let world = Arc::clone(&world);

@@ -48,7 +48,7 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         assert!(copied.starts_with(b"rp1P"), "the grant is there");
         assert!(matches!(
             store.acquire(&id, &request(OwnerId::new())).await,
-            Ok(Acquired::Busy { .. })
+            Ok(Acquired::Busy(_))
         ));
         assert_eq!(
             store.complete(&id, owner, &completion("x")).await.expect("completed"),

@@ -52,9 +52,9 @@ async fn acq_8_each_operation_is_one_round_trip() {
     };
     grant(&store, &a, owner).await;
     one("acquire");
-    assert!(matches!(store.acquire(&a, &request(other)).await, Ok(Acquired::Busy { .. })));
+    assert!(matches!(store.acquire(&a, &request(other)).await, Ok(Acquired::Busy(_))));
     one("in flight");
-    assert!(matches!(store.peek(&a).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&a).await, Ok(Peeked::Busy(_))));
     one("peek");
     assert_eq!(store.extend(&a, owner, DAY).await.expect("extended"), FencedWrite::Applied);
     one("extend");
@@ -137,9 +137,9 @@ async fn acq_8_replays_looks_and_busy_answers_write_nothing() {
         assert_eq!(replay(&fresh, &id("done")).await, "result");
         assert!(matches!(
             store.acquire(&id("held"), &request(OwnerId::new())).await,
-            Ok(Acquired::Busy { .. })
+            Ok(Acquired::Busy(_))
         ));
-        assert!(matches!(store.peek(&id("held")).await, Ok(Peeked::Busy { .. })));
+        assert!(matches!(store.peek(&id("held")).await, Ok(Peeked::Busy(_))));
         assert!(matches!(store.peek(&id("none")).await, Ok(Peeked::Absent)));
     }
     assert_eq!(server.info("rdb_changes_since_last_save").await, before);

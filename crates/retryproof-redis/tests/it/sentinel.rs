@@ -63,7 +63,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
                 let _ = store.wait_for_change(&held, token, LONG).await;
                 match store.peek(&held).await {
                     Ok(Peeked::Complete(_)) => return,
-                    Ok(Peeked::Busy { .. }) => {}
+                    Ok(Peeked::Busy(_)) => {}
                     Ok(Peeked::Absent) => panic!("the lease was replicated"),
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 }

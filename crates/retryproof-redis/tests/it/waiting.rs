@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
@@ -174,7 +174,7 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
             .expect("answered")
         {
             Acquired::Granted(grant) => break grant,
-            Acquired::Busy { remaining, token } => {
+            Acquired::Busy(LiveLease { remaining, token, .. }) => {
                 store.wait_for_change(&id, token, remaining).await.expect("waited")
             }
             Acquired::Complete(stored) => panic!("it was not completed: {stored:?}"),
@@ -182,7 +182,7 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
     };
     assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
     assert!(grant.took_over && grant.token > token);
-    assert!(matches!(store.peek(&id).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&id).await, Ok(Peeked::Busy(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

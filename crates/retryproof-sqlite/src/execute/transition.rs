@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease};
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
 use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
@@ -101,7 +101,7 @@ impl<'a> WriteTransaction<'a> {
                 (token, self.took_over(id)?)
             }
             Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                return Ok(Acquired::Busy { remaining, token });
+                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
             }
             Some(Record { phase: RecordPhase::InProgress(None), .. }) => (self.draw()?, true),
         };

@@ -88,7 +88,7 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
 
     assert!(matches!(store.peek(&refused).await, Ok(Peeked::Absent)), "nothing half-written");
-    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
     assert!(matches!(store.peek(&old).await, Ok(Peeked::Complete(_))));
     assert_eq!(
         store.extend(&held, holder, LONG).await.expect("a beat needs no room"),
@@ -122,7 +122,7 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     lock.execute_batch("ROLLBACK").expect("unlocked");
     assert_eq!(large_call.await.expect_err("no room for it").kind(), ErrorKind::Full);
     assert_eq!(small_call.await.expect("room for it"), FencedWrite::Applied);
-    assert!(matches!(store.peek(&large).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&large).await, Ok(Peeked::Busy(_))));
 }
 
 #[tokio::test]

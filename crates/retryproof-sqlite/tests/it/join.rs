@@ -194,7 +194,7 @@ async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_a
         .await;
     assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
     assert_eq!((world.rows(), world.ends()), (vec![], (0, 0, 1)));
-    assert!(matches!(world.standing("k").await, Peeked::Busy { .. }), "the taker's lease stands");
+    assert!(matches!(world.standing("k").await, Peeked::Busy(_)), "the taker's lease stands");
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     tx.execute("INSERT INTO ledger VALUES ('1')", []).unwrap();
     let pending = held.complete_in(&mut tx, value("one")).await.unwrap();
-    assert!(matches!(world.standing("1").await, Peeked::Busy { .. }), "unseen before the commit");
+    assert!(matches!(world.standing("1").await, Peeked::Busy(_)), "unseen before the commit");
     tx.commit().unwrap();
     pending.committed();
     assert_eq!(world.replay("1").await, "one");
@@ -329,7 +329,7 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     let world = world();
     let mut other = Other::start(&world.dir.file());
     assert_eq!(other.ask("pay k 1000"), "written");
-    assert!(matches!(world.standing("k").await, Peeked::Busy { .. }));
+    assert!(matches!(world.standing("k").await, Peeked::Busy(_)));
     other.signal("-KILL");
     // The first caller waits until the lease has run out, and takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));

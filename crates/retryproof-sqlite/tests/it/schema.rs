@@ -164,7 +164,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     let owner = OwnerId::new();
     let error = match store.acquire(&id, &request(owner)).await {
         Err(error) => error,
-        Ok(Acquired::Granted(_) | Acquired::Busy { .. } | Acquired::Complete(_)) => {
+        Ok(Acquired::Granted(_) | Acquired::Busy(_) | Acquired::Complete(_)) => {
             panic!("there is no table")
         }
     };

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked, Purge};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, LiveLease, Peeked, Purge};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_sqlite::SqliteStore;
 
@@ -66,7 +66,9 @@ async fn cmp_1_reopening_keeps_records() {
     let store = open();
     assert_eq!(replay(&store, &done).await, "result");
     match store.peek(&held).await.expect("looked") {
-        Peeked::Busy { remaining, token } => assert_eq!((remaining, token), (LONG, held_token)),
+        Peeked::Busy(LiveLease { remaining, token, .. }) => {
+            assert_eq!((remaining, token), (LONG, held_token))
+        }
         other => panic!("the lease is lost: {other:?}"),
     }
     wall.forward(LONG);

@@ -198,7 +198,7 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
     }
     // Meanwhile completed keys are replayed, and duplicates of running calls are reported as busy.
     assert_eq!(replay(&store, &id("done")).await, "result");
-    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
 
     stranger.execute_batch("ROLLBACK").expect("unlocked");
     assert!(matches!(store.peek(&fresh).await, Ok(Peeked::Absent)), "nothing half-written");

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked, TxSource};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Peeked, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
     Identity, OwnerId, Payload,
@@ -179,7 +179,7 @@ async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant 
     loop {
         match store.acquire(id, &request(owner)).await.expect("answered") {
             Acquired::Granted(grant) => return grant,
-            Acquired::Busy { remaining, token } => {
+            Acquired::Busy(LiveLease { remaining, token, .. }) => {
                 store.wait_for_change(id, token, remaining).await.expect("waited")
             }
             Acquired::Complete(stored) => panic!("it was not completed: {stored:?}"),
@@ -266,7 +266,7 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     other.signal("-CONT");
     assert_eq!(other.hear(), "NotOwner", "while the taker is at work");
     assert!(
-        matches!(store.peek(&id).await, Ok(Peeked::Busy { token, .. }) if token == grant.token)
+        matches!(store.peek(&id).await, Ok(Peeked::Busy(LiveLease { token, .. })) if token == grant.token)
     );
     assert_eq!(other.ask("extend k"), "NotOwner");
     assert_eq!(other.ask("release k"), "NotOwner");
@@ -334,7 +334,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
             match store.peek(&of(key)).await.expect("answered") {
                 Peeked::Complete(stored) => assert_eq!(body(&stored), "done"),
                 // The process died between the two writes of this key.
-                Peeked::Busy { .. } => unfinished += 1,
+                Peeked::Busy(_) => unfinished += 1,
                 Peeked::Absent if key > 20 => break,
                 Peeked::Absent => panic!("key {key} was executed, and is forgotten"),
             }

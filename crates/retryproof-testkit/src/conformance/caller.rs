@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, SharedStore,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked, SharedStore,
 };
 use retryproof_core::{
     FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, StoredResult,
@@ -153,7 +153,7 @@ pub(super) fn granted(answer: Acquired) -> Grant {
 #[track_caller]
 pub(super) fn busy(answer: Acquired) -> (Duration, FencingToken) {
     match answer {
-        Acquired::Busy { remaining, token } => (remaining, token),
+        Acquired::Busy(LiveLease { remaining, token, .. }) => (remaining, token),
         other => panic!("expected busy, got {other:?}"),
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn is_absent(standing: Peeked) {
 #[track_caller]
 pub(super) fn is_busy(standing: Peeked) -> (Duration, FencingToken) {
     match standing {
-        Peeked::Busy { remaining, token } => (remaining, token),
+        Peeked::Busy(LiveLease { remaining, token, .. }) => (remaining, token),
         other => panic!("expected busy, got {other:?}"),
     }
 }

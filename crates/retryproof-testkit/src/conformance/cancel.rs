@@ -2,7 +2,7 @@
 //! Drops each method at each of its await points, through the concrete store and through
 //! `SharedStore`.
 
-use retryproof_core::store::{Acquired, FencedWrite, Peeked, SharedStore};
+use retryproof_core::store::{Acquired, FencedWrite, LiveLease, Peeked, SharedStore};
 
 use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
@@ -57,7 +57,9 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
                     assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
                     return;
                 }
-                Acquired::Busy { remaining, .. } => assert!(remaining <= short, "{remaining:?}"),
+                Acquired::Busy(LiveLease { remaining, .. }) => {
+                    assert!(remaining <= short, "{remaining:?}")
+                }
                 Acquired::Complete(_) => panic!("no caller completed"),
             }
             s.pass(short / 4).await;
@@ -109,7 +111,7 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
     };
     at_every_await(s, prepare, |caller, store| async move {
         match caller.peek().await {
-            Peeked::Busy { .. } => {}
+            Peeked::Busy(_) => {}
             Peeked::Complete(stored) => assert_eq!(body(&stored), b"done"),
             Peeked::Absent => panic!("a dropped completion removed the record"),
         }

@@ -13,7 +13,7 @@ async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
     let rows = s.joined().expect("the subject should offer what the case needs").rows().await;
     let record = match s.store().peek(id).await.expect("the peek should succeed") {
         Peeked::Absent => "absent",
-        Peeked::Busy { .. } => "in progress",
+        Peeked::Busy(_) => "in progress",
         Peeked::Complete(_) => "complete",
     };
     (record, rows)

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, IdempotencyStore, Peeked, SharedStore,
+    AcquireRequest, Acquired, Completion, IdempotencyStore, LiveLease, Peeked, SharedStore,
 };
 use retryproof_core::{Error, Identity, OwnerId, StoredResult};
 
@@ -98,7 +98,7 @@ impl Run<'_> {
                     Acquired::Granted(grant) => {
                         Answer::Granted { token: grant.token, took_over: grant.took_over }
                     }
-                    Acquired::Busy { remaining, token } => {
+                    Acquired::Busy(LiveLease { remaining, token, .. }) => {
                         Answer::Busy { token, remaining: self.remaining(remaining) }
                     }
                     Acquired::Complete(stored) => read(&stored),
@@ -111,7 +111,7 @@ impl Run<'_> {
             Step::Look => {
                 let answer = match store.peek(id).await.map_err(failed)? {
                     Peeked::Absent => Answer::Absent,
-                    Peeked::Busy { remaining, token } => {
+                    Peeked::Busy(LiveLease { remaining, token, .. }) => {
                         Answer::Busy { token, remaining: self.remaining(remaining) }
                     }
                     Peeked::Complete(stored) => read(&stored),

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use retryproof_core::store::{Acquired, FencedWrite, Grant};
+use retryproof_core::store::{Acquired, FencedWrite, Grant, LiveLease};
 
 use super::caller::{ASLEEP, LONG, StoreCaller, body, granted, is_absent, is_complete};
 use crate::subject::Subject;
@@ -41,7 +41,7 @@ async fn beside_takers<T: Send + 'static>(
         match taker.await.expect("the taker should end") {
             Acquired::Granted(grant) => grants.push(grant),
             Acquired::Complete(_) => results += 1,
-            Acquired::Busy { .. } => {}
+            Acquired::Busy(_) => {}
         }
     }
     (answer, grants, results)
@@ -60,7 +60,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     for answer in answers {
         match answer {
             Acquired::Granted(grant) => grants.push(grant.token),
-            Acquired::Busy { token, .. } => seen.push(token),
+            Acquired::Busy(LiveLease { token, .. }) => seen.push(token),
             Acquired::Complete(_) => panic!("no caller completed"),
         }
     }
@@ -200,7 +200,9 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
                         tokio::task::yield_now().await;
                         assert_eq!(caller.complete(&at.to_le_bytes()).await, FencedWrite::Applied);
                     }
-                    Acquired::Busy { token, .. } => caller.wait_for_change(token, ASLEEP).await,
+                    Acquired::Busy(LiveLease { token, .. }) => {
+                        caller.wait_for_change(token, ASLEEP).await
+                    }
                     Acquired::Complete(stored) => return (caller.id, body(&stored)),
                 }
                 tokio::task::yield_now().await;

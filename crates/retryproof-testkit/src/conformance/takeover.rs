@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A lease that has expired passes to the next caller atomically, and never earlier.
 
-use retryproof_core::store::{Acquired, FencedWrite};
+use retryproof_core::store::{Acquired, FencedWrite, LiveLease};
 
 use super::caller::{LONG, MS, busy, completed, granted, is_absent};
 use crate::subject::Subject;
@@ -45,7 +45,9 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
                 assert!(grant.took_over);
                 break;
             }
-            Acquired::Busy { remaining, .. } => assert!(remaining <= lease, "{remaining:?}"),
+            Acquired::Busy(LiveLease { remaining, .. }) => {
+                assert!(remaining <= lease, "{remaining:?}")
+            }
             Acquired::Complete(_) => panic!("no caller completed"),
         }
         let step = match passed.is_zero() {
@@ -86,7 +88,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
                     assert!(grant.took_over);
                     winners.push(grant.token);
                 }
-                Acquired::Busy { token, .. } => seen.push(token),
+                Acquired::Busy(LiveLease { token, .. }) => seen.push(token),
                 Acquired::Complete(_) => panic!("no caller completed"),
             }
         }

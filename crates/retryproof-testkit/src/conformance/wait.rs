@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use retryproof_core::store::{FencedWrite, Peeked};
+use retryproof_core::store::{FencedWrite, LiveLease, Peeked};
 use retryproof_core::{FencingToken, Identity};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -20,7 +20,9 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     for _ in 0..100_000 {
         caller.wait_for_change(seen, ASLEEP).await;
         match caller.peek().await {
-            Peeked::Busy { token, .. } if token == seen => tokio::task::yield_now().await,
+            Peeked::Busy(LiveLease { token, .. }) if token == seen => {
+                tokio::task::yield_now().await
+            }
             _ => return,
         }
     }

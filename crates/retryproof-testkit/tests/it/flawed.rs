@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Inspect, Peeked,
-    Purge, RecordState, RecordSummary, SharedStore, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Inspect, LiveLease,
+    Peeked, Purge, RecordState, RecordSummary, SharedStore, StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
@@ -277,13 +277,13 @@ impl Flawed {
             return Ok(Peeked::Absent);
         }
         if self.has(Defect::RemainingStandsStill) && record.value.is_none() {
-            return Ok(Peeked::Busy { remaining: Duration::from_secs(600), token: record.token });
+            return Ok(Peeked::Busy(LiveLease::new(Duration::from_secs(600), record.token)));
         }
         if self.has(Defect::BusyShowsAnotherToken) && record.value.is_none() {
-            return Ok(Peeked::Busy {
-                remaining: until - now,
-                token: FencingToken::new(record.token.get() + 1_000_000),
-            });
+            return Ok(Peeked::Busy(LiveLease::new(
+                until - now,
+                FencingToken::new(record.token.get() + 1_000_000),
+            )));
         }
         Ok(match &record.value {
             Some(value) => {
@@ -300,7 +300,7 @@ impl Flawed {
                 }
                 Peeked::Complete(StoredResult::new(value, record.fingerprint))
             }
-            None => Peeked::Busy { remaining: until - now, token: record.token },
+            None => Peeked::Busy(LiveLease::new(until - now, record.token)),
         })
     }
 
@@ -332,15 +332,12 @@ impl Flawed {
             ));
         }
         Ok(match self.standing(found, now)? {
-            Peeked::Busy { remaining, token } => {
-                Judged::Refused(Acquired::Busy { remaining, token })
+            Peeked::Busy(LiveLease { remaining, token, .. }) => {
+                Judged::Refused(Acquired::Busy(LiveLease::new(remaining, token)))
             }
-            Peeked::Complete(_) if self.has(Defect::AcquireNeverReplays) => {
-                Judged::Refused(Acquired::Busy {
-                    remaining: Duration::ZERO,
-                    token: FencingToken::new(0),
-                })
-            }
+            Peeked::Complete(_) if self.has(Defect::AcquireNeverReplays) => Judged::Refused(
+                Acquired::Busy(LiveLease::new(Duration::ZERO, FencingToken::new(0))),
+            ),
             Peeked::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
             Peeked::Absent if self.has(Defect::AcquireSaysTakeover) => Judged::Granted(None, true),
             Peeked::Absent => {
@@ -435,7 +432,7 @@ impl IdempotencyStore for Flawed {
         let standing = self.standing(records.get(&name), now)?;
         if let (Peeked::Absent, Some(record)) = (&standing, records.get(&name)) {
             if self.has(Defect::LookShowsExpiredLeases) && record.value.is_none() {
-                return Ok(Peeked::Busy { remaining: Duration::ZERO, token: record.token });
+                return Ok(Peeked::Busy(LiveLease::new(Duration::ZERO, record.token)));
             }
             if self.has(Defect::LookDeletesExpiredLeases) {
                 records.remove(&name);
@@ -459,7 +456,8 @@ impl IdempotencyStore for Flawed {
             None
         };
         if self.has(Defect::WakeUpLost) {
-            if matches!(self.peek(id).await?, Peeked::Busy { token, .. } if token == seen) {
+            if matches!(self.peek(id).await?, Peeked::Busy(LiveLease { token, .. }) if token == seen)
+            {
                 tokio::task::yield_now().await;
                 let _ = tokio::time::timeout(at_most, self.changes.notified()).await;
             }
@@ -468,7 +466,9 @@ impl IdempotencyStore for Flawed {
         let mut change = pin!(self.changes.notified());
         change.as_mut().enable();
         let blind = self.has(Defect::ChangedSleepsWithoutALook);
-        if !blind && !matches!(self.peek(id).await?, Peeked::Busy { token, .. } if token == seen) {
+        if !blind
+            && !matches!(self.peek(id).await?, Peeked::Busy(LiveLease { token, .. }) if token == seen)
+        {
             return Ok(());
         }
         if self.has(Defect::ChangedSleepsOn) {

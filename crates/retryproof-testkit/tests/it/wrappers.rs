@@ -58,7 +58,7 @@ async fn a_refused_call_does_nothing_and_a_lost_answer_everything() {
     assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Absent));
     faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
     assert_eq!(store.acquire(&id(), &ask).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy { .. }));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy(_)));
     faults.fail_next(Operation::Complete, 1, Fault::AnswerLost);
     assert!(store.complete(&id(), ask.owner, &done()).await.is_err());
     assert_eq!(
@@ -77,7 +77,7 @@ async fn swallowed_calls_never_end_with_or_without_their_effect() {
     assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Absent));
     faults.fail_call(1, Fault::AnswerSwallowed);
     assert!(timeout(MS, store.acquire(&id(), &ask())).await.is_err());
-    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy { .. }));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy(_)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,6 +36,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "max-waiting" => max_waiting = count;
     "max-waiting-bytes" => max_waiting_bytes = count;
     "max-hold" => max_hold = duration;
+    "instance" => instance = text, Some;
     "purge.enabled" => purge.enabled = flag;
     "purge.interval" => purge.interval = duration;
     "web.required" => web.required = flag;

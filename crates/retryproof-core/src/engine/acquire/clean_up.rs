@@ -75,7 +75,7 @@ impl Drop for ReleaseIfGranted<'_> {
             if let Some(call) = unanswered {
                 let left = until.saturating_duration_since(store.now());
                 let answer = timeout(store.operation_timeout().max(left), call).await;
-                if let Ok(Ok(Acquired::Complete(_) | Acquired::Busy { .. })) = answer {
+                if let Ok(Ok(Acquired::Complete(_) | Acquired::Busy(_))) = answer {
                     return;
                 }
             }

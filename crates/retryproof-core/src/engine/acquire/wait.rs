@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::outcome::InFlight;
 use crate::payload::StoredResult;
-use crate::store::Peeked;
+use crate::store::{LiveLease, Peeked};
 
 /// The pauses of a leader whose store fails, or whose key is free while no permit is available.
 /// They grow, so that the waiters of many keys do not flood the store.
@@ -99,8 +99,8 @@ impl AcquireLoop<'_> {
             // Without a permit, the call may still find a stored result (RUN-5).
             Err(kind) => match self.peek().await? {
                 Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
-                Peeked::Busy { remaining, token } => {
-                    Found::Busy(Holder { token, until: store.now() + remaining })
+                Peeked::Busy(lease) => {
+                    Found::Busy(Holder { token: lease.token, until: store.now() + lease.remaining })
                 }
                 Peeked::Absent if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
                     return Err(self.refuse(kind));
@@ -130,7 +130,7 @@ impl AcquireLoop<'_> {
     pub(super) async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
         match self.peek().await? {
             Peeked::Complete(result) => Ok(Acquisition::Complete(result)),
-            Peeked::Busy { .. } | Peeked::Absent => Err(self.refuse(kind)),
+            Peeked::Busy(_) | Peeked::Absent => Err(self.refuse(kind)),
         }
     }
 
@@ -167,10 +167,10 @@ pub(in crate::engine) async fn watch(
     loop {
         // One call may run past the deadline, however long the earlier calls took (ACQ-6).
         let limit = (deadline + operation).saturating_duration_since(store.now()).min(operation);
-        let (remaining, token) = match store.peek(identity, limit).await? {
+        let LiveLease { remaining, token, .. } = match store.peek(identity, limit).await? {
             Peeked::Complete(result) => return Ok(Some(Ok(result))),
             Peeked::Absent => return Ok(None),
-            Peeked::Busy { remaining, token } => (remaining, token),
+            Peeked::Busy(lease) => lease,
         };
         let left = deadline.saturating_duration_since(store.now());
         if left.is_zero() {

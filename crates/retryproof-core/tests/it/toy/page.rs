@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use retryproof_core::clock::Instant;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Blob, FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, Result, StoredResult,
@@ -37,7 +37,7 @@ impl State {
         match self.records.get(id).filter(|record| record.until > now) {
             None => Peeked::Absent,
             Some(Record { value: None, token, until, .. }) => {
-                Peeked::Busy { remaining: *until - now, token: *token }
+                Peeked::Busy(LiveLease::new(*until - now, *token))
             }
             Some(Record { value: Some(value), fingerprint, .. }) => {
                 Peeked::Complete(StoredResult::new(value.clone(), *fingerprint))
@@ -64,8 +64,8 @@ impl IdempotencyStore for ToyStore {
         let (token, took_over) = match (own, state.peek(id, now)) {
             (Some(granted), _) => granted, // the first answer was lost (ACQ-9)
             (None, Peeked::Complete(stored)) => return Ok(Acquired::Complete(stored)),
-            (None, Peeked::Busy { remaining, token }) => {
-                return Ok(Acquired::Busy { remaining, token });
+            (None, Peeked::Busy(LiveLease { remaining, token, .. })) => {
+                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
             }
             (None, Peeked::Absent) => {
                 state.last_token += 1; // under the lock that grants (ACQ-10)
@@ -91,7 +91,7 @@ impl IdempotencyStore for ToyStore {
         limit: Duration,
     ) -> Result<()> {
         let peeked = self.peek(id).await?;
-        if matches!(peeked, Peeked::Busy { token, .. } if token == seen) {
+        if matches!(peeked, Peeked::Busy(LiveLease { token, .. }) if token == seen) {
             tokio::time::sleep(limit.min(Duration::from_millis(50))).await; // a map has no notifications
         }
         Ok(())

@@ -69,7 +69,7 @@ impl World {
     async fn assert_nothing_happened(&self, why: &str) {
         let free = async {
             // A release in the background may not have arrived yet.
-            while let Peeked::Busy { .. } = self.standing().await {
+            while let Peeked::Busy(_) = self.standing().await {
                 tokio::time::sleep(5 * MS).await;
             }
         };

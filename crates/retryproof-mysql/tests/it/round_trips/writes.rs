@@ -46,7 +46,7 @@ async fn acq_8_a_thousand_replays_write_no_log() {
                     "look" => assert!(matches!(store.peek(&key).await, Ok(Peeked::Complete(_)))),
                     _ => {
                         let answer = store.acquire(&held, &request(OwnerId::new())).await;
-                        assert!(matches!(answer, Ok(Acquired::Busy { .. })));
+                        assert!(matches!(answer, Ok(Acquired::Busy(_))));
                     }
                 }
             }

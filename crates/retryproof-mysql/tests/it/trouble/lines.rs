@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_mysql::MysqlStore;
 use retryproof_testkit::wire::WireProxy;
@@ -45,7 +45,7 @@ async fn sto_5_a_restarted_server_is_found_again() {
     // still there.
     assert_eq!(replay(&store, &id("done")).await, "result");
     match store.peek(&held).await.expect("looked") {
-        Peeked::Busy { token: kept, .. } => assert_eq!(kept, token),
+        Peeked::Busy(LiveLease { token: kept, .. }) => assert_eq!(kept, token),
         other => panic!("{other:?}"),
     }
     assert_eq!(
@@ -293,7 +293,9 @@ async fn run_2_holders_have_connections_of_their_own() {
     let mut turned_away = 0;
     for call in rush {
         match call.await.expect("no panic") {
-            Ok(Acquired::Busy { remaining, .. }) => assert_eq!(remaining, Duration::ZERO),
+            Ok(Acquired::Busy(LiveLease { remaining, .. })) => {
+                assert_eq!(remaining, Duration::ZERO)
+            }
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 
@@ -161,7 +161,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     // The next calls succeed, and no acknowledged result is lost.
     assert_eq!(replay(&store, &done).await, "result");
     match store.peek(&held).await.expect("looked") {
-        Peeked::Busy { token, .. } => assert_eq!(token, lease.token),
+        Peeked::Busy(LiveLease { token, .. }) => assert_eq!(token, lease.token),
         other => panic!("the lease is lost: {other:?}"),
     }
     execute(&store, &id("new"), "result").await;

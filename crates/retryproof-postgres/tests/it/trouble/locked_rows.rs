@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, LiveLease};
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
@@ -45,7 +45,7 @@ fn callers(
                     let began = Instant::now();
                     match store.acquire(&id(key), &request(OwnerId::new())).await.expect("answered")
                     {
-                        Acquired::Busy { .. } => {}
+                        Acquired::Busy(_) => {}
                         other => panic!("{other:?}"),
                     }
                     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
@@ -171,7 +171,7 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
         joined.run(format!("BEGIN; SELECT * FROM \"{}\" FOR UPDATE", table.name)).await;
         let started = Instant::now();
         match store.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
-            Acquired::Busy { remaining, token } => {
+            Acquired::Busy(LiveLease { remaining, token, .. }) => {
                 assert_eq!((remaining, token), (Duration::ZERO, first.token))
             }
             other => panic!("{other:?}"),

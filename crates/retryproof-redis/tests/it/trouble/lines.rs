@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, FencedWrite, Peeked};
+use retryproof_core::store::{Acquired, FencedWrite, LiveLease, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
@@ -224,7 +224,7 @@ async fn acq_9_a_server_killed_and_started_again_keeps_what_it_has_on_disk() {
         assert_eq!(replay(&store, &id(&format!("k{at}"))).await, format!("result {at}"));
     }
     assert!(
-        matches!(store.peek(&id("held")).await, Ok(Peeked::Busy { token: seen, .. }) if seen == token)
+        matches!(store.peek(&id("held")).await, Ok(Peeked::Busy(LiveLease { token: seen, .. })) if seen == token)
     );
     assert_eq!(store.release(&id("held"), owner).await.expect("released"), FencedWrite::Applied);
     assert!(grant(&store, &id("held"), OwnerId::new()).await.token > token);
@@ -243,7 +243,7 @@ async fn acq_4_a_waiter_outlives_its_line() {
                 loop {
                     store.wait_for_change(&id, token, LONG).await.expect("a wait is answered");
                     match store.peek(&id).await.expect("a look is answered") {
-                        Peeked::Busy { .. } => {}
+                        Peeked::Busy(_) => {}
                         Peeked::Complete(_) => return,
                         Peeked::Absent => panic!("it was completed"),
                     }

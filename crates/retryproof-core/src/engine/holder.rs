@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`HolderNotes`]: the note that each grant writes beside its record (REC-2).
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::config::IdempotencyConfig;
+use crate::owner::OwnerId;
+use crate::store::{HolderNote, TraceContext};
+
+/// Returns the position of the current call in its distributed trace.
+pub(super) type CurrentTrace = fn() -> Option<TraceContext>;
+
+/// What an engine writes into its notes.
+pub(super) struct HolderNotes {
+    /// The setting `instance`.
+    instance: Option<String>,
+    current_trace: Option<CurrentTrace>,
+    /// Whether this process alone sees the records, so that a note need not name it.
+    private: bool,
+}
+
+impl HolderNotes {
+    pub(super) fn new(
+        config: &IdempotencyConfig,
+        current_trace: Option<CurrentTrace>,
+        private: bool,
+    ) -> Self {
+        Self { instance: config.instance.clone(), current_trace, private }
+    }
+
+    /// The note of an acquire. `None` if it would say nothing: the store is in the memory of this
+    /// process, and the call has no trace.
+    #[inline]
+    pub(super) fn note(&self, owner: OwnerId, lease: Duration) -> Option<HolderNote> {
+        let trace = self.current_trace.and_then(|current| current());
+        match (self.private, trace) {
+            (true, None) => None,
+            (true, trace) => Some(HolderNote::new(owner, lease, trace, "")),
+            (false, trace) => Some(self.labelled(owner, lease, trace)),
+        }
+    }
+
+    fn labelled(&self, owner: OwnerId, lease: Duration, trace: Option<TraceContext>) -> HolderNote {
+        if let Some(instance) = &self.instance {
+            return HolderNote::new(owner, lease, trace, instance);
+        }
+        // The process id is read for each note, because it changes with a fork.
+        let label = format!("{}:{}", host_name(), std::process::id());
+        HolderNote::new(owner, lease, trace, &label)
+    }
+}
+
+/// The name of this host, or `?` if it is unknown.
+fn host_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let variables =
+            ["HOSTNAME", "COMPUTERNAME"].into_iter().map(|name| std::env::var(name).ok());
+        let files = ["/proc/sys/kernel/hostname", "/etc/hostname"]
+            .into_iter()
+            .map(|path| std::fs::read_to_string(path).ok());
+        files
+            .chain(variables)
+            .flatten()
+            .map(|name| name.trim().to_owned())
+            .find(|name| !name.is_empty())
+            .unwrap_or_else(|| "?".to_owned())
+    })
+}
