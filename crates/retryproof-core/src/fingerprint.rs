@@ -14,8 +14,8 @@ pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
 /// A digest of what the caller sent.
 ///
-/// The record keeps it, so that a different request under the same key is refused instead of
-/// answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
+/// The record keeps the digest, so that a different request under the same key is refused instead
+/// of answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
 /// does not interpret the rest. Comparing two fingerprints takes the same time wherever they differ
 /// (FP-2).
 // Every call copies the fingerprint. This layout lets each copy be written and then read in units
@@ -50,8 +50,9 @@ impl Fingerprint {
     ///
     /// Two values of one type have the same fingerprint if and only if they serialize to the same
     /// shape and content. The width of an integer does not matter, and neither does the order of
-    /// fields or map entries. Skipped fields are ignored. The order of a sequence matters: a
-    /// `HashSet` iterates differently in each process, so collect it into a sorted `Vec` first.
+    /// fields or map entries. Skipped fields are ignored. The order of a sequence does matter. A
+    /// `HashSet` is serialized as a sequence in an order that differs in each process, so collect
+    /// it into a sorted `Vec` first.
     ///
     /// If you fingerprint a whole struct, adding or renaming a field changes its fingerprint, so a
     /// release that does so causes retries of earlier requests to be refused. To avoid this,

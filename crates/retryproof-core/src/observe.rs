@@ -13,7 +13,8 @@ mod counters;
 
 pub use counters::{Counters, Counts};
 
-/// Why an execution ended without a completion: part of the terminal event [`Observer::failed`].
+/// Why an execution ended without a completion, as reported by the terminal event
+/// [`Observer::failed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -102,8 +103,8 @@ pub struct LeaseEvent<'a> {
             optional"
 )]
 pub trait Observer: Send + Sync + 'static {
-    /// A lease was granted. If it took over an expired lease, [`taken_over`](Self::taken_over)
-    /// follows.
+    /// A lease was granted. If the grant took over an expired lease,
+    /// [`taken_over`](Self::taken_over) is called next.
     fn acquired(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }

@@ -11,8 +11,8 @@ use crate::payload::Tombstone;
 /// How a call ended.
 ///
 /// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both
-/// mean that the work is done, with this value. [`InFlight`](Self::InFlight) means that another
-/// caller is still running the action; answer "try again later".
+/// variants mean that the work is done, and hold its value. [`InFlight`](Self::InFlight) means that
+/// another caller is still running the action; answer "try again later".
 ///
 /// ```
 /// use retryproof_core::Outcome;
@@ -127,7 +127,7 @@ pub struct Report<T> {
     /// Whether the store has the result.
     pub recorded: Recorded,
     /// Whether this call ran the action but lost its lease: another owner took over, the completion
-    /// was refused, and the outcome is that owner's (CMP-2).
+    /// was refused, and the outcome is the new owner's (CMP-2).
     pub fenced: bool,
 }
 
@@ -137,8 +137,8 @@ pub struct Report<T> {
 pub enum ExecuteError<E> {
     /// The action failed with this error. The key is free again (RUN-4).
     Action(E),
-    /// The action failed after it called [`hold_on_error`](crate::Lease::hold_on_error) because its
-    /// effect is unknown. The key stays taken until the lease runs out (RUN-4).
+    /// The action called [`hold_on_error`](crate::Lease::hold_on_error), because its effect is
+    /// unknown, and then failed. The key stays taken until the lease runs out (RUN-4).
     Held {
         /// The action's error, unchanged.
         error: E,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OwnerId`] identifies an owner inside a store; [`FencingToken`] orders grants outside it.
+//! [`OwnerId`] identifies an owner inside a store; [`FencingToken`] orders grants outside the
+//! store.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -26,7 +26,7 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 /// stored twice.
 ///
 /// # Errors
-/// The panic of `future`, which must then not be polled again.
+/// The panic of `future`. After a panic, the future must not be polled again.
 pub async fn catch_panic_of<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panic> {
     poll_fn(|cx| match catch_panic(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),

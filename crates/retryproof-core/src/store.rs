@@ -22,11 +22,11 @@
 //!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only kind that the engine retries) or that
 //!   it cannot read the record.
 //! - Use one round trip for each uncontended call (ACQ-8). The engine may drop a call at any await
-//!   point; each method documents what that may leave behind.
+//!   point; each method documents what a dropped call may leave behind.
 //! - Test the store with the conformance kit of `retryproof-testkit` (STO-2).
 //!
 //! # Contract for wrappers
-//! Forward all methods. None has a default, so that a wrapper cannot forget one.
+//! Forward all methods. No method has a default, so that a wrapper cannot forget to forward one.
 #![doc = include_str!("store/toy.md")]
 
 use std::fmt::Debug;
@@ -63,7 +63,7 @@ pub struct AcquireRequest {
     /// How long the completed record is kept. A purge also spares the unfinished record for this
     /// long after its acquire (STO-4).
     pub ttl: Duration,
-    /// The fingerprint of what the caller sent. A grant replaces the stored one (FP-2).
+    /// The fingerprint of what the caller sent. A grant replaces the stored fingerprint (FP-2).
     pub fingerprint: Option<Fingerprint>,
     /// The note about the caller. A grant replaces the stored one, with none if this is `None`
     /// (REC-2).

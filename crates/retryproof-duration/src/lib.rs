@@ -91,7 +91,8 @@ impl std::error::Error for DurationError {}
 /// Parses an ISO 8601 duration in the strict grammar (CTX-4).
 ///
 /// # Errors
-/// [`DurationError`] for any other text. The caller checks bounds, such as those of CTX-2.
+/// [`DurationError`] if the text does not match the grammar. The caller checks bounds, such as
+/// those of CTX-2.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let Some(parts) = text.strip_prefix('P') else {
         return Err(no_prefix(text));

@@ -117,8 +117,9 @@ impl<B> From<ReplayBody> for BodyParts<B> {
     }
 }
 
-/// The response of a handler that could not get a transaction. [`Fate`](crate::Fate) marks it as
-/// not to be stored, and [`NoTx`] marks it for the guard to replace with the filter's own problem.
+/// The response of a handler that could not get a transaction. Its [`Fate`](crate::Fate) keeps it
+/// from being stored, and its mark [`NoTx`] makes the guard replace it with the filter's own
+/// problem.
 #[must_use]
 pub fn transaction_error_response(error: &TxError) -> Response<Bytes> {
     error.to_response()

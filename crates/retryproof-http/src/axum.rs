@@ -3,12 +3,12 @@
 //!
 //! `#[idempotent(http)]` turns a handler into a unit struct whose `Handler` implementation calls
 //! [`run_endpoint`], so `post(pay)` can only mount the guarded handler (ANN-3). All arguments
-//! except the body are extracted on every call, before the key is looked up (ANN-6): an extractor
-//! that authenticates also runs before a replay.
+//! except the body are extracted on every call, before the key is looked up (ANN-6), so an
+//! extractor that authenticates also runs before a replay.
 //!
 //! # When to use
-//! Annotate your own handlers: the guard cannot be forgotten, and no argument's rejection is
-//! stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
+//! Annotate your own handlers: then the guard cannot be forgotten, and an extractor's rejection is
+//! never stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
 //! handlers from other crates, for whole routers, and where one policy covers several routes. The
 //! extractors work in annotated handlers and behind the layer:
 //!

@@ -26,8 +26,8 @@ mod pre_grant;
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
 
-/// The client's key, decoded. In most cases it is a slice that shares the header line instead of
-/// copying it. `Debug` shows only its length (ID-4).
+/// The client's key, decoded. In most cases the key is a slice of the header line, which is shared
+/// instead of copied. `Debug` shows only its length (ID-4).
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -211,7 +211,7 @@ impl CallMark {
         &self.0.lease
     }
 
-    /// Returns the call's transaction, and creates it with `make` if there is none yet.
+    /// Returns the call's transaction, which `make` creates if it does not exist yet.
     pub(crate) fn tx_or(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -237,7 +237,7 @@ pin_project! {
         // The request's body, shared. If a record has a different fingerprint algorithm, the
         // request is fingerprinted again from this body (FP-3).
         request_body: Bytes,
-        // `None` after the function that ends the lease has taken it.
+        // `None` once the function that ends the lease has taken it.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,
@@ -321,7 +321,7 @@ impl<R> RunningCall<R> {
     }
 }
 
-/// The transaction of a call, of any type.
+/// The transaction of a call, whatever its type.
 pub(crate) trait CallTransaction: Send + Sync {
     /// Marks the lease as granted: from now on the transaction may be opened.
     fn grant(&self);
@@ -332,7 +332,7 @@ pub(crate) trait CallTransaction: Send + Sync {
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// What the guard finds after the handler has returned.
+/// The state of a call's transaction after the handler has returned.
 pub(crate) enum TakenTransaction {
     /// The handler opened no transaction.
     None,
@@ -350,7 +350,7 @@ pub(crate) enum CompletionValue {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// An open transaction, of any type. It is rolled back if it is dropped.
+/// An open transaction, whatever its type. It is rolled back if it is dropped.
 pub(crate) trait OpenTransaction: Send {
     fn commit(
         self: Box<Self>,

@@ -54,7 +54,7 @@ impl<'a> DuplicateRequest<'a, ()> {
 }
 
 impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
-    /// The response for an acquisition that is not a grant.
+    /// Creates the response to a request that was not granted.
     pub(crate) fn respond<A: FrameworkResponse>(&self, acquired: Result<Acquisition, Error>) -> A {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),

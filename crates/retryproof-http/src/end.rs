@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ends a call that records nothing: its key is released, or held until the lease runs out (HTTP-7,
-//! RUN-4).
+//! Ends a call that records nothing: releases its key, or holds it until the lease runs out
+//! (HTTP-7, RUN-4).
 
 use std::panic::resume_unwind;
 use std::pin::Pin;

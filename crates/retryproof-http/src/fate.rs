@@ -97,8 +97,8 @@ impl AnswerFate {
     }
 }
 
-/// A response extension for gRPC: the response is an error although its HTTP status is 200, so its
-/// transaction's writes are rolled back (CMP-7).
+/// A response extension for gRPC. It marks a response that is an error although its HTTP status is
+/// 200, so that the transaction's writes are rolled back (CMP-7).
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RollBackWrites;

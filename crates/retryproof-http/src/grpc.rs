@@ -45,7 +45,7 @@
 //! | the call | `grpc-status` | has a retry time |
 //! |---|---|---|
 //! | has no well-formed key | 3 `INVALID_ARGUMENT` | |
-//! | repeats a key with another message or method | 3 `INVALID_ARGUMENT` | |
+//! | repeats a key with a different message or method | 3 `INVALID_ARGUMENT` | |
 //! | has no caller that the filter's hook can find | 16 `UNAUTHENTICATED` if the filter has a challenge, else 7 `PERMISSION_DENIED` | |
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
 //! | repeats a call that still runs after the wait timeout | 10 `ABORTED` | yes |
@@ -60,11 +60,11 @@
 //! entry.
 //!
 //! # What happens to a response
-//! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets
-//! another fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A `Status`
-//! has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if certainly
-//! nothing happened, `hold` if it is not known what happened, `stream` if the work is done and the
-//! messages are to be streamed. The entry is not sent to the client. In tonic:
+//! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets a
+//! different fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A
+//! `Status` has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if
+//! certainly nothing happened, `hold` if it is not known what happened, `stream` if the work is
+//! done and the messages are to be streamed. The entry is not sent to the client. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,
@@ -78,11 +78,11 @@
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
 //!   part of it is sent before then. A fate in a status that comes later has no effect. A status
 //!   that comes instead of the first message is treated like any other response.
-//! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as
-//!   it responds, and its messages flow concurrently in both directions. Name bidirectional
-//!   methods, and methods whose first message comes late. The guard does not read the request of a
-//!   named method before the method runs, so a different request with the same key is not detected.
-//!   A response that is only a status is stored like any other response.
+//! - A call of a method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable"
+//!   as soon as the method responds, and messages flow concurrently in both directions. Name
+//!   bidirectional methods, and methods whose first message comes late. The guard does not read the
+//!   request of a named method before the method runs, so a different request with the same key is
+//!   not detected. A response that is only a status is stored like any other response.
 //! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
 //!   a unary call.
 //!
@@ -94,12 +94,12 @@
 //!   order of a Protobuf map that is kept in a `HashMap` can change; use `BTreeMap`, or encode the
 //!   request once.
 //! - **grpc-web.** The guard belongs inside `GrpcWebLayer`, where it sees statuses and trailers.
-//!   Outside it, responses are replayed too, but the guard cannot see their status, which is in the
-//!   body: writes commit even if the status is an error, and a stream is not recognised by its
-//!   second message.
+//!   Outside `GrpcWebLayer`, responses are replayed too, but the guard cannot see their status,
+//!   which is in the body: writes commit even if the status is an error, and a stream is not
+//!   recognised by its second message.
 //! - **Deadlines.** A duplicate waits up to the policy's wait timeout; a client with a shorter
 //!   deadline gets `DEADLINE_EXCEEDED` instead.
-//! - **A caller hook** refuses with a gRPC status:
+//! - **A caller hook** can refuse a call with a gRPC status:
 //!   `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 
 mod fate;

@@ -37,7 +37,7 @@ pub enum AdmitOutcome {
     /// Pass the request on unchanged: the guard does not apply to it. If the response has a fate
     /// mark, remove the mark, because it belongs to no guarded call.
     PassThrough,
-    /// Pass the request on: it belongs to a call that is already guarded. Its response keeps its
+    /// Pass the request on: it belongs to a call that is already guarded. The response keeps its
     /// fate mark for that call (HTTP-15).
     Inside,
     /// Send this response.

@@ -141,9 +141,9 @@ impl<'a> HttpHead<'a> {
         self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
     }
 
-    /// The target as the client sent it. axum keeps it when nested routers strip a prefix. If the
-    /// kept target does not end with the request's own path, it belongs to another request, whose
-    /// extensions were copied.
+    /// The target as the client sent it. axum keeps this target when nested routers strip a prefix.
+    /// If the kept target does not end with the request's own path, it belongs to another request,
+    /// whose extensions were copied.
     fn target_uri(self) -> &'a Uri {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()

@@ -20,7 +20,7 @@
 //!
 //! | to guard | use |
 //! |---|---|
-//! | your own axum handler | the attribute `#[idempotent(http)]`: the handler cannot be mounted unguarded |
+//! | your own axum handler | the attribute `#[idempotent(http)]`, so that the handler cannot be mounted unguarded |
 //! | routes of a `Router`, or any tower service | the [layer](IdempotencyFilter::guard) |
 //! | a gRPC service | the [gRPC layer](#grpc), with the feature `grpc` |
 //! | an actix-web handler | the crate `retryproof-actix`, with the same filter |
@@ -75,13 +75,13 @@
 //!
 //! # What a request gets
 //!
-//! | the request, and the record of its key | response |
+//! | the request | response |
 //! |---|---|
 //! | has no key | 400 `key-missing`; with optional keys (`web.required = false`) the handler runs unguarded |
 //! | has a malformed key | 400 `key-invalid` |
 //! | has no caller that the filter's hook can find | 401 `caller-missing` if the filter has a challenge, else 403 |
 //! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before any of the body is read |
-//! | is the first | the handler runs; its response is stored and sent |
+//! | is the first with its key | the handler runs; its response is stored and sent |
 //! | repeats a completed request | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
 //! | repeats the key with a different method, path, query or body | 422 `fingerprint-mismatch` |
 //! | repeats a running request | the response of the running request once it completes; 409 `in-flight` with `Retry-After` if the wait times out |
@@ -102,10 +102,10 @@
 //! |---|---|---|
 //! | returns a response with any status, including an axum `Err` | stored for the ttl | gets the response |
 //! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
-//! | returns a response marked [`Release`]: certainly nothing happened | deleted; the next request runs | gets the response |
-//! | returns a response marked [`Hold`]: it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
+//! | returns a response marked [`Release`], because certainly nothing happened | deleted; the next request runs | gets the response |
+//! | returns a response marked [`Hold`], because it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
 //! | panics, or its service fails | deleted; the next request runs | sees the panic or the error, as without the guard |
-//! | returns a response marked [`Stream`]: done, with an endless or slow body | "done, not replayable" | gets the body as it is produced |
+//! | returns a response marked [`Stream`], because the work is done and the body is endless or slow | "done, not replayable" | gets the body as it is produced |
 //! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
 //! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
@@ -150,7 +150,7 @@
 //! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
 //! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all
 //! arguments except the body are extracted on every call, before the key is looked up, and no
-//! rejection is stored: an extractor that authenticates also runs before a replay.
+//! rejection is stored. An extractor that authenticates therefore also runs before a replay.
 //!
 //! # Callers
 //!

@@ -7,7 +7,7 @@
 //! features that other crates can enable.
 //!
 //! Each value is hashed with a tag and, where needed, its length, so that different values never
-//! hash the same bytes. Records store the digests, so a tag is never changed or reused.
+//! feed the same bytes to the hash. Records store the digests, so a tag is never changed or reused.
 
 use std::fmt;
 

@@ -12,7 +12,7 @@ pub const OMITTED: &str = "retryproof-omitted";
 /// The parts of the original message that a dead letter holds.
 ///
 /// If a letter is too large for its target, parts of the message are omitted. Otherwise the message
-/// would block those behind it forever.
+/// would block the messages behind it forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LetterContent {

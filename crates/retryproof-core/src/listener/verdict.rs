@@ -52,7 +52,7 @@ pub enum Reason {
     NotReplayable,
     /// Another delivery of the message is in flight.
     InFlight,
-    /// The key was used with another fingerprint (FP-1).
+    /// The key was used with a different fingerprint (FP-1).
     Mismatch,
     /// The message cannot be handled at all.
     Poison(Poison),
@@ -88,8 +88,8 @@ pub enum Poison {
 }
 
 impl Verdict {
-    /// The verdict on an execution by the engine. A consumer that forwards the result also applies
-    /// [`replying`](Self::replying).
+    /// The verdict on an execution by the engine. A consumer that forwards the result must also
+    /// apply [`replying`](Self::replying).
     pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
         match result {
             Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
@@ -183,8 +183,8 @@ impl Verdict {
         }
     }
 
-    /// Whether this delivery counts against the broker's redelivery limit. Every nack does, except
-    /// when another delivery is in flight.
+    /// Whether this delivery counts against the broker's redelivery limit. Every nack counts,
+    /// except when another delivery is in flight.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)
@@ -199,7 +199,8 @@ impl Verdict {
     }
 
     /// Logs the verdict the same way for all brokers: dead letters as `error`, failures as `warn`,
-    /// the rest as `debug`. The identity is masked (ID-4); a message without a usable key has none.
+    /// the rest as `debug`. The identity is masked (ID-4); a message without a usable key has no
+    /// identity.
     pub fn log(&self, broker: &'static str, identity: Option<&Identity>) {
         let (why, identity) = (self.reason().as_str(), identity.map(tracing::field::display));
         match self {

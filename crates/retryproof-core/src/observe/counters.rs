@@ -11,8 +11,8 @@ use crate::outcome::Recorded;
 
 /// Counts every event, for programs that export their own metrics, and for tests.
 ///
-/// Register it with [`EngineBuilder::observer`](crate::EngineBuilder::observer), keep a clone of the
-/// `Arc`, and [`read`](Self::read) it at any time.
+/// Register the counters with [`EngineBuilder::observer`](crate::EngineBuilder::observer), keep a
+/// clone of the `Arc`, and [`read`](Self::read) them at any time.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns a panic of a store, or of a driver's transaction, into an error of that call (STO-5), so
-//! that the caller continues.
+//! that the caller can continue.
 
 use std::future::Future;
 use std::pin::Pin;

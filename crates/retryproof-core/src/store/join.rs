@@ -144,7 +144,7 @@ pub trait TxPort<D: Dialect> {
     ) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// An owned transaction, which the engine can move and end. Dropping it rolls it back.
+/// An owned transaction, which the engine can move and end. A dropped transaction is rolled back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be committed by the engine",
     label = "expected an owned transaction",

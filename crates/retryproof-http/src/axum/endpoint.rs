@@ -62,17 +62,17 @@ where
     }
 }
 
-/// The last argument needs only the request's head.
+/// Marks a last argument that needs only the request's head.
 #[derive(Debug)]
 pub enum ViaParts {}
 
-/// The last argument reads the body.
+/// Marks a last argument that reads the body.
 #[derive(Debug)]
 pub enum ViaRequest {}
 
 /// The last argument of an annotated handler. If it reads the body, it is extracted after the
-/// grant. Otherwise it is extracted before the grant, like the others, so that in
-/// `async fn pay(user: User)` the user is checked before anything is replayed (ANN-6).
+/// grant. Otherwise it is extracted before the grant, like the other arguments, so that in `async
+/// fn pay(user: User)` the user is checked before anything is replayed (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint must be an axum extractor, with the body last",

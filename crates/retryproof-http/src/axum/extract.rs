@@ -185,8 +185,8 @@ where
     }
 }
 
-/// Why a handler cannot get a [`GuardedTx`]. The response is a 500, because each of the reasons is
-/// a bug in the application.
+/// Why a handler cannot get a [`GuardedTx`]. The response is a 500, because every variant is a bug
+/// in the application.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GuardedTxRejection {

@@ -25,7 +25,7 @@ pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     }
 }
 
-/// Raises axum's default limit to the length that the guard has admitted. Otherwise the extractor
+/// Raises axum's default limit to the length that the guard has admitted. Otherwise an extractor
 /// might respond with 413, and a layer would store that response.
 pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Request<B> {
     if length > AXUM_DEFAULT {

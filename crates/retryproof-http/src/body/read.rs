@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads up to a limit: a request body (HTTP-4, HTTP-5), a response body (HTTP-6), or the first
-//! message of a gRPC response.
+//! Reads bodies up to a limit: a request body (HTTP-4, HTTP-5), a response body (HTTP-6), or the
+//! first message of a gRPC response.
 
 use std::error::Error as StdError;
 use std::future::{Future, poll_fn};
@@ -250,7 +250,7 @@ impl FrameTimer {
         Self { timeout, timer: None }
     }
 
-    /// The next frame, `None` at the end of the body.
+    /// Polls for the next frame; `None` means the end of the body.
     #[expect(clippy::type_complexity, reason = "the output of `poll_frame`, plus the timeout")]
     pub(crate) fn poll_frame<B: Body>(
         &mut self,

@@ -43,7 +43,7 @@ impl PreGrant {
         lease
     }
 
-    /// Returns the call's transaction, and creates it with `make` if there is none yet.
+    /// Returns the call's transaction, which `make` creates if it does not exist yet.
     pub(crate) fn tx(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -54,7 +54,7 @@ impl PreGrant {
     }
 
     /// The handles that extractors took, to be filled at the grant. They are boxed, because most
-    /// calls have none.
+    /// calls have no handles.
     pub(crate) fn take_handles(&self) -> Option<Box<GrantHandles>> {
         match (self.lease.take(), self.tx.take()) {
             (None, None) => None,

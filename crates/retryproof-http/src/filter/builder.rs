@@ -153,7 +153,7 @@ impl FilterBuilder<NoCaller> {
 
 impl FilterBuilder<CallerSet> {
     /// Treats all requests for which the hook finds no caller as one caller: they share keys, and
-    /// see each other's responses. This caller is distinct from every named one, and from the
+    /// see each other's responses. This caller is distinct from every named caller, and from the
     /// callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys). By
     /// default, a request without a caller is refused.
     /// # When to use
@@ -264,7 +264,7 @@ impl<C> FilterBuilder<C> {
     }
 
     /// Decides the fate of responses without a mark, based on status and header fields (HTTP-7).
-    /// Without a hook, or if the hook panics, such responses are stored.
+    /// Without a hook, or if the hook panics, these responses are stored.
     ///
     /// ```
     /// use http::StatusCode;

@@ -57,7 +57,7 @@ impl Callers {
         }
     }
 
-    /// The challenge that a refusal carries.
+    /// The challenge that is sent with a refusal.
     pub(crate) fn challenge(&self) -> Option<&str> {
         match self {
             Self::Hook(_, Absent::Refused(Some(challenge))) => challenge.to_str().ok(),

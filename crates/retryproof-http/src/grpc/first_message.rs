@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds out from a response's bytes whether it is one message or a stream. A message is a flag
-//! byte, its length in four bytes, and its content. After the first message comes either another
-//! one, or the trailers.
+//! byte, its length in four bytes, and its content. The first message is followed by either another
+//! message or the trailers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -24,8 +24,8 @@ use crate::header_map::remove_in_order;
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: RemainingBody<B>,
-    /// Set for a stream until the body is polled. While it is set, the size hint exceeds any limit,
-    /// so that the guard does not read the body (HTTP-13).
+    /// Set for a stream until its body is polled. While the flag is set, the size hint exceeds any
+    /// limit, so that the guard does not read the body (HTTP-13).
     endless: bool,
 }
 
@@ -123,7 +123,7 @@ struct MessageProgress {
 }
 
 impl MessageProgress {
-    /// Counts further bytes of the body, and returns whether any are beyond the first message.
+    /// Counts further bytes of the body, and returns whether they go beyond the first message.
     fn goes_on(&mut self, mut data: &[u8]) -> bool {
         while self.head < 5 {
             let Some((byte, rest)) = data.split_first() else { return false };

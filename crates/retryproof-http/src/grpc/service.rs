@@ -29,7 +29,7 @@ use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
     /// Creates the layer that guards a gRPC service under `policy`, with this filter's engine,
-    /// settings and hooks; its own responses are gRPC statuses. See the [module
+    /// settings and hooks; the guard's own responses are gRPC statuses. See the [module
     /// `grpc`](crate::grpc). If the policy names no scope, each method is its own scope:
     /// `pay.v1.Payments/Charge`.
     #[must_use]
