@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scope`], [`Key`] and [`Identity`]: validated once, compared byte for byte, printed masked
-//! (ID-1 to ID-4).
+//! [`Scope`], [`Key`] and [`Identity`]: they are validated once and compared byte for byte, and
+//! keys are printed masked (ID-1 to ID-4).
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};

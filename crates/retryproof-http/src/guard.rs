@@ -31,7 +31,7 @@ use crate::protocol::key::KeyError;
 use crate::response::{FrameworkResponse, HandlerResponse, ResponseContext};
 use crate::run::{run_to_end, start_call, with_request};
 
-/// The decision about a request, from its head alone.
+/// The decision about a request, based on its head alone.
 #[derive(Debug)]
 pub enum AdmitOutcome {
     /// Pass the request on unchanged: the guard does not apply to it. If the response has a fate

@@ -123,7 +123,7 @@ impl Route {
     }
 }
 
-/// A request extension with which the gRPC layer marks that the path names a method.
+/// A request extension, set by the gRPC layer, which says that the path names a gRPC method.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;

@@ -201,11 +201,11 @@
 //!
 //! # Features
 //!
-//! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope
-//! from the matched route, and [`AnswerFate`] as a part of response tuples.
+//! The feature `axum` adds the module `axum` (annotated handlers, extractors for key and lease),
+//! the default scope from the matched route, and [`AnswerFate`] as a part of response tuples.
 //!
-//! `grpc`: the module `grpc`, which guards unary calls of tonic and other gRPC services, and
-//! refuses calls with gRPC statuses.
+//! The feature `grpc` adds the module `grpc`, which guards unary calls of tonic and other gRPC
+//! services, and refuses calls with gRPC statuses.
 
 #[doc(hidden)]
 pub mod adapter;

@@ -71,8 +71,8 @@ pub enum ViaParts {}
 pub enum ViaRequest {}
 
 /// The last argument of an annotated handler. If it reads the body, it is extracted after the
-/// grant. Otherwise it is extracted before the grant, like the other arguments, so that in `async
-/// fn pay(user: User)` the user is checked before anything is replayed (ANN-6).
+/// grant. Otherwise it is extracted before the grant, like the other arguments: in
+/// `async fn pay(user: User)`, the user is checked before anything is replayed (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint must be an axum extractor, with the body last",

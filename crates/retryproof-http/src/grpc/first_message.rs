@@ -34,8 +34,8 @@ enum RemainingBody<B: Body> {
     /// The body is boxed, because it may be partly read already, and its type may not be `Unpin`.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
-    /// Reading the body panicked. The panic resumes when the guard reads the body, so that it
-    /// counts as a body that breaks off, not as a handler that panicked.
+    /// Reading the body panicked. The panic resumes when the guard reads the body, so that the
+    /// guard sees a body that breaks off, not a handler that panicked.
     Panicked(Option<Panic>),
 }
 

@@ -196,7 +196,8 @@ where
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
-            // If a response has an error instead of a first message, the fate is in its trailers.
+            // If the body was read to its end, its trailers may hold a fate: for example, when the
+            // first item of a stream is an error.
             if let Some(fate) = body.take_fate() {
                 parts.extensions.insert(fate);
                 if fate != AnswerFate::Store {
