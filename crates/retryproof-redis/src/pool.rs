@@ -58,10 +58,10 @@ impl SharedConnection {
         Ok(())
     }
 
-    /// Returns the connection in use. If there is none, one caller connects; the others wait and
-    /// get the same connection or the same error. If a caller joins a running attempt and the
-    /// attempt fails, the caller takes part in one more attempt, because the server may be back by
-    /// now.
+    /// Returns the connection in use. If no connection is in use, one caller connects; the others
+    /// wait and get the same connection or the same error. If a caller joins a running attempt and
+    /// the attempt fails, the caller takes part in one more attempt, because the server may be back
+    /// by now.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
         let (open, began_before) = self.attempt();
         match open.await {

@@ -39,8 +39,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects, and checks that the store can use the server: Redis 7.0 or newer, no cluster, no
-    /// replica. Warns when the server may evict records (STO-3).
+    /// Connects, and checks that the store can use the server: it must be Redis 7.0 or newer, and
+    /// neither a cluster nor a replica. Warns when the server may evict records (STO-3).
     ///
     /// The store needs a tokio runtime that runs for as long as the store is used. If another
     /// runtime uses the store, the connection is opened again.

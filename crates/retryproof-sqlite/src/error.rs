@@ -28,7 +28,8 @@ pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
 
-/// `SQLITE_READONLY_DIRECTORY`. The oldest supported bindings define it only with a bundled SQLite.
+/// `SQLITE_READONLY_DIRECTORY`. The oldest supported bindings define this code only if SQLite is
+/// bundled.
 const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
 
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {

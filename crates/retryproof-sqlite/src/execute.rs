@@ -209,7 +209,8 @@ impl Shared {
                 self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // Keep the ticket even if callers in the batch reach their deadlines in the meantime.
+            // Keep the position in the queue even if callers in the batch reach their deadlines in
+            // the meantime.
             let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
             let guard = guard.or_else(|| {
                 ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)

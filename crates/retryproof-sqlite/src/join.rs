@@ -50,8 +50,8 @@ impl Join for SqliteStore {
 }
 
 /// Supports programs that open transactions themselves. Call `held.complete_in(&mut tx, value)`
-/// from the blocking facade, or on one thread, because the driver's transaction cannot move to
-/// another thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
+/// from the blocking facade, or keep the whole call on one thread, because the driver's transaction
+/// cannot move to another thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<SqliteDialect> for Transaction<'_> {
     fn run_statement(
         &mut self,

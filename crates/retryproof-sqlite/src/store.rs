@@ -55,7 +55,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file at `path` with the defaults; see [`open_with`](Self::open_with).
+    /// Opens the file at `path` with default settings; see [`open_with`](Self::open_with).
     ///
     /// # Errors
     /// Same as for [`open_with`](Self::open_with).

@@ -17,7 +17,7 @@ pub struct Record {
     pub phase: RecordPhase,
 }
 
-/// What a record means at the time of its read.
+/// What a record meant when it was read.
 #[derive(Debug)]
 pub enum RecordPhase {
     /// In progress, with what is left of the lease; `None` once the lease has ended.

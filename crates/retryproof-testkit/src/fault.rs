@@ -173,7 +173,7 @@ impl Faults {
             None => call.await,
             Some(Fault::Refused) => Err(failed(operation, "the call was refused (injected)")),
             Some(Fault::AnswerLost) => {
-                // The answer is lost, whatever it was.
+                // Discard the answer, whatever it is.
                 let _ = call.await;
                 Err(failed(operation, "the answer was lost (injected)"))
             }

@@ -52,7 +52,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A process that a server started may outlive the server briefly, and still write files.
+        // Try repeatedly, because a process that a server started may briefly outlive the server
+        // and still write files.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.0).is_ok() || !self.0.exists() {
                 break;

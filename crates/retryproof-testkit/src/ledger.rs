@@ -26,7 +26,7 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// some errors do: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these two databases,
     /// a plain `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK`
     /// would not be detected, so use a statement that fails: `SELECT 1/0`. The case may write a row
-    /// afterwards, which must not be kept.
+    /// afterwards; that row must not be committed.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
     /// The number of rows that another connection sees.

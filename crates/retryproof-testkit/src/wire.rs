@@ -127,7 +127,7 @@ impl WireProxy {
     }
 
     /// Simulates a distant server: each round trip takes `round_trip` longer, on open connections
-    /// too. Opening a connection is one round trip.
+    /// too. Opening a connection is delayed once as well.
     pub fn delay(&self, round_trip: Duration) {
         self.shared.delay.send_replace(round_trip);
     }

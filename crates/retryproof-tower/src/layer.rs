@@ -79,7 +79,7 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Chooses what happens when a completion fails, instead of the configured policy (CMP-4).
+    /// Chooses what happens when a completion fails; overrides the configured policy (CMP-4).
     #[must_use]
     pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
         self.terms.completion = Some(policy);

@@ -77,8 +77,8 @@ where
             // The inner service stays ready for the next request.
             Err(error) => return EngineFuture(Box::pin(ready(Err(Rejected::Store(error).into())))),
         };
-        // This call takes the service that was polled ready, and a clone replaces it (tower's
-        // contract).
+        // As tower's contract requires, this call uses the service that was polled ready; a clone
+        // replaces it for the next request.
         let next = self.inner.clone();
         let mut inner = replace(&mut self.inner, next);
         let EngineLayer { engine, identify, codec, terms } = self.layer.clone();

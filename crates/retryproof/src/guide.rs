@@ -13,8 +13,8 @@
 //! - [`writing_a_store`]: the contract, and the kit that tests it.
 //! - [`operations`]: settings, what to monitor, and what to do about each message.
 
-// Each page also has its own link definitions, but the first definition of a link wins: here the
-// links lead to modules, and in the repository to files.
+// Each page also defines its own links, but the first definition of a link wins, so the links lead
+// to modules here, and to files in the repository.
 
 #[doc = include_str!("guide/client.md")]
 pub mod client {}

@@ -60,8 +60,8 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
     }
 }
 
-/// Subscribes, then asks for the address, then receives announcements, so that the answer shows a
-/// move that happened before the subscription. Returns when the connection ends.
+/// Subscribes to announcements before asking for the address, so that no move is missed in between,
+/// and then follows the announcements. Returns when the connection ends.
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from

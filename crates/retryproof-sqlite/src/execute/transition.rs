@@ -129,7 +129,7 @@ impl<'a> WriteTransaction<'a> {
         }
     }
 
-    /// Whether the lease of an owner that repeats its acquire began as a takeover (ACQ-9, ACQ-12).
+    /// Whether a lease began as a takeover, for an owner that repeats its acquire (ACQ-9, ACQ-12).
     fn took_over(&mut self, id: &Identity) -> Result<bool> {
         let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
         self.prepared(Statement::TookOver)

@@ -88,8 +88,8 @@ impl Installed for Result<(), rusqlite::Error> {
 }
 
 impl SqliteTxSource {
-    /// Opens a separate connection to the file at `path`, as durable as a store with the defaults:
-    /// see [`SqliteConfig`].
+    /// Opens a separate connection to the file at `path`, as durable as a store with default
+    /// settings: see [`SqliteConfig`].
     ///
     /// # Errors
     /// Same as for [`SqliteStore::open`](crate::SqliteStore::open).
@@ -203,8 +203,8 @@ impl fmt::Debug for SqliteTxSource {
 /// SQLite has rolled back the transaction because of an error that the action ignored, the action's
 /// later writes are rolled back too.
 ///
-/// Statements block, but do not wait for the disk. The commit waits for the disk without blocking a
-/// runtime thread.
+/// Statements block the thread, but do not wait for the disk. The commit waits for the disk without
+/// blocking a runtime thread.
 pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
     state: Arc<HookState>,

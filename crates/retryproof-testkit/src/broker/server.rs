@@ -105,7 +105,7 @@ impl Server {
             // With this variable, the script becomes the node, so that killing the process kills
             // the node.
             "RABBITMQ_ALLOW_INPUT=1".into(),
-            // The script on PATH is not used, because it changes to another user.
+            // The script on PATH is not used, because it switches to a different user.
             Path::new(&program("rabbitmq-env")?)
                 .with_file_name("rabbitmq-server")
                 .display()
@@ -125,7 +125,7 @@ impl Server {
     }
 
     async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
-        // The server exists before its processes start: if one of them fails to start, dropping the
+        // Create the server before its processes: if one of them fails to start, dropping the
         // server ends the others.
         let mut server = Self { url, folder, processes };
         server.start().await?;
@@ -272,8 +272,8 @@ fn tied(command: &[String]) -> Vec<String> {
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Concurrent test processes begin at different ports, so that no process soon takes a port
-        // that another process has released.
+        // Concurrent test processes begin at different ports, so that a port that one process has
+        // released is not soon taken by another process.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

@@ -178,7 +178,8 @@ pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     let room = MAX_SCOPE_BYTES - s.id("k").scope().as_str().len() + "kit".len();
     let long = "x".repeat(MAX_KEY_BYTES - 1);
     let scope = "s".repeat(room - 1);
-    // These keys end with a two-byte and a four-byte character.
+    // The first of these keys ends with a two-byte character, the second with a four-byte
+    // character.
     let wide = format!("{}é", "x".repeat(MAX_KEY_BYTES - 2));
     let wider = format!("{}😀", "x".repeat(MAX_KEY_BYTES - 4));
     let identities = [

@@ -126,8 +126,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that continues where the last one stopped also returns to the records that were alive
-/// then: a batch below the limit means that nothing is left.
+/// A purge that continues where the previous purge stopped also returns to the records that were
+/// alive then: a batch below the limit means that nothing is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");

@@ -62,8 +62,8 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // `before` precedes the call that granted the lease. The tolerance allows for the store's
-        // own clock, which may be coarse.
+        // `before` was read before the lease was granted, so at least the length of the lease
+        // should have passed. The tolerance allows for a store whose own clock is coarse.
         assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
     }
 }

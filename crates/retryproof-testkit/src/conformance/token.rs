@@ -105,7 +105,7 @@ pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
 /// Tokens follow the order of the grants while many callers acquire and release concurrently.
 pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     let id = s.id("k");
-    // A holder notes its token while it holds the key, so the notes have the order of the grants.
+    // A holder notes its token while it holds the key, so the notes are in the order of the grants.
     let notes = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..8)
         .map(|_| {

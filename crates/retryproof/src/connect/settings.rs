@@ -74,8 +74,7 @@ fn sqlite(
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
         file = file.with_synchronous(synchronous);
     }
-    // The engine gives up on any call that waits longer than `operation-timeout` for a locked file
-    // (STO-5).
+    // Wait for a locked file only as long as the engine waits for the call (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
 
