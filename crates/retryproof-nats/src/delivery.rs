@@ -71,7 +71,8 @@ impl Delivery {
     /// [`key`](crate::NatsListenerBuilder::key) found.
     ///
     /// # Errors
-    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    /// [`Poison::NoKey`] if the message has no key; [`Poison::BadKey`] if the key is invalid, or if
+    /// the function that computes it panicked (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
         self.0.call.key()
     }
@@ -98,7 +99,7 @@ impl Delivery {
     /// Decodes the body from JSON.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`].
+    /// [`Poison::Unreadable`] if the body cannot be decoded.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
         json(self.payload())
     }

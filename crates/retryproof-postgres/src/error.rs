@@ -48,7 +48,7 @@ pub(crate) fn classify(error: &Driver) -> Error {
 pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
-        // The driver reports a rejected certificate as an I/O error.
+        // The driver reports a rejected certificate as an I/O error about invalid data.
         Driver::Tls(_) => (Config, TLS),
         Driver::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => (Config, TLS),
         Driver::Io(_) => (
@@ -98,7 +98,8 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
              table, SELECT on the `_meta` table, and EXECUTE on the `_grant` and `_complete` \
              functions",
         ),
-        // `Unavailable`, because after a fail-over the next connection finds the new primary.
+        // The kind is `Unavailable`, because after a fail-over the next connection finds the new
+        // primary.
         "25006" => (
             Unavailable,
             "the server is read-only: it is a standby, or set to read-only; point the URL at the primary",

@@ -154,7 +154,7 @@ impl PostgresStore {
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
         let until = Instant::now() + at_most;
         let subscription = self.waiters.subscribe(id);
-        // With no time left, the caller does not sleep, so no wake-up is needed.
+        // If no time is left, the caller does not sleep, so no wake-up is needed.
         if !at_most.is_zero() {
             self.waiters.announce(&subscription);
         }

@@ -48,7 +48,8 @@ impl Delivery {
     /// [`key`](crate::RabbitmqListenerBuilder::key) found.
     ///
     /// # Errors
-    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    /// [`Poison::NoKey`] if the message has no key; [`Poison::BadKey`] if the key is invalid, or if
+    /// the function that computes it panicked (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
         self.0.call.key()
     }
@@ -75,7 +76,7 @@ impl Delivery {
     /// Decodes the body from JSON.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`].
+    /// [`Poison::Unreadable`] if the body cannot be decoded.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
         json(self.payload())
     }
@@ -188,7 +189,7 @@ impl Message {
     /// Decodes the body from JSON, for a key that is in the body.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`].
+    /// [`Poison::Unreadable`] if the body cannot be decoded.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
         json(&self.payload)
     }

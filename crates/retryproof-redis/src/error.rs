@@ -46,7 +46,7 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is no longer the primary, or not yet, or the connection is no longer
+                // The server is no longer, or not yet, the primary, or the connection is no longer
                 // logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection

@@ -88,8 +88,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // If the connection went back to the pool, autocommit would stay off, and the next
-            // user's writes would not be committed.
+            // If the connection went back to the pool, autocommit would stay off, and the writes of
+            // its next user would not be committed.
             self.conn.close_on_drop();
         }
     }

@@ -45,8 +45,8 @@ impl<'a> BoundStatement<'a> {
         self
     }
 
-    /// The text with its values as literals of digits and hex digits only, so that no value can end
-    /// a literal, whatever the connection's settings are.
+    /// Returns the text with each value written as a literal of digits or hex digits only, so that
+    /// no value can end a literal, whatever the connection's settings are.
     pub(crate) fn with_literals(&self) -> String {
         let length: usize = self.params.iter().map(literal_length).sum();
         let mut text = String::with_capacity(self.sql.len() + length);

@@ -150,7 +150,8 @@ impl RequeuePublisher {
                 let _ = with_timeout(separate.close(200, "declared".into())).await;
                 Ok(())
             };
-            // The connection may have ended because another copy was too large.
+            // The connection may have ended because another copy was too large, so the error says
+            // nothing about this copy.
             declared_alone.await.map_err(not_this_copy)?;
             declared.insert(seconds);
         }

@@ -71,7 +71,7 @@ impl BrokerTls {
                 }
             }
             None => {
-                // Unreadable certificates of this machine are skipped.
+                // Certificates on this machine that cannot be read are skipped.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
