@@ -70,8 +70,9 @@ impl SharedConnection {
         }
     }
 
-    /// Returns a future for the connection in use, or else for the outcome of the running attempt
-    /// to connect, or else of a new attempt. Also returns whether an attempt was already running.
+    /// Returns a future that yields the connection in use, if there is one, and otherwise the
+    /// outcome of the running attempt to connect or of a new attempt. Also returns whether an
+    /// attempt was already running.
     fn attempt(&self) -> (impl Future<Output = Result<Arc<OpenConnection>>> + use<>, bool) {
         let mut attempt = self.attempt.lock();
         let running = attempt.as_ref().filter(|attempt| attempt.is_running());

@@ -121,9 +121,9 @@ pub(crate) fn get(key: &[u8]) -> Cmd {
     cmd
 }
 
-/// Reads the time to live, then the value. If the record changes between the two reads, they still
-/// show a state that it had during the call; only the remaining time may belong to the earlier
-/// state.
+/// Reads the time to live, then the value. If the record changes between the two reads, the result
+/// still shows a state that the record had during the call; only the remaining time may belong to
+/// the earlier state.
 pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key).cmd("GET").arg(key);

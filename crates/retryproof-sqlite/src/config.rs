@@ -131,8 +131,8 @@ impl SqliteConfig {
     }
 
     /// Sets the largest value, in bytes, that a completion may store (CMP-9). Default and upper
-    /// bound: what SQLite accepts in one row (a billion bytes, unless SQLite was built with another
-    /// limit), minus 4 KiB for the other columns.
+    /// bound: what SQLite accepts in one row (a billion bytes, unless SQLite was built with a
+    /// different limit), minus 4 KiB for the other columns.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);

@@ -43,7 +43,7 @@ impl ReadError {
 }
 
 /// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. `now` is called after
-/// the row is read, so that expiry is never judged at a time before the row's snapshot.
+/// the row is read, so that expiry is never judged by a time from before the row's snapshot.
 pub(crate) fn read_record(
     statement: &mut Statement<'_>,
     id: &Identity,

@@ -39,8 +39,8 @@ impl<I> EngineLayer<I> {
 }
 
 impl<I, C> EngineLayer<I, C> {
-    /// Stores responses with another codec; use [`NoCodec`](retryproof_core::NoCodec) for services
-    /// that return `()`.
+    /// Stores responses with a different codec; use [`NoCodec`](retryproof_core::NoCodec) for
+    /// services that return `()`.
     #[must_use]
     pub fn codec<D>(self, codec: D) -> EngineLayer<I, D> {
         let Self { engine, identify, codec: _, terms } = self;

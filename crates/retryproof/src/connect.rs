@@ -202,7 +202,7 @@ impl Named {
     }
 }
 
-/// Limits the total time of all steps; the stores limit each step.
+/// Limits the total time of all steps; the stores themselves limit each single step.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Error::unavailable("the store's server did not answer in time");

@@ -2,7 +2,8 @@
 //! [`Server`]: a private message broker for one test, which may be killed and restarted with its
 //! data.
 //!
-//! The programs must be on this machine; `cargo xtask services up nats rabbitmq` installs them.
+//! The brokers' programs must be installed on this machine; `cargo xtask services up nats rabbitmq`
+//! installs them.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers for the cases: callers with one owner each, and assertions that show an unexpected
+//! Helpers for the cases: callers with one owner each, and assertions that print an unexpected
 //! answer.
 
 use std::time::Duration;

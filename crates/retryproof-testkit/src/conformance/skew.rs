@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store's clock alone decides; the clients' clocks never matter.
+//! The store's clock alone decides what has expired; the clients' clocks never matter.
 
 use std::time::Duration;
 

@@ -228,7 +228,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     }
 }
 
-/// A wait ends at its limit if nothing happens; a limit of zero does not sleep.
+/// A wait ends at its limit if nothing happens; with a limit of zero, it does not sleep.
 pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
