@@ -2,9 +2,9 @@
 //! [`Payload`], [`Tombstone`] and the versioned envelope that a store keeps (CMP-8, CMP-9).
 //!
 //! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
-//! body. The low four flags must be understood by a reader: 1 = tombstone; 2 (compressed) and 4
-//! (sealed) are reserved for later versions, and this version refuses to read an envelope with
-//! either. The high four flags may be ignored.
+//! body. A reader must understand the low four flags, and may ignore the high four. Flag 1 =
+//! tombstone. Flags 2 (compressed) and 4 (sealed) are reserved for later versions; this version
+//! refuses to read an envelope with either flag.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::store::HolderNote;
 const MAGIC: [u8; 2] = *b"RP";
 const VERSION: u8 = 1;
 const TOMBSTONE: u8 = 1;
-/// The flags that change how the body is read. A reader ignores the others.
+/// The flags that change how the body is read. A reader ignores the other flags.
 const MUST_UNDERSTAND: u8 = 0x0f;
 const HEADER: usize = 8;
 /// The initial capacity for a value of unknown size.

@@ -65,8 +65,8 @@ pub struct AcquireRequest {
     pub ttl: Duration,
     /// The fingerprint of what the caller sent. A grant replaces the stored fingerprint (FP-2).
     pub fingerprint: Option<Fingerprint>,
-    /// The note about the caller. A grant replaces the stored one, with none if this is `None`
-    /// (REC-2).
+    /// The note about the caller. A grant replaces the stored note, or removes it if this field is
+    /// `None` (REC-2).
     pub holder: Option<HolderNote>,
 }
 

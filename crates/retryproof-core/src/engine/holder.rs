@@ -16,7 +16,7 @@ pub(super) struct HolderNotes {
     /// The setting `instance`.
     instance: Option<String>,
     current_trace: Option<CurrentTrace>,
-    /// Whether this process alone sees the records, so that a note need not name it.
+    /// Whether this process alone sees the records, so that a note need not name the process.
     private: bool,
 }
 
@@ -29,8 +29,8 @@ impl HolderNotes {
         Self { instance: config.instance.clone(), current_trace, private }
     }
 
-    /// The note of an acquire. `None` if it would say nothing: the store is in the memory of this
-    /// process, and the call has no trace.
+    /// The note of an acquire, or `None` if no note is needed, because the store is in the memory
+    /// of this process and the call has no trace.
     #[inline]
     pub(super) fn note(&self, owner: OwnerId, lease: Duration) -> Option<HolderNote> {
         let trace = self.current_trace.and_then(|current| current());

@@ -92,8 +92,8 @@ impl SequenceHasher<'_> {
     }
 }
 
-/// Hashes entries regardless of their order. The order of a hash map differs between processes, and
-/// that of a struct's fields between versions of a program.
+/// Hashes entries regardless of their order. A hash map's order differs between processes, and the
+/// order of a struct's fields may differ between versions of a program.
 struct EntryHasher<'a> {
     hash: &'a mut Sha256,
     entry: Sha256,

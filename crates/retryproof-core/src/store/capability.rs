@@ -55,7 +55,7 @@ pub struct RecordSummary {
     pub value_bytes: usize,
     /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,
-    /// The time since the last grant by the store's clock, if the store knows it.
+    /// The time since the last grant, measured by the store's clock, if the store knows it.
     pub granted_ago: Option<Duration>,
     /// How often the key was taken over since it was last free, if the store knows it. The count
     /// stops at 32,767.

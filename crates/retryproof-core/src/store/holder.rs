@@ -7,15 +7,15 @@
 //! | at | bytes | content |
 //! |---|---|---|
 //! | 0 | 1 | version |
-//! | 1 | 1 | flags: 1 = a trace follows, 2 = the trace was sampled; readers ignore the others |
+//! | 1 | 1 | flags: 1 = a trace follows, 2 = the trace was sampled; readers ignore other flags |
 //! | 2 | 4 | the first 4 bytes of the owner |
 //! | 6 | 4 | the length of the lease in milliseconds, saturating |
 //! | 10 | 0 or 24 | trace id and span id |
 //! | rest | 0 to 54 | the label, UTF-8 |
 //!
-//! Every version keeps the version and the owner at their places. A program that knows no notes
-//! leaves the note of an earlier grant in the record; the owner's bytes then differ, and the note
-//! is ignored.
+//! Every version keeps the version and the owner at these positions. A program that does not know
+//! about notes leaves the note of an earlier grant in the record; the owner's bytes then differ,
+//! and the note is ignored.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const HEADER: usize = LEASE + 4;
 const TRACE: usize = 24;
 
 /// Describes the holder of a lease: the label of its process, the length of its lease, and the
-/// trace that its call belongs to. The engine writes a note for each grant, and a store keeps the
+/// trace to which its call belongs. The engine writes a note for each grant, and a store keeps the
 /// bytes beside the record, unchanged (REC-2).
 ///
 /// ```
@@ -89,7 +89,7 @@ impl HolderNote {
     }
 
     /// Restores the note that a store kept for the grant to `owner`. Returns `None` if the bytes
-    /// are no note, or the note of an earlier grant.
+    /// are not a note, or are the note of an earlier grant.
     #[must_use]
     pub fn of_owner(bytes: &[u8], owner: OwnerId) -> Option<Self> {
         let written_for = bytes.get(OWNER..LEASE)?;
@@ -151,7 +151,7 @@ impl HolderNote {
     }
 }
 
-/// Prints the label and the lease, which are no secrets.
+/// Prints the label and the lease, which are not secret.
 impl fmt::Debug for HolderNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HolderNote")

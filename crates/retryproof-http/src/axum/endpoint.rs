@@ -92,7 +92,7 @@ pub trait LastArgument<S, M>: Sized + Send + 'static {
         state: &S,
     ) -> impl Future<Output = Result<Self::Early, Response>> + Send;
 
-    /// Extracts the rest; an `Err` is the rejection.
+    /// Completes the extraction, from the body if needed; an `Err` is the rejection.
     #[doc(hidden)]
     fn late(
         early: Self::Early,

@@ -44,7 +44,7 @@ fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     limited.body().size_hint().upper().and_then(|limit| usize::try_from(limit).ok())
 }
 
-/// Whether the application has set a limit. If it has, setting the limit again adds no extension.
+/// Whether the application has set a limit. If so, setting a limit again adds no extension.
 fn is_set(extensions: &Extensions) -> bool {
     let mut probe = Request::new(());
     *probe.extensions_mut() = extensions.clone();
