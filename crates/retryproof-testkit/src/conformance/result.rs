@@ -191,7 +191,8 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     }
 }
 
-/// Every call on a damaged record fails: nothing is granted and nothing is deleted.
+/// On a damaged record, a call fails or returns a result that cannot be opened: nothing is granted
+/// and nothing is deleted.
 pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let unreadable = |stored: &StoredResult| match stored.open(None) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
