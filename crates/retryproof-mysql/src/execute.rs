@@ -23,7 +23,7 @@ const MAX_CONFLICT_RETRIES: u32 = 20;
 /// The longest pause before a statement is sent again.
 const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
 /// How many times an operation is retried because it waited a second for a row lock, or because the
-/// row that it conflicted with was gone when it read the row.
+/// conflicting row was gone when the operation read it.
 const MAX_LOCK_RETRIES: u32 = 2;
 
 pub(crate) struct Executor {

@@ -10,9 +10,9 @@ use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
-/// `state` of a record whose holder is running or has died.
+/// The `state` of a record whose holder is running or has died.
 pub(crate) const IN_PROGRESS: i64 = 0;
-/// `state` of a completed record.
+/// The `state` of a completed record.
 pub(crate) const COMPLETE: i64 = 1;
 /// The owner of a released record.
 const NO_OWNER: [u8; 16] = [0; 16];

@@ -101,7 +101,8 @@ impl Pool {
             Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
         };
         // No settings are sent through a pooler, where they would reach the connections of other
-        // clients. They are not needed there, because each statement is planned when it runs.
+        // clients. The settings are not needed there, because each statement is planned when it
+        // runs.
         self.set_direct(direct, direct.then(|| server.connection_settings()));
         Ok(())
     }

@@ -12,9 +12,9 @@ use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
 
-/// `state` of a record whose holder is running or has died.
+/// The `state` of a record whose holder is running or has died.
 pub(crate) const IN_PROGRESS: i16 = 0;
-/// `state` of a record that has a result.
+/// The `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
 /// The owner of a released record.
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];

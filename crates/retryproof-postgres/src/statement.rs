@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every statement as constant text, with its bind order. Three of them call functions, whose bodies
-//! are in `migrations/`.
+//! Every statement as constant text, with its bind order. Three statements call functions, whose
+//! bodies are in `migrations/`.
 
 pub(crate) mod bound;
 

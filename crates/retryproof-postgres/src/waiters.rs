@@ -300,7 +300,7 @@ mod tests {
         };
         let (below, above) = (receive(&below), receive(&above));
         assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
-        // Fewer than a third as many announcements arrive above the bound as below it.
+        // Above the bound, fewer than a third as many announcements arrive as below it.
         assert!(
             above < below * 10,
             "{above:?} for 20,000 announcements, {below:?} for the first 65,536"

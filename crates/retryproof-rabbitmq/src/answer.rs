@@ -94,8 +94,8 @@ impl BrokerReplies {
         matches!(answered, Ok(true))
     }
 
-    /// Publishes the copy that the verdict needs, if any. A message whose copy is too large for the
-    /// broker cannot be delayed, so it becomes a dead letter.
+    /// Publishes a copy of the message if the verdict needs one. A message whose copy is too large
+    /// for the broker cannot be delayed, so it becomes a dead letter.
     async fn move_away(&self, verdict: Verdict, delivery: &Delivery) -> Result<()> {
         let failures = delivery.failures_after(&verdict);
         let (reason, sending) = match verdict {

@@ -13,7 +13,7 @@ pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// Converts a driver error: to `Unavailable` if reconnecting may help, otherwise to `Config` or
+/// Converts a driver error to `Unavailable` if reconnecting may help, otherwise to `Config` or
 /// `Unsupported`.
 pub(crate) fn driver_error(error: lapin::Error) -> Error {
     let classified = match error.kind() {

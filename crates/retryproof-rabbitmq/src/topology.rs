@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Topology`]: declares the queues of a listener on request. The listener itself never creates a
-//! queue implicitly, except for its wait queues (STO-3 has the same rule for tables).
+//! [`Topology`]: declares the queues of a listener on request. The listener creates no queue by
+//! itself, except its wait queues (STO-3 has the same rule for tables).
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;

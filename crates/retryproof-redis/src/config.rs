@@ -150,10 +150,10 @@ impl RedisConfig {
 
     /// Makes each grant and completion wait, for at most `timeout`, until `replicas` replicas have
     /// it (`WAIT`), so that a fail-over loses less. If too few replicas confirm in time, the call
-    /// fails as `Unavailable`. Grants and completions then queue on a separate connection, and an
-    /// acquire takes two round trips, because it reads the record first. Connecting checks the
-    /// bounds: at most 1,000 replicas, 1 ms to one day. 0 replicas turn the wait off. Default: no
-    /// wait.
+    /// fails as `Unavailable`. With this setting, grants and completions queue on a separate
+    /// connection, and an acquire takes two round trips, because it reads the record first.
+    /// Connecting checks the bounds: at most 1,000 replicas, 1 ms to one day. With 0 replicas,
+    /// calls do not wait. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));

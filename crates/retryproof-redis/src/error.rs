@@ -26,7 +26,7 @@ pub(crate) enum Failure {
 pub(crate) enum Recovery {
     /// Repeat the call on a new connection: owner ids make that safe (ACQ-9, CMP-3).
     RetryOnNewConnection,
-    /// This call has used up its time; the next call opens a new connection.
+    /// The call has used up its time; the next call opens a new connection.
     ReconnectForNextCall,
     /// The server refuses writes for lack of memory, replicas or disk space, but can still be read.
     ReadOnly,

@@ -19,8 +19,8 @@ use crate::statement::{ScriptCall, Scripts, config_get, wait};
 pub(crate) struct Executor {
     locator: Arc<PrimaryLocator>,
     calls: SharedConnection,
-    /// The connection for calls that wait for replicas. On it, each call waits for the calls before
-    /// it.
+    /// The connection for calls that wait for replicas. On this connection, each call waits for the
+    /// calls before it.
     calls_with_wait: Option<SharedConnection>,
 }
 

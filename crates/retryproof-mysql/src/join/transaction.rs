@@ -162,8 +162,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Fails if no transaction is open, because the record's statement would be committed alone. Takes
-/// one round trip.
+/// Fails if no transaction is open, because the record's statement would then be committed alone.
+/// Takes one round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(MysqlDialect::PROBE)).await {
         Ok(_) => Ok(()),

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::waiters::recent::RecentHashes;
 
 /// How long a record counts as locked after it was found locked, unless an acquire succeeds
-/// earlier; and how many such records are remembered.
+/// earlier, and how many locked records are remembered.
 const LOCKED_FOR: Duration = Duration::from_secs(2);
 const MAX_LOCKED: usize = 4_096;
 

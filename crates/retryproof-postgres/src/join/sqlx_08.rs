@@ -37,8 +37,9 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres_08::Postgres> {
 }
 
 /// [`PostgresTx`](crate::PostgresTx) for sqlx 0.8: an open transaction from the application's pool.
-/// It dereferences to a `sqlx::PgConnection` for writes. If it is dropped, it is rolled back. Only
-/// the engine may end it: a `COMMIT` or `ROLLBACK` sent by the action is not detected.
+/// It dereferences to a `sqlx::PgConnection` for writes. If it is dropped, the transaction is
+/// rolled back. Only the engine may end it: a `COMMIT` or `ROLLBACK` sent by the action is not
+/// detected.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {

@@ -13,7 +13,7 @@ use super::PostgresDialect;
 use crate::error::classify;
 
 /// An open transaction from the application's pool. It dereferences to a [`PgConnection`] for
-/// writes. If it is dropped, it is rolled back.
+/// writes. If it is dropped, the transaction is rolled back.
 ///
 /// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either statement,
 /// PostgreSQL continues in autocommit without an error, so each later write, and the record, would

@@ -32,8 +32,8 @@ impl BrokerConnection {
         with_timeout(self.0.create_channel()).await
     }
 
-    /// Checks that the queue exists. It uses a new channel, because the broker closes the channel
-    /// if there is no such queue.
+    /// Checks that the queue exists. Uses a new channel, because the broker closes the channel if
+    /// there is no such queue.
     pub(crate) async fn find_queue(&self, queue: &str) -> Result<()> {
         let channel = self.channel().await?;
         let options = QueueDeclareOptions::default().passive();
@@ -42,8 +42,8 @@ impl BrokerConnection {
         found.map(drop).map_err(|error| error.during("find").with("queue", queue))
     }
 
-    /// Resolves when the connection or its channel has ended. It polls, because the driver does not
-    /// report every way in which they end.
+    /// Resolves when the connection or its channel has ended. Polls for the end, because the driver
+    /// does not report every way in which a connection or a channel ends.
     pub(crate) async fn lost(&self, channel: &Channel) {
         while self.0.status().connected() && channel.status().connected() {
             sleep(LOSS_CHECK_INTERVAL).await;
