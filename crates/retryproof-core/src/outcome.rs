@@ -11,8 +11,8 @@ use crate::payload::Tombstone;
 /// How a call ended.
 ///
 /// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both
-/// variants mean that the work is done, and hold its value. [`InFlight`](Self::InFlight) means that
-/// another caller is still running the action; answer "try again later".
+/// variants mean that the work is done, and both contain its result. [`InFlight`](Self::InFlight)
+/// means that another caller is still running the action; answer "try again later".
 ///
 /// ```
 /// use retryproof_core::Outcome;

@@ -40,7 +40,7 @@ impl<'a> DuplicateRequest<'a, ()> {
         }
     }
 
-    /// Treats a call whose lease another run took over as a duplicate.
+    /// Treats a call as a duplicate, because another run took over its lease.
     pub(crate) fn of_call<R>(
         call: &'a RunningCall<R>,
     ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {

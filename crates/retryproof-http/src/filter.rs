@@ -76,7 +76,7 @@ pub(crate) struct Inner {
     warned: Warned,
 }
 
-/// The warnings that were already logged.
+/// The warnings that have already been logged.
 #[derive(Default)]
 struct Warned {
     /// The scopes for which a warning about an unstored field was logged.

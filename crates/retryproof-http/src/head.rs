@@ -97,7 +97,7 @@ impl Route {
         }
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // Where the outer guard saw the request, no router had matched a template yet.
+            // When the outer guard saw the request, no router had matched a template yet.
             (None, _) => true,
             (Some(_), None) => false,
         }

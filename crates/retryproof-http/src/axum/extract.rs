@@ -60,8 +60,8 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
-/// `lease.attempt()`, ….
+/// The lease of the running handler. Take it as `lease: Lease`, and call methods such as
+/// `lease.downstream_key("charge")` and `lease.attempt()`.
 ///
 /// Where keys are optional, take `Option<Lease>`; a request without a key is not guarded and has no
 /// lease.

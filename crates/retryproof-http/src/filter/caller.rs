@@ -193,8 +193,8 @@ impl CallerConfigured for CallerSet {
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Caller {
-    /// The hook found no caller. The request is refused, unless
-    /// [absent callers share](crate::FilterBuilder::absent_callers_share).
+    /// The hook found no caller. The request is refused, unless [absent callers share
+    /// keys](crate::FilterBuilder::absent_callers_share).
     Absent,
     /// The principal or tenant; any text is allowed. It is hashed if it is over 240 bytes long or
     /// has control characters.
