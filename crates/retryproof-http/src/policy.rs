@@ -22,7 +22,7 @@ use http::Method;
 /// | keep records valid when the route changes | [`Policy::new`] with a scope |
 /// | guard many routes with one layer | [`Policy::unnamed`]: each route has its own scope |
 /// | replay responses for longer or shorter than a day | [`with_ttl`](Self::with_ttl) |
-/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease) and a lease shorter than the default of 30 s, but longer than any pause of the process |
+/// | run the work again sooner after a crash | [`with_lease`](Self::with_lease) with a lease shorter than the default of 30 s, but longer than any pause of the process |
 /// | answer duplicates immediately with 409 | [`with_wait_timeout`](Self::with_wait_timeout) of zero |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -50,7 +50,7 @@ pub enum Methods {
     Changing,
     /// Every method.
     All,
-    /// These methods, in capitals: `Methods::Only(&["POST", "PATCH"])`.
+    /// Only these methods, in capitals: `Methods::Only(&["POST", "PATCH"])`.
     Only(&'static [&'static str]),
 }
 
@@ -130,7 +130,7 @@ impl Policy {
 
     /// Makes a layer also guard requests for which the router found no route. Use it for a fallback
     /// that does work, such as a proxy. By default such a request passes unguarded (HTTP-1). The
-    /// policy needs a scope, because there is no route to derive one from.
+    /// policy needs a named scope, because there is no route to derive a scope from.
     /// ```
     /// # #[cfg(feature = "axum")] {
     /// # use retryproof_core::IdempotencyEngine;
@@ -272,8 +272,8 @@ const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool 
             || (duration.as_secs() == most_secs && duration.subsec_nanos() == 0))
 }
 
-/// Checks the part of ID-3 that a `const fn` can check; the engine checks all of it at the first
-/// request.
+/// Checks the part of ID-3 that a `const fn` can check; the engine checks the whole rule at the
+/// first request.
 const fn is_scope(scope: &[u8]) -> bool {
     let mut blank = true;
     let mut at = 0;

@@ -191,11 +191,11 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     }
 }
 
-/// A caller longer than this is hashed, so that the key with its caller keeps the limit of ID-3: it
-/// has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
+/// A caller longer than this is hashed, so that the key with its caller stays within the limit of
+/// ID-3: it has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// Method and route template without the parameters' names, so that records stay valid if a
+/// The method and the route template without its parameters' names, so that records stay valid if a
 /// parameter is renamed: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
 fn scope_of_route(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());

@@ -39,7 +39,7 @@ use crate::response::{HandlerResponse, ResponseContext};
 pub(crate) enum ResponseDelivery {
     /// The response has no mark, and is read whole if its body ends in time and within the limit.
     Unmarked,
-    /// Like [`Unmarked`](Self::Unmarked), but stored even if its writes are rolled back.
+    /// Like [`Unmarked`](Self::Unmarked), but stored even if the handler's writes are rolled back.
     Stored,
     /// The body is sent as it arrives.
     Streamed,
@@ -106,8 +106,8 @@ where
             }
             // Box the future of this rare case, so that the common case takes less space.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
-            // After `Unconfirmed`, or a variant that a later engine adds, the response might not
-            // have been recorded.
+            // After `Unconfirmed`, or after a variant that a later engine adds, the response might
+            // not have been recorded.
             _ => completion_failed(unsent, Recorded::No),
         })
     }
@@ -398,7 +398,7 @@ fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines {
-        // The lines came from a map, so they are valid.
+        // The lines came from a map, so their names and values are valid.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
         {
@@ -410,8 +410,8 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
 
 /// Corrects the framing fields of a body that was assembled from its frames. hyper trusts these
 /// fields, so another server's `Transfer-Encoding` or a wrong `Content-Length` would break the
-/// connection (HTTP-6, HTTP-9). An empty body keeps its declared length, because a response to HEAD
-/// and a 304 may have one.
+/// connection (HTTP-6, HTTP-9). An empty body keeps its declared length, because a response to
+/// HEAD, or a 304, may declare the length of a body that is not sent.
 fn reframe(headers: &mut HeaderMap, length: usize) {
     remove_in_order(headers, &TRANSFER_ENCODING);
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();

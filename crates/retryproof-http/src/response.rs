@@ -25,7 +25,7 @@ use crate::protocol::stored::{
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The common header names by code. A replay clones them instead of parsing them.
+/// The common header names, indexed by their codes. A replay clones them instead of parsing them.
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 

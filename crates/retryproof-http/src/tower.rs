@@ -37,7 +37,7 @@ impl IdempotencyFilter {
 /// among other layers decides what is stored; see the [crate's page](crate#layer-order).
 /// # When to use
 /// In axum, `route_layer` guards matched routes, and `layer` also sees requests that match no
-/// route. Both guard the routes added before them:
+/// route. Both guard only the routes that were added before them:
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {

@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
 }
 
-// `Debug` is not derived, because the client's settings may hold a password (ID-4).
+// `Debug` is not derived, because the client's settings may contain a password (ID-4).
 impl fmt::Debug for KafkaListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaListenerBuilder")

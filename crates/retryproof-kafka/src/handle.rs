@@ -44,8 +44,8 @@ impl HandlerContext {
         let mut handlers = JoinSet::new();
         loop {
             while handlers.try_join_next().is_some() {}
-            // Take the permit before the message: with one permit, the next message is taken when
-            // the previous message is answered.
+            // Take the permit before the message, so that with one permit no message is taken
+            // before the previous message is answered.
             let next = async {
                 let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
                 Some((permit, messages.recv().await?))

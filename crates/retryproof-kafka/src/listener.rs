@@ -57,7 +57,7 @@ impl KafkaListenerBuilder {
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no key, no dead-letter topic,
     /// no topics or no `group.id` is set, if the listener also reads the dead-letter topic, if
-    /// librdkafka rejects a setting, or if this is called outside a tokio runtime.
+    /// librdkafka rejects a setting, or if `build` is called outside a tokio runtime.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
     /// bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<KafkaListener> {

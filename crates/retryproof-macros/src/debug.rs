@@ -31,7 +31,7 @@ struct Page {
     text: String,
     depth: usize,
     last: Last,
-    /// One entry for each open `<`: whether it follows `impl`.
+    /// For each open `<`, whether it follows `impl`.
     angles: Vec<bool>,
     /// Whether the next token is between the bars of a closure.
     parameters: bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Turns a valid [`Expansion`] into code, and an invalid one into errors.
+//! Turns a valid [`Expansion`] into code, and invalid input into errors.
 //!
 //! The emitted code is thin: it evaluates the arguments and passes them on. All decisions are in
 //! the library, behind `::retryproof::__private`.

@@ -30,13 +30,13 @@ use crate::validate::Framework;
 /// | argument | value | endpoint | function, method |
 /// |---|---|---|---|
 /// | `http` | none; comes first | required | refused |
-/// | `key` | an expression that uses the parameters and implements `Display`; it is borrowed once per call, before the body runs | refused | required |
-/// | `fingerprint` | an expression that uses the parameters and implements `Serialize`: the data that calls with the same key must share; it is borrowed once per call, before the body runs | refused | optional |
+/// | `key` | an expression that uses the parameters and implements `Display`; its value is borrowed once per call, before the body runs | refused | required |
+/// | `fingerprint` | an expression that uses the parameters and implements `Serialize`: the data that calls with the same key must share; its value is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept after completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; with `"PT0S"`, the duplicate only checks once | optional | optional |
-/// | `codec` | a `Codec` for the returned value, as an expression; the default is `JsonCodec` | refused | optional |
+/// | `codec` | an expression for the `Codec` of the returned value; the default is `JsonCodec` | refused | optional |
 /// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
 /// | `hold_when` | a path or a closure that takes the error and decides [whether the error holds the key](#errors-and-the-lease) | refused | optional |
 /// | `engine` | an expression that implements `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined functions `AsRef<JoinedEngine<T>>` | refused | required without `self` |

@@ -22,7 +22,7 @@ pub(crate) enum Framework {
 }
 
 const MOST_SCOPE_BYTES: usize = 255;
-/// axum's limit: a tuple of 15 arguments plus the last one.
+/// axum's limit: a tuple of 15 arguments, plus the last argument.
 const MOST_ARGUMENTS: usize = 16;
 
 const DAY: u64 = 86_400;
@@ -324,7 +324,7 @@ fn literal(value: &Expr) -> Option<LitStr> {
     }
 }
 
-/// Removes the invisible group around a fragment from a `macro_rules!`.
+/// Removes the invisible group that surrounds a fragment from a `macro_rules!` macro.
 fn ungrouped(value: &Expr) -> &Expr {
     match value {
         Expr::Group(group) => ungrouped(&group.expr),

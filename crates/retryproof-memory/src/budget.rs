@@ -122,7 +122,7 @@ impl Budget {
         self.full_until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the pool alone has capacity for `records` records of `bytes` each.
+    /// Whether the pool alone has capacity for `records` records of `bytes` bytes each.
     pub(crate) fn has_room(&self, records: u32, bytes: u64) -> bool {
         self.records.load(Ordering::Relaxed) >= i64::from(records)
             && self.bytes.load(Ordering::Relaxed)

@@ -81,7 +81,7 @@ impl Busy {
 
     #[inline(always)]
     pub(crate) fn has_key(&self, key: &str) -> bool {
-        // Usually both keys share one allocation, so comparing pointers is enough.
+        // Compare the pointers first, because both keys usually share one allocation.
         self.key.as_ref().map(Key::expose).is_some_and(|kept| {
             kept.len() == key.len()
                 && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())

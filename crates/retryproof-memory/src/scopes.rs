@@ -12,8 +12,8 @@ pub(crate) struct Scopes {
     places: Vec<Place>,
     by_text: BTreeMap<Box<str>, u32>,
     free: u32,
-    /// The number of the last inserted record's scope, because most shards see one scope again and
-    /// again.
+    /// The number of the last inserted record's scope. Insertions check it first, because most
+    /// shards see one scope again and again.
     last: u32,
 }
 
@@ -50,7 +50,7 @@ impl Scopes {
     pub(crate) fn is(&self, at: u32, scope: &Scope) -> bool {
         let Some(kept) = self.places.get(at as usize) else { return false };
         let text = scope.as_str();
-        // Usually both scopes are the same literal, so comparing pointers is enough.
+        // Compare the pointers first, because both scopes are usually the same literal.
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
@@ -97,8 +97,8 @@ impl Scopes {
             records: 0,
         };
         let at = if self.free == NONE {
-            // The new number fits, because there are at most as many scopes as slots, and slot
-            // numbers are u32.
+            // The number fits into a u32, because there are no more scopes than slots, which have
+            // u32 numbers.
             self.places.push(place);
             u32::try_from(self.places.len() - 1).unwrap_or(NONE)
         } else {

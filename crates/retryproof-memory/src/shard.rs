@@ -72,7 +72,7 @@ pub(crate) fn bucket_hash(id: &Identity) -> u32 {
 }
 
 /// Lowers `bound` to `due` if `due` is earlier. The end of a record's lease is a valid `due`,
-/// because a purge never deletes the record before it.
+/// because a purge never deletes the record before the lease ends.
 #[inline]
 pub(crate) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
@@ -253,8 +253,8 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // An owner whose answer was lost repeats its acquire, and is granted the lease again
-        // (ACQ-9).
+        // If the answer to an acquire was lost, the owner repeats it, and is granted the lease
+        // again (ACQ-9).
         if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
@@ -303,7 +303,7 @@ impl Shard {
             return false;
         }
         busy.expires = expires;
-        // A lease that now ends earlier also lowers the bound.
+        // If the lease now ends earlier, `busy_due` may have to move with it.
         note(&mut self.busy_due, expires);
         true
     }
@@ -333,8 +333,8 @@ impl Shard {
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // A slot that is still filed was filed for an expired record. A sweep
-                            // soon takes the slot out and files it again.
+                            // If the slot is still in the wheel, it was filed for an expired
+                            // record. A sweep soon takes the slot out and files it again.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }

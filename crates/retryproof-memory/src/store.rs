@@ -47,7 +47,7 @@ const SWEEP_LIMIT: usize = 32;
 ///
 /// A full store still serves existing keys, and **never refuses a completion for lack of space**.
 /// The results of leases that were already granted may therefore exceed `max_bytes`; until records
-/// expire, no new key is granted. A single value larger than the whole bound fails with
+/// expire, no new key gets a lease. A single value larger than the whole bound fails with
 /// [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
@@ -82,13 +82,13 @@ pub struct MemoryStore {
 pub(crate) struct PaddedShard(pub(crate) Mutex<Shard>);
 
 impl MemoryStore {
-    /// Creates an empty store with the default bounds, which uses the host's monotonic clock.
+    /// Creates an empty store that has the default bounds and uses the host's monotonic clock.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Creates an empty store with the default bounds, which uses the given clock.
+    /// Creates an empty store that has the default bounds and uses the given clock.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self::builder().clock(clock).build()

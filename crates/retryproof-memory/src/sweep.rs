@@ -56,8 +56,8 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // The slot is free, or a grant replaced its record. The completion of that grant
-                // files the slot again.
+                // The slot is free, or a grant has replaced its record. In that case, the
+                // completion of the grant files the slot again.
                 Body::Busy(_) => continue,
             };
             if expires <= now {

@@ -17,7 +17,7 @@ pub(crate) struct StoreTime {
 impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // Begin an hour earlier, in case a test's clock was stopped before this moment.
+        // Let the epoch be an hour earlier, in case a test's clock was stopped before this moment.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }

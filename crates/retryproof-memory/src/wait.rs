@@ -34,7 +34,7 @@ impl Ended {
     pub(crate) async fn wait(&self, limit: Duration) {
         within(limit, async {
             // Subscribe, then check the flag: a `fire` before the subscription has set the flag,
-            // and a later one wakes this call.
+            // and a later `fire` wakes this call.
             let mut notified = pin!(self.notify.notified());
             notified.as_mut().enable();
             if !self.over.load(Ordering::Acquire) {

@@ -156,14 +156,15 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     };
     use Recovery::{AwaitReturned, ReadOnly, Retry, RetryOnNewConnection, RowLocked};
     let (recovery, kind, message) = match number {
-        // A deadlock, a row that changed after it was read (MariaDB, snapshot isolation), or a
-        // failed certification (Galera, group replication).
+        // The cause is a deadlock, a row that changed after it was read (MariaDB, snapshot
+        // isolation), or a failed certification (Galera, group replication).
         1213 | 1020 | 3101 => (
             Retry,
             Unavailable,
             "the statement ran into a deadlock on every retry; check what else writes to the table",
         ),
-        // A lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed query.
+        // The cause is a lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed
+        // query.
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
@@ -176,8 +177,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more connections; lower the store's `max-connections`, or \
              raise the server's `max_connections`",
         ),
-        // A wrong user or password, a host that may not connect, or an authentication plugin that
-        // the client lacks.
+        // The user or password is wrong, the host may not connect, or the client lacks the
+        // authentication plugin.
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
@@ -245,14 +246,14 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more prepared statements; raise `max_prepared_stmt_count`, or \
              lower `max-connections`",
         ),
-        // A prepared statement that the server does not know, or that has to be prepared again.
+        // The server does not know the prepared statement, or needs it to be prepared again.
         1243 | 1615 | 1295 => (
             RetryOnNewConnection,
             Unavailable,
             "the server does not know a prepared statement; a proxy in between must keep each \
              connection's prepared statements separate",
         ),
-        // A shutdown, a killed connection, a timeout or an aborted connection.
+        // The server shuts down, or the connection was killed, timed out or was aborted.
         1053
         | 1077
         | 1079
@@ -309,8 +310,9 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Classes 22 (data) and 23 (integrity) quote values, as do 1300, 1366 and 1411. Errors 1203 and
-    // 1226 name the user without the host, which `without_account` would not find.
+    // Errors of the classes 22 (data) and 23 (integrity) quote values, as do errors 1300, 1366 and
+    // 1411. Errors 1203 and 1226 name the user without the host, which `without_account` would not
+    // find.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
@@ -321,8 +323,7 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
 /// The server's text without the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // The account begins at the first quotation mark, because the name itself may contain further
-    // marks.
+    // The name itself may contain quotation marks, so the account begins at the first mark.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

@@ -56,7 +56,7 @@ pub(crate) enum Finding {
     /// The engine or the store failed before anything ran, for example on an unreadable record.
     Failed {
         kind: ErrorKind,
-        /// A counter value that spreads `Retry-After`.
+        /// A counter value, from which a `Retry-After` is chosen.
         ticket: u32,
     },
     /// The handler's response body broke off.
@@ -66,7 +66,7 @@ pub(crate) enum Finding {
     /// The handler could not get its transaction (CMP-7).
     NoTx {
         what: NoTx,
-        /// A counter value that spreads `Retry-After`.
+        /// A counter value, from which a `Retry-After` is chosen.
         ticket: u32,
     },
     /// The transaction that the record joined was not committed, or its outcome is not known
@@ -81,7 +81,7 @@ pub(crate) enum CommitFailure {
     RolledBack,
     /// The lease was lost, and the transaction was rolled back.
     LeaseLost,
-    /// The reply to the commit was lost, and the store does not know its outcome.
+    /// The reply to the commit was lost, and the store does not know whether it succeeded.
     InDoubt,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum KeyError {
 }
 
 impl KeyError {
-    /// The reason for the client: the end of a sentence that begins "the header NAME".
+    /// The reason, for the client, as the end of a sentence that begins "the header NAME".
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Repeated => "must occur on exactly one line",
@@ -194,8 +194,8 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Skips a Display String after its opening `%"`. It is printable ASCII, and its percent escapes,
-/// in lower case, decode to UTF-8.
+/// Skips a Display String after its opening `%"`. It is printable ASCII with lower-case percent
+/// escapes that decode to UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The responses that the filter makes itself: RFC 9457 problems (HTTP-10, HTTP-11, HTTP-14).
+//! The filter's own responses, which are RFC 9457 problems (HTTP-10, HTTP-11, HTTP-14).
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -23,7 +23,7 @@ pub enum Code {
     KeyInvalid,
     /// The request body is over the limit (HTTP-4).
     BodyTooLarge,
-    /// The request body could not be read to its end; nothing was acquired (HTTP-5).
+    /// The request body could not be read to its end; no lease was acquired (HTTP-5).
     BodyUnreadable,
     /// The key was used with a different request (FP-1).
     FingerprintMismatch,
@@ -33,7 +33,7 @@ pub enum Code {
     ResultNotReplayable,
     /// The store is unavailable, too slow or full (HTTP-14).
     StoreUnavailable,
-    /// The engine grants no more leases (HTTP-14).
+    /// The engine is shutting down and grants no more leases (HTTP-14).
     ShuttingDown,
     /// Too many actions are running (HTTP-14).
     TooBusy,

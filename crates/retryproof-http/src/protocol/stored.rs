@@ -135,8 +135,8 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Whether a field belongs to the connection, not to the response (RFC 9110 section 7.6.1, and
-/// fields that older peers send).
+/// Whether a field belongs to the connection, not to the response (as listed in RFC 9110 section
+/// 7.6.1, and as sent by older peers).
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
@@ -182,7 +182,7 @@ pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
-/// Name codes below this are common names; higher ones encode the length of a literal name.
+/// Name codes below this are common names; higher codes encode the length of a literal name.
 const FIRST_LITERAL: usize = 64;
 /// The maximum number of header bytes (names and values) that a tombstone keeps (HTTP-13).
 const TOMBSTONE_HEADERS: usize = 8 * 1024;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct that holds the
-//! filter and implements actix's `Handler`, always guarded (ANN-3). A unit struct would have to
-//! find its filter at run time, because actix's router has no typed state.
+//! filter and implements actix's `Handler`, which is always guarded (ANN-3). A unit struct would
+//! have to find its filter at run time, because actix's router has no typed state.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};

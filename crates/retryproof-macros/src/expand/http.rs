@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]`: the function becomes a unit struct that implements axum's `Handler`,
-//! always guarded (ANN-3). The function itself stays reachable as `call`. The function keeps its
-//! name for other attributes: a `tracing` span, for example, is named after the endpoint.
+//! which is always guarded (ANN-3). The function itself stays reachable as `call`. The function
+//! keeps its name for other attributes: a `tracing` span, for example, is named after the endpoint.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};

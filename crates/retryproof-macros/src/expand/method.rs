@@ -112,8 +112,8 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
-        // ANN-4: a signature with `Self` is in an `impl`, even without a receiver. The closure is
-        // never called; only the name of its type is used, which contains the function's path,
+        // ANN-4: a signature with `Self` is in an `impl`, even if it has no receiver. The closure
+        // is never called; only the name of its type is used, which contains the function's path,
         // including the trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))

@@ -189,8 +189,8 @@ impl Writer<'_> {
             }
         }
         let string = &self.decoded[start..];
-        // I-JSON allows no noncharacters (RFC 7493 section 2.1). In UTF-8, each noncharacter begins
-        // with a byte from 0xEF on.
+        // I-JSON allows no noncharacters (RFC 7493 section 2.1). In UTF-8, the first byte of each
+        // noncharacter is 0xEF or higher.
         let noncharacter =
             |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
         if string.bytes().any(|byte| byte >= 0xef) && string.chars().any(noncharacter) {
@@ -280,8 +280,8 @@ impl Writer<'_> {
     }
 
     /// Sorts the members of the innermost open object by the UTF-16 code units of their names (RFC
-    /// 8785 section 3.2.3). The members are the entries from `members` on, and their text is the
-    /// output from `first` on. Returns `None` if a name occurs twice (RFC 7493 section 2.3).
+    /// 8785 section 3.2.3). These are the members from index `members` on, and their text in the
+    /// output begins at `first`. Returns `None` if a name occurs twice (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;
         let members = self.members.get_mut(members..)?;

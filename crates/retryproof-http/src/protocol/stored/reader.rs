@@ -363,8 +363,8 @@ impl StoredRecord<'_> {
         Ok((response, record.slice(record.len() - body_len..)))
     }
 
-    /// Whether a field is left out of this response. The stored length, which the body of a HEAD
-    /// response does not show, is sent only in response to HEAD.
+    /// Whether a field is left out of this response. A record has a `Content-Length` only if the
+    /// first response was to HEAD, and the field is replayed only to HEAD.
     pub(crate) fn drops(&self, code: u8) -> bool {
         !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
     }
