@@ -310,9 +310,8 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Errors of the classes 22 (data) and 23 (integrity) quote values, as do errors 1300, 1366 and
-    // 1411. Errors 1203 and 1226 name the user without the host, which `without_account` would not
-    // find.
+    // Classes 22 (data) and 23 (integrity) quote values, as do errors 1300, 1366 and 1411. Errors
+    // 1203 and 1226 name the user without the host, which `without_account` would miss.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
