@@ -196,8 +196,8 @@ pub enum GuardPolicy {
     Layer(Policy),
 }
 
-/// The part of a policy that applies to an admitted request. It is smaller than the policy, because
-/// a request's futures hold it, and allocators are slow from 1,032 bytes on.
+/// The part of a policy that applies to an admitted request. This type is smaller than the policy,
+/// because a request's futures hold it, and allocators are slow from 1,032 bytes on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTerms {
     pub(crate) scope: Option<&'static str>,

@@ -19,8 +19,8 @@ use crate::protocol::fingerprint::{
 use crate::protocol::key::MAX_KEY;
 use crate::response::ResponseContext;
 
-/// JSON bodies up to this many bytes are canonicalised on the thread that serves the request. That
-/// takes half a millisecond in the worst case, at 32 ns a byte.
+/// JSON bodies up to this many bytes are canonicalised on the thread that serves the request.
+/// Canonicalising that much takes half a millisecond in the worst case, at 32 ns a byte.
 const SLOW_JSON: usize = 16 << 10;
 
 /// Bodies up to this many bytes are not compared with the application's own limit before the grant.
@@ -113,7 +113,7 @@ fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &i
     }
 }
 
-/// The hasher for a body that arrives in several frames.
+/// The hasher for a body that arrives in several frames; `None` if the whole body is needed.
 fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<FingerprintHasher> {
     match &admitted.filter.0.fingerprint {
         FingerprintMethod::BuiltIn(

@@ -47,7 +47,8 @@ pub(crate) enum ResponseDelivery {
 
 /// Records a handler's response, and only then returns it, ready to be sent.
 ///
-/// It returns an `async` block, because the future of an `async fn` would hold each argument twice.
+/// The function returns an `async` block, because the future of an `async fn` would hold each
+/// argument twice.
 pub(crate) fn record<R, E>(
     mut call: Pin<Box<RunningCall<R>>>,
     response: Response<R>,

@@ -149,7 +149,7 @@ impl<R> HandlerResponse<R> {
     }
 }
 
-/// A response that is sent without running the handler, in a web framework's type.
+/// A web framework's type for responses that are sent without running the handler.
 pub trait FrameworkResponse: Sized {
     /// Converts one of the filter's own responses.
     fn from_refusal(response: Response<ReplayBody>) -> Self;

@@ -22,8 +22,8 @@ use crate::fate::{AnswerFate, Fate};
 use crate::protocol::decide::{NoTx, no_tx};
 use crate::response::problem_response;
 
-/// The transaction of a guarded handler. Its writes commit together with the record of the
-/// handler's response, or not at all.
+/// The transaction of a guarded handler. The transaction's writes commit together with the record
+/// of the handler's response, or not at all.
 ///
 /// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). The first call of
 /// [`begin`](Self::begin) opens the transaction, after the lease is granted. The transaction ends

@@ -83,8 +83,8 @@ impl KafkaListenerBuilder {
         }
     }
 
-    /// Takes the key from the header `name`. This method or [`key`](Self::key) is required. The
-    /// Kafka key does not replace it, because it selects a message's partition, and often
+    /// Takes the key from the header `name`. This method or [`key`](Self::key) is required. A
+    /// message's Kafka key is not used by default, because it selects the partition, and often
     /// identifies a customer rather than an event.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();

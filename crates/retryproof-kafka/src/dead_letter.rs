@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`DeadLetterTopic`]: publishes dead letters. Each letter contains the message and headers with
-//! the reason and the message's position. It is delivered before the message's offset moves on.
+//! the reason and the message's position. A letter is delivered before its message's offset moves
+//! on.
 
 use std::time::Duration;
 

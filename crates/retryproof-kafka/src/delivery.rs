@@ -87,7 +87,7 @@ impl Delivery {
         json(self.payload())
     }
 
-    /// The body. It is empty if the message has no body, as can happen in a compacted topic.
+    /// The body. The slice is empty if the message has no body, as can happen in a compacted topic.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()

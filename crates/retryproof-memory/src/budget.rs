@@ -9,8 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// The batch sizes when the bounds are large. With smaller bounds, batches are smaller, down to a
-/// single record.
+/// The largest batch sizes. If the bounds are smaller, so are the batches, down to a single record.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
 /// After a search through all shards has found no free capacity, the next search waits this many

@@ -13,7 +13,8 @@ use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
 
-/// An IN_PROGRESS record. It lives in a slab that reuses entries, so a grant allocates nothing.
+/// An IN_PROGRESS record. The record is in a slab that reuses its entries, so a grant allocates
+/// nothing.
 pub(crate) struct Busy {
     /// `None` in a free entry.
     pub(crate) key: Option<Key>,
@@ -94,8 +95,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes that an IN_PROGRESS record takes besides its slot. They include the key, although
-    /// the caller shares its allocation.
+    /// The bytes that an IN_PROGRESS record takes besides its slot. The key's bytes are included,
+    /// although the caller shares the key.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64

@@ -29,8 +29,8 @@ pub(crate) struct Shard {
     pub(crate) wheel: Wheel,
     pub(crate) credit: Credit,
     pub(crate) ahead: Ahead,
-    /// The last token drawn in this shard. It outlives every record, so that no smaller token can
-    /// follow a release or a purge (ACQ-10).
+    /// The last token drawn in this shard. The token outlives every record, so that no smaller
+    /// token can follow a release or a purge (ACQ-10).
     pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
@@ -151,7 +151,7 @@ impl Shard {
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// Like [`replay`](Self::replay), but leaves a record that may be about to expire to
+    /// Like [`replay`](Self::replay), but if a record may be about to expire, leaves the check to
     /// [`replay_from`](Self::replay_from). The loop is the one in [`find`](Self::find), optimized
     /// for a live COMPLETE record.
     #[inline(always)]
@@ -253,8 +253,8 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // If the answer to an acquire was lost, the owner repeats it, and is granted the lease
-        // again (ACQ-9).
+        // If the answer to an acquire was lost, the owner repeats the acquire, and is granted the
+        // lease again (ACQ-9).
         if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);

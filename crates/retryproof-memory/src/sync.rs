@@ -16,7 +16,8 @@ mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
     pub(crate) use tokio::sync::Notify;
 
-    /// A mutex that ignores poisoning, because a panic under the lock leaves no shard half changed.
+    /// A mutex that ignores poisoning, because a panic under the lock never leaves a shard half
+    /// changed.
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

@@ -127,7 +127,7 @@ impl Table {
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// Adds a bucket, and moves the slots that now belong there out of their previous bucket.
+    /// Adds a bucket, and moves into it the slots that belong there from now on.
     #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();

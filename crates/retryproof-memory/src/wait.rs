@@ -10,9 +10,9 @@ use crate::sync::{AtomicBool, Notify, within};
 /// The notification that a grant was completed, released, taken over or purged. The first waiter
 /// creates it.
 ///
-/// It fires once and stays fired. The call that ends the grant takes the notification out of the
-/// record under the shard's lock and fires it after the lock is released. A waiter that got the
-/// notification from the record therefore either sees that it has fired or is woken.
+/// The notification fires once and stays fired. The call that ends the grant takes the notification
+/// out of the record under the shard's lock and fires it after the lock is released. A waiter that
+/// got the notification from the record therefore either sees that it has fired or is woken.
 pub(crate) struct Ended {
     over: AtomicBool,
     notify: Notify,

@@ -2,11 +2,11 @@
 //! [`Wheel`]: a timer wheel that finds the COMPLETE records that may have expired without looking at
 //! the others (STO-4).
 //!
-//! It has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list linked through the
-//! slots' `timer` fields, so filing a record costs no memory. When a bucket is due, its list is
+//! The wheel has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list linked through
+//! the slots' `timer` fields, so filing a record costs no memory. When a bucket is due, its list is
 //! appended to `ready`. The caller takes slots from `ready`, in batches of any size, and reclaims
 //! each slot or files it again, depending on when its record expires. Records that move down a
-//! level, were replaced, or come up early are therefore all handled alike.
+//! level, that were replaced or that come up early are therefore handled alike.
 
 use crate::index::{NONE, UNFILED};
 use crate::table::{Slot, Slots};
@@ -78,7 +78,7 @@ impl Wheel {
         Self { cursor: 0, ready: List::EMPTY, due: u64::MAX, occupied: [0; LEVELS], buckets: None }
     }
 
-    /// Before this time, [`take`](Self::take) finds nothing expired.
+    /// Before this time, [`take`](Self::take) finds no expired record.
     #[inline]
     pub(crate) fn due(&self) -> u64 {
         if self.ready.head == NONE { self.due } else { 0 }

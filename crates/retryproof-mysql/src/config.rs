@@ -73,9 +73,9 @@ impl MysqlConfig {
     /// - `table=NAME`: like [`with_table_name`](Self::with_table_name);
     /// - `max-connections=N`: like [`with_max_connections`](Self::with_max_connections);
     /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`,
-    ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All modes except the first two need the cargo
-    ///   feature `tls`; the default `preferred` encrypts if both sides support it;
-    /// - `socket=PATH`: a Unix socket instead of host and port.
+    ///   `ssl-cert=FILE`, `ssl-key=FILE`: set up encryption. All modes except the first two need
+    ///   the cargo feature `tls`; the default `preferred` encrypts if both sides support it;
+    /// - `socket=PATH`: connects to a Unix socket instead of host and port.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for an unknown scheme, a malformed URL, a missing database or an
@@ -166,18 +166,18 @@ impl MysqlConfig {
         }
     }
 
-    /// Sets the name of the record table. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
-    /// which `connect` and `migrate` check. Default `retryproof_records`.
+    /// Sets the name of the record table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}`
+    /// (STO-3), which `connect` and `migrate` check. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// Sets how many connections the store may open, 2 to 10,000. Only the store uses them, and it
-    /// opens each connection when it needs one. A quarter of them, but at least one, is reserved
-    /// for holders (heartbeats, completions, releases), so that a rush of new calls costs no holder
-    /// its lease (RUN-2). Default 16.
+    /// Sets how many connections the store may open, from 2 to 10,000. Only the store uses them,
+    /// and it opens each connection when it needs one. A quarter of them, but at least one, is
+    /// reserved for holders (heartbeats, completions, releases), so that a rush of new calls costs
+    /// no holder its lease (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =

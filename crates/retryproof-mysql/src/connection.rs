@@ -18,7 +18,7 @@ use crate::config::MysqlConfig;
 use crate::error::{Failure, Recovery, classify, classify_at_connect};
 use crate::statement::{Statement, StatementTexts, arguments};
 
-/// These settings are sent once per connection. Correctness does not depend on them, because a
+/// These settings are sent once per connection. Correctness must not depend on them, because a
 /// proxy that shares connections may drop them. READ COMMITTED takes no gap locks; one second is
 /// the shortest row lock timeout that the server supports; the SQL mode rejects values that cannot
 /// be stored as given.

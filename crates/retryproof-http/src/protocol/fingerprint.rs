@@ -3,8 +3,8 @@
 //!
 //! The hash is SHA-256, not a faster one, because a client that can forge a collision gets another
 //! request's stored response. The algorithm byte is part of the record, so after a change of
-//! `idempotency.web.fingerprint`, a retry is still compared by the algorithm of its older record,
-//! and is not refused.
+//! `idempotency.web.fingerprint`, a retry is still compared using the algorithm of its older
+//! record, and is not refused.
 
 use std::fmt;
 
@@ -98,12 +98,13 @@ pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
     /// for another algorithm.
     fn algorithm(&self) -> u8;
 
-    /// Computes the digest. It must be the same in every process and version that shares the store.
+    /// Computes the digest. The digest must be the same in every process and version that shares
+    /// the store.
     fn digest(&self, request: &RequestParts<'_>) -> [u8; 32];
 }
 
-/// Hashes a request while its body arrives, so that a large body is not hashed in one go. It does
-/// not support [`FingerprintAlgorithm::Json`], which needs the whole body.
+/// Hashes a request while its body arrives, so that a large body is not hashed in one go. The
+/// hasher does not support [`FingerprintAlgorithm::Json`], which needs the whole body.
 pub(crate) struct FingerprintHasher {
     algorithm: FingerprintAlgorithm,
     sha: Sha256,

@@ -41,8 +41,8 @@ impl KeyError {
 }
 
 /// Reads the key from all lines of the key header; `None` if there is no line. The decoded key has
-/// 1 to 255 bytes of printable ASCII, and is not blank. It is returned as bytes, because it becomes
-/// part of the engine's key, which is then checked as a whole.
+/// 1 to 255 bytes of printable ASCII, and is not blank. The key is returned as bytes, because it
+/// becomes part of the engine's key, which is then checked as a whole.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<Cow<'a, [u8]>>, KeyError> {

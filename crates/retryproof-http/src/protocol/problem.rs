@@ -136,8 +136,8 @@ impl fmt::Display for Code {
     }
 }
 
-/// One of the filter's own responses, as data. It never contains a key, a body or a store's error
-/// text. [`to_json`](Self::to_json) renders it; a client then sees, for example:
+/// One of the filter's own responses, as data. A problem never contains a key, a body or a store's
+/// error text. [`to_json`](Self::to_json) renders it; a client then sees, for example:
 ///
 /// ```json
 /// {
@@ -167,7 +167,7 @@ pub struct Problem {
     /// The status of the first response, if that response was not kept (HTTP-13).
     pub original_status: Option<u16>,
     /// The `Location` of the first response, if that response was not kept (HTTP-13). `Debug`
-    /// prints it, because it is not secret.
+    /// prints the location, because it is not secret.
     pub location: Option<String>,
     /// The `WWW-Authenticate` of a 401 (HTTP-16).
     pub challenge: Option<String>,

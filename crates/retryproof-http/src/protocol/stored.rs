@@ -26,7 +26,7 @@ pub(crate) use names::code_of;
 pub use reader::{Corrupt, StoredRecord, StoredResponse};
 pub(crate) use reader::{StoredName, StoredReader, record_of, unreadable};
 
-/// The field that marks a replay (HTTP-8). A handler cannot set it.
+/// The field that marks a replay (HTTP-8). A handler cannot set this field.
 pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
 /// Fields that are not stored by default, because a replay could give one client's session or
@@ -61,9 +61,9 @@ pub(crate) enum Exchange {
 /// What happens to the sensitive fields of a response (HTTP-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SensitiveFields {
-    /// They are not stored, and a warning is logged.
+    /// Sensitive fields are not stored, and a warning is logged.
     Unstored,
-    /// They are stored, because a hook has seen them.
+    /// Sensitive fields are stored, because a hook has seen them.
     Stored,
 }
 
@@ -82,7 +82,7 @@ impl FieldRules {
         self.stored.push(name);
     }
 
-    /// Stops storing a field, without a warning.
+    /// Stops storing a field. No warning is logged for it.
     pub(crate) fn skip(&mut self, name: impl Into<Cow<'static, str>>) {
         let name = lower(name.into());
         self.stored.retain(|stored| *stored != name);
@@ -135,8 +135,8 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Whether a field belongs to the connection, not to the response (as listed in RFC 9110 section
-/// 7.6.1, and as sent by older peers).
+/// Whether a field belongs to the connection, not to the response: a field of RFC 9110 section
+/// 7.6.1, or one that older peers send.
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
@@ -176,13 +176,14 @@ pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String 
     unique.join(", ")
 }
 
-/// The schema version in the engine's envelope. It never changes, because the record has its own
-/// version.
+/// The schema version in the engine's envelope. This number never changes, because the record has
+/// its own version.
 pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
-/// Name codes below this are common names; higher codes encode the length of a literal name.
+/// Name codes below this value stand for common names; higher codes encode the length of a literal
+/// name.
 const FIRST_LITERAL: usize = 64;
 /// The maximum number of header bytes (names and values) that a tombstone keeps (HTTP-13).
 const TOMBSTONE_HEADERS: usize = 8 * 1024;
