@@ -422,8 +422,8 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
     }
 }
 
-/// Responds for a call whose completion was refused because another run took over. Its caller gets
-/// the same response as a duplicate, so that all callers of a key get one response (CMP-2).
+/// Responds for a call whose completion was refused because another run took over. The client gets
+/// the same response as for a duplicate, so that all callers of a key get one response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
     let response = match answered {

@@ -51,9 +51,9 @@ where
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
-        // The handler's future is dropped before the response is recorded, so that both can use the
-        // same space in the call's future. The handler is called within the inner `async` block,
-        // because it may panic before it returns a future.
+        // The handler's future is dropped before the response is recorded, so that recording can
+        // reuse its space in the call's future. The handler is called within the inner `async`
+        // block, because it may panic before it returns a future.
         let returned = {
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(running).await

@@ -31,15 +31,15 @@ use crate::validate::Framework;
 /// |---|---|---|---|
 /// | `http` | none; comes first | required | refused |
 /// | `key` | an expression that uses the parameters and implements `Display`; its value is borrowed once per call, before the body runs | refused | required |
-/// | `fingerprint` | an expression that uses the parameters and implements `Serialize`: the data that calls with the same key must share; its value is borrowed once per call, before the body runs | refused | optional |
+/// | `fingerprint` | an expression that uses the parameters and implements `Serialize`; its value must be the same in all calls with the same key, and is borrowed once per call, before the body runs | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept after completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; with `"PT0S"`, the duplicate only checks once | optional | optional |
 /// | `codec` | an expression for the `Codec` of the returned value; the default is `JsonCodec` | refused | optional |
-/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
+/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [the result is recorded in the transaction of the body's writes](#joined-to-a-transaction) | refused | optional |
 /// | `hold_when` | a path or a closure that takes the error and decides [whether the error holds the key](#errors-and-the-lease) | refused | optional |
-/// | `engine` | an expression that implements `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined functions `AsRef<JoinedEngine<T>>` | refused | required without `self` |
+/// | `engine` | an expression whose value implements `AsRef<IdempotencyEngine>` (blocking functions: `AsRef<blocking::Engine>`; joined functions: `AsRef<JoinedEngine<T>>`) | refused | required without `self` |
 /// | `crate` | the path of the crate `retryproof`, for crates that re-export it | optional | optional |
 ///
 /// A duration is a string literal in ISO 8601: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as
@@ -160,8 +160,8 @@ use crate::validate::Framework;
 ///   lease offers `downstream_key(step)` for calls to other systems, `attempt()`, `lost()`, and
 ///   `hold_on_error()`, which makes every later error, panic or drop hold the key. **Callers do not
 ///   pass this argument**, and it is not part of the key.
-/// * An endpoint marks its answer with an `AnswerFate` instead, and extracts the lease as an
-///   argument.
+/// * An endpoint has no `hold_when`: it marks its response with an `AnswerFate`, and extracts the
+///   lease as an argument.
 ///
 /// # Joined to a transaction
 ///

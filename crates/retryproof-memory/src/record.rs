@@ -151,8 +151,8 @@ impl View<'_> {
     }
 }
 
-/// A COMPLETE record for a call to return. A call takes the reference under the shard's lock, and
-/// reads the parts after it has released the lock.
+/// A COMPLETE record that a call is about to return. A call takes the reference under the shard's
+/// lock, and reads the parts after it has released the lock.
 pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the fingerprint begins.

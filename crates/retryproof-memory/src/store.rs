@@ -53,9 +53,9 @@ const SWEEP_LIMIT: usize = 32;
 /// # Expiry
 /// Each access compares a record's expiry with the monotonic clock, to the nanosecond (ACQ-7,
 /// CMP-6). Later grants reclaim expired records a few at a time.
-/// [`Purge`](retryproof_core::store::Purge) reclaims all of them, and so does a grant that finds
-/// the store full. The index never shrinks: it takes 36 bytes times the largest number of records
-/// that the store has held.
+/// [`Purge`](retryproof_core::store::Purge) reclaims all expired records, and so does a grant that
+/// finds the store full. The index never shrinks: it takes 36 bytes times the largest number of
+/// records that the store has held.
 ///
 /// # Tokens
 /// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens

@@ -42,7 +42,7 @@ enum FieldVerdict {
     /// The field is sent with the first response and not stored: it describes the connection or the
     /// moment, or the configuration excludes it.
     Drop,
-    /// The field is one of [`SENSITIVE`]. It is treated like `Drop`, but a warning is logged.
+    /// The field is one of [`SENSITIVE`], and is treated like `Drop`, but a warning is logged.
     Sensitive,
     /// The field is never sent and never stored: the handler tried to mark its response as a
     /// replay.
