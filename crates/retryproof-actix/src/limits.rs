@@ -49,7 +49,7 @@ impl Limits {
 
     /// Raises the limits if a body of this length exceeds actix's defaults. Data can be added to a
     /// request only while the request has a single handle, so the limits stay unchanged if an outer
-    /// middleware keeps another handle.
+    /// middleware holds another handle.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
@@ -63,8 +63,8 @@ impl Limits {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!(
-                        "an outer middleware keeps the request, so actix's body limits stay \
-                         unchanged (logged once)"
+                        "an outer middleware holds a clone of the request, so actix's own body \
+                         limits cannot be raised (logged once)"
                     );
                 });
             }

@@ -41,7 +41,7 @@ use crate::then::then;
 /// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,
 /// unless the app sets its own.
 ///
-/// If an outer middleware keeps a clone of the `HttpRequest`, the guard cannot raise the limits,
+/// If an outer middleware holds a clone of the `HttpRequest`, the guard cannot raise the limits,
 /// and logs one warning: actix panics if data is added to a request that has a second handle. The
 /// guard catches the panic, but the panic hook prints it, and a program built with
 /// `panic = "abort"` ends. In that case set the limits yourself

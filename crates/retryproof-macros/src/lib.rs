@@ -82,8 +82,9 @@ use crate::validate::Framework;
 ///   /orders/{}`.
 /// * The returned response is stored and replayed, even for an `Err`, unless it is marked `Release`
 ///   or `Hold`. The attribute does not inspect a `Result`.
-/// * In a pattern, the name of a unit struct means the struct. Where the endpoint is in scope,
-///   local variables outside the function therefore cannot have the endpoint's name.
+/// * In a pattern, such as the left side of a `let`, the endpoint's name refers to its unit struct
+///   instead of binding a variable. Where the endpoint is in scope, local variables outside the
+///   function therefore cannot have the endpoint's name.
 /// * A generic handler, or one with an `impl Trait` argument, cannot be annotated. Guard its route
 ///   with the layer: `post(handler).route_layer(filter.guard(Policy::new("..")))`.
 ///
@@ -92,7 +93,7 @@ use crate::validate::Framework;
 /// ```
 /// # // The library is out of reach here; `tests/it/manual/function.rs` of the facade is compiled and run.
 /// # #[cfg(any())] fn main() {
-/// impl Orders { // impl AsRef<IdempotencyEngine> for Orders
+/// impl Orders { // requires `impl AsRef<IdempotencyEngine> for Orders`
 ///     #[idempotent(key = event.id, scope = "orders.created", ttl = "P7D", wait_timeout = "PT0S")]
 ///     async fn on_created(&self, event: &OrderCreated) -> Result<(), HandlerError> {
 ///         self.mail.thank(&event.customer).await
@@ -141,7 +142,7 @@ use crate::validate::Framework;
 /// ```
 /// # // The library is out of reach here; the guide page on functions has a program that is compiled and run.
 /// # #[cfg(any())] fn main() {
-/// impl Till { // impl AsRef<IdempotencyEngine> for Till
+/// impl Till { // requires `impl AsRef<IdempotencyEngine> for Till`
 ///     #[idempotent(key = order.id, scope = "charge", hold_when = |error| matches!(error, PayError::TimedOut))]
 ///     async fn charge(&self, order: &Order, #[lease] lease: &Lease) -> Result<Receipt, PayError> {
 ///         self.provider.charge(&lease.downstream_key("charge"), order.amount).await
@@ -168,7 +169,7 @@ use crate::validate::Framework;
 /// ```
 /// # // The library is out of reach here; `tests/it/manual/function.rs` of the facade is compiled and run.
 /// # #[cfg(any())] fn main() {
-/// impl Till { // impl AsRef<JoinedEngine<SqliteTx>> for Till
+/// impl Till { // requires `impl AsRef<JoinedEngine<SqliteTx>> for Till`
 ///     #[idempotent(key = order.id, scope = "till", completion = "joined")]
 ///     async fn charge(&self, order: &Order, #[tx] tx: &mut SqliteTx) -> Result<i64, HandlerError> {
 ///         tx.execute("INSERT INTO ledger VALUES (?1)", [order.id])?;

@@ -93,8 +93,8 @@ impl MysqlConfig {
             ));
         }
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // Part of a password with a bare `?` ends up in the query, which an error message may quote
-        // (ID-4).
+        // If a password contains a bare `?`, the rest of it ends up in the query, which an error
+        // message may quote (ID-4).
         if query.contains('@') {
             return Err(refuse(
                 "the URL of a MySQL store has a `?` or an `@` out of place; in a password, write \

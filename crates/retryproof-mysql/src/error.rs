@@ -204,7 +204,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1129 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server blocks this host after too many broken connections; run `FLUSH HOSTS`",
+            "the server has blocked this host because of too many broken connections; run \
+             `FLUSH HOSTS`",
         ),
         1044 | 1142 | 1143 | 1227 | 1370 => (
             Recovery::None,
@@ -246,12 +247,12 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more prepared statements; raise `max_prepared_stmt_count`, or \
              lower `max-connections`",
         ),
-        // The server does not know the prepared statement, or needs it to be prepared again.
+        // The server no longer recognizes the prepared statement, or needs it to be prepared again.
         1243 | 1615 | 1295 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server does not know a prepared statement; a proxy in between must keep each \
-             connection's prepared statements separate",
+            "the server no longer recognizes a prepared statement; if a proxy is in between, it \
+             must keep each connection's prepared statements separate",
         ),
         // The server shuts down, or the connection was killed, timed out or was aborted.
         1053

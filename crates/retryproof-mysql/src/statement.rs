@@ -177,8 +177,9 @@ impl Statement {
     const fn text(self) -> &'static str {
         match self {
             // ACQ-2, ACQ-7: inserts a new row, or leaves an existing one unchanged, and returns the
-            // row. A lease that has ended, or is the caller's own, needs GRANT. Binds: 1 scope, 2
-            // key, 3 owner, 4 lease, 5 ttl, 6 fp. Returns: the head, fp, result.
+            // row. If the existing row's lease has ended, or is the caller's own, the store then
+            // runs `Self::Grant`, which can change the row. Binds: 1 scope, 2 key, 3 owner, 4
+            // lease, 5 ttl, 6 fp. Returns: the head, fp, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",

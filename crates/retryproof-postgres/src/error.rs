@@ -222,7 +222,8 @@ impl PublicPart {
     }
 }
 
-/// Returns what the server's text for an error code may quote but no message may show (ID-4).
+/// If the server's text for this error code may quote something that must not be shown (ID-4),
+/// returns a name for it, such as "values"; otherwise `None`.
 fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity errors.

@@ -160,7 +160,7 @@ impl RabbitmqListener {
             failures = failures.saturating_add(1);
             let pause = RECONNECT_BACKOFF.after(failures);
             tracing::warn!(queue = settings.queue, error = %lost, again = ?pause,
-                "connection to RabbitMQ lost; connecting again");
+                "connection to RabbitMQ lost; reconnecting");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 _ = state.stopping.wait_for(|stopping| *stopping) => break Ok(()),

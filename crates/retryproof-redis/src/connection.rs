@@ -31,8 +31,8 @@ use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 
 /// How many calls may queue for the connection's task before further callers have to wait.
 const MAX_QUEUED: usize = 1_024;
-/// The kernel closes the connection after this time without an acknowledgement, so a broken link is
-/// noticed after about as long.
+/// If sent data is not acknowledged for this long, the kernel closes the connection, so a broken
+/// link is noticed within about this time.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a connection is for.

@@ -92,7 +92,7 @@ impl Drop for RunningPurge {
 }
 
 /// Purges until a batch is not full; returns `None` if the store cannot purge. Warns when the purge
-/// takes longer than `interval`, and again each time the elapsed time has doubled.
+/// takes longer than `interval`, and again each time the elapsed time doubles.
 pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
     let mut deleted = 0;
     let (began, mut late) = (store.now(), interval);

@@ -136,8 +136,8 @@ impl StoreClient {
         self.bounded(limit, "peek", id, call).await
     }
 
-    /// Waits in the store for at most `limit`, until the holder `seen` may have changed. The store
-    /// may need `operation-timeout` beyond that.
+    /// Waits for at most `limit` for the store to report that the record may no longer be held
+    /// under the token `seen`. The store may take up to `operation-timeout` longer than `limit`.
     pub(super) async fn wait_for_change(
         &self,
         id: &Identity,

@@ -2,8 +2,8 @@
 //! [`BrokerTls`]: connections for `amqps://`.
 //!
 //! The driver's own TLS depends on about fifty more crates, to read client certificates of every
-//! kind. But the driver accepts the streams of any runtime, so this module provides tokio's runtime
-//! with streams that rustls encrypts.
+//! kind. But the driver accepts the streams of any runtime, so this module gives it tokio's
+//! runtime, with streams encrypted by rustls.
 
 use std::fmt;
 use std::io::{self, Read, Write};

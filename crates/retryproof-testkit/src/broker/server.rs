@@ -96,7 +96,8 @@ impl Server {
             format!("ERL_EPMD_PORT={names}"),
             "ERL_EPMD_ADDRESS=127.0.0.1".into(),
             format!("RABBITMQ_NODENAME=own-{port}@localhost"),
-            // The port for other nodes has the same number, on a different loopback address.
+            // The port for other nodes has the same number as the AMQP port, but is on 127.0.0.2
+            // (see `inet_dist_use_interface` below).
             format!("RABBITMQ_DIST_PORT={port}"),
             format!("RABBITMQ_CONFIG_FILE={}", write(dir, "rabbitmq.conf", &settings)?),
             format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(dir, "plugins", "[].\n")?),

@@ -94,7 +94,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     }
 }
 
-/// Creates ten results, and lets their ttl pass.
+/// Creates ten results, and lets them expire.
 async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
     for id in &ids {
