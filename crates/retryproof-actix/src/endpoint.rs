@@ -140,7 +140,7 @@ macro_rules! arguments {
     ($($name:ident)*) => {
         #[diagnostic::do_not_recommend]
         #[allow(non_snake_case, reason = "each argument is named after its type")]
-        #[allow(unused_variables, reason = "without arguments, the request is not used")]
+        #[allow(unused_variables, reason = "the request is unused if there are no arguments")]
         impl<$($name: FromRequest + 'static),*> Arguments for ($($name,)*) {
             type Early = ($(Argument<$name>,)*);
 

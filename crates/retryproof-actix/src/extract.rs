@@ -61,7 +61,8 @@ impl fmt::Display for NotGuarded {
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "two arguments need different transaction types, but a request has one transaction"
+                "two arguments need different transaction types, but a request has only one \
+                 transaction"
             }
         })
     }
@@ -134,7 +135,9 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect("a lease should be dereferenced only after its grant: in a handler")
+        self.get().expect(
+            "a lease should be dereferenced only after it was granted, so only in a handler",
+        )
     }
 }
 

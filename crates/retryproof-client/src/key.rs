@@ -116,7 +116,7 @@ pub struct NoRandom(getrandom::Error);
 
 impl fmt::Display for NoRandom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no random bits for an idempotency key: {}", self.0)
+        write!(f, "the operating system provided no random bits for an idempotency key: {}", self.0)
     }
 }
 

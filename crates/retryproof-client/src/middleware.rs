@@ -186,7 +186,7 @@ impl<'a> Call<'a> {
             let response = next.run(request, extensions).await?;
             if self.has_key && response.url().origin() != origin {
                 tracing::warn!(
-                    "a redirect has sent a call's key to another origin; build the client \
+                    "a redirect has sent a request's key to a different origin; build the client \
                      with `redirect(same_origin_redirects())`"
                 );
             }
@@ -287,8 +287,8 @@ impl AttemptResult {
 
 fn said(ran_out: GaveUp) -> &'static str {
     match ran_out {
-        GaveUp::Attempts => "and there are no attempts left",
-        GaveUp::Deadline => "and there is no time left",
-        GaveUp::SentOnce => "and its body could be sent only once",
+        GaveUp::Attempts => "and no attempts are left",
+        GaveUp::Deadline => "and no time is left",
+        GaveUp::SentOnce => "and the request's body could be sent only once",
     }
 }

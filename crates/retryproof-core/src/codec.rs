@@ -93,7 +93,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
 
 /// serde's message may quote the value, so the error keeps only its class and position (ID-4).
 fn json_error(verb: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Codec, format!("the value cannot be {verb} as JSON for its type"))
+    Error::new(ErrorKind::Codec, format!("the value's JSON cannot be {verb}"))
         .with("class", format!("{:?}", error.classify()))
         .with("line", error.line())
         .with("column", error.column())

@@ -274,7 +274,7 @@ impl IdempotencyConfig {
         within("max-hold", self.max_hold, &HOLD_BOUNDS)?;
         within("purge.interval", self.purge.interval, &PAUSE_BOUNDS)?;
         if self.max_running == Some(0) {
-            return Err(refused("max-running", 0, "1 or more; leave it out for no limit"));
+            return Err(refused("max-running", 0, "1 or more (omit the setting for no limit)"));
         }
         if let Some(instance) = &self.instance
             && (!(1..=255).contains(&instance.len()) || instance.chars().any(char::is_control))
@@ -326,7 +326,7 @@ impl WebConfig {
             return Err(refused(
                 "web.key-header",
                 format!("{:?}", self.key_header),
-                "the name of an HTTP field",
+                "a valid HTTP field name",
             ));
         }
         within("web.collect-timeout", self.collect_timeout, &PAUSE_BOUNDS)

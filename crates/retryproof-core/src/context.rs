@@ -117,7 +117,7 @@ pub(crate) struct Durations {
 
 /// Builds an [`IdempotencyContext`].
 #[derive(Debug)]
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct ContextBuilder {
     identity: Result<Identity>,
     ttl: Option<Duration>,

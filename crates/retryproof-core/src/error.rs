@@ -54,7 +54,7 @@ impl ErrorKind {
             Self::Corrupt => "stored record unreadable",
             Self::Config => "invalid configuration",
             Self::Unsupported => "unsupported",
-            Self::Schema => "store schema missing or of another version",
+            Self::Schema => "store schema missing or of a different version",
             Self::Full => "store full",
             Self::TooLarge => "value too large for the store",
             Self::Codec => "value cannot be encoded or decoded",

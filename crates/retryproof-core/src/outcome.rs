@@ -165,7 +165,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Action(error) | Self::Held { error, .. } => write!(f, "{error}"),
             Self::Store(error) | Self::Codec(error) => write!(f, "{error}"),
             Self::Completion(error) => write!(f, "{error}"),
-            Self::Mismatch => f.write_str("the key was used before with another request"),
+            Self::Mismatch => f.write_str("the key was used before with a different request"),
             Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
             Self::NotReplayable(_) => {
                 f.write_str("the work is done, but its result cannot be replayed")
@@ -204,8 +204,8 @@ impl CompletionError {
 impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = match self.recorded {
-            Recorded::Tombstone => "the store has a tombstone, so it will not run again",
-            _ => "a retry after the lease expires may run it again",
+            Recorded::Tombstone => "the store has a tombstone, so the action will not run again",
+            _ => "a retry after the lease ends may run the action again",
         };
         write!(f, "the action ran, but its result was not recorded ({next}): {}", self.error)
     }
@@ -274,7 +274,7 @@ impl fmt::Display for Rejected {
                     retry_after.as_secs()
                 )
             }
-            Self::Mismatch => f.write_str("the key was used before with another request"),
+            Self::Mismatch => f.write_str("the key was used before with a different request"),
             Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
             Self::NotReplayable => {
                 f.write_str("the work is done, but its result cannot be replayed")

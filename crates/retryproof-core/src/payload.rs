@@ -283,7 +283,8 @@ impl StoredResult {
         }
         if version != VERSION {
             return Err(Error::corrupt(
-                "the stored value has an unknown envelope version; a newer retryproof wrote it",
+                "the stored value has an unknown envelope version; a newer version of retryproof \
+                 wrote it",
             )
             .with("version", version));
         }

@@ -62,7 +62,8 @@ impl DurationError {
             Self::NoPrefix => "it does not begin with `P`",
             Self::NoParts => "nothing follows the `P` or the `T`",
             Self::Calendar => {
-                "years and months vary in length (minutes come after a `T`, as in `PT5M`)"
+                "years and months are not allowed, because they vary in length (minutes come after \
+                 a `T`, as in `PT5M`)"
             }
             Self::MixedWeeks => "weeks cannot be combined with other units",
             Self::Comma => "a fraction must begin with a dot",
@@ -71,9 +72,9 @@ impl DurationError {
             Self::Misplaced => {
                 "weeks and days come before the `T`, hours, minutes and seconds after it"
             }
-            Self::Order => "each unit may occur once, larger units first",
-            Self::Incomplete => "each part must be a number and its unit",
-            Self::Unexpected => "it has a character that is not allowed in a duration",
+            Self::Order => "each unit may occur at most once, larger units first",
+            Self::Incomplete => "each part must be a number followed by its unit",
+            Self::Unexpected => "it contains a character that is not allowed in a duration",
             Self::TooLong => "it is too long to be counted in seconds",
         }
     }

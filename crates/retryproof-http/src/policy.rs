@@ -121,7 +121,7 @@ impl Policy {
         if let Methods::Only(names) = methods {
             assert!(
                 are_methods(names),
-                "`Methods::Only` needs at least one method, and names in capitals"
+                "`Methods::Only` needs at least one method, each named in capitals"
             );
         }
         self.methods = methods;

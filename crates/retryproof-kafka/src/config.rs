@@ -28,7 +28,7 @@ const CONNECTION_SETTINGS: [&str; 9] = [
 
 /// The settings of a [`KafkaListener`](crate::KafkaListener); created by
 /// [`KafkaListener::builder`](crate::KafkaListener::builder).
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct KafkaListenerBuilder {
     client: ClientConfig,
     topics: Vec<String>,

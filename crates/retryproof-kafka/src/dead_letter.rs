@@ -49,7 +49,8 @@ impl DeadLetterTopic {
             };
             misses += u32::from(is_topic_missing(&error));
             if misses >= MAX_MISSES {
-                let message = "the dead-letter topic does not exist, or this user may not see it";
+                let message = "the dead-letter topic does not exist, or this user is not allowed \
+                     to see it";
                 return Err(invalid_setting(message)
                     .with("topic", self.topic.clone())
                     .because(error));
@@ -84,7 +85,7 @@ impl DeadLetterTopic {
             failures += 1;
             let pause = backoff.after(failures);
             tracing::error!(delivery = ?delivery, %error, ?pause, "dead letter not delivered; its \
-                 message stays unanswered until a retry succeeds");
+                 message's offset is not committed until a retry succeeds");
             tokio::select! {
                 () = sleep(pause) => {}
                 () = stop.requested() => return false,

@@ -16,7 +16,7 @@ pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
         KafkaError::ClientConfig(_, _, name, _) => name.clone(),
         _ => "client".to_owned(),
     };
-    invalid_setting("librdkafka rejects a client setting").with("setting", setting)
+    invalid_setting("librdkafka rejected a client setting").with("setting", setting)
 }
 
 /// The error for a client that cannot continue.

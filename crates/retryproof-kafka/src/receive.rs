@@ -70,7 +70,8 @@ impl<'a> PartitionQueues<'a> {
                     return Err(client_failed(error, "receive"));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no messages received; librdkafka reconnects by itself");
+                    tracing::warn!(%error, "no messages received; librdkafka reconnects \
+                         automatically");
                 }
             }
         }

@@ -66,7 +66,7 @@ impl Leftover {
 pub(crate) type Reclaimed = Vec<Leftover>;
 
 /// The half of the hash that finds a record within its shard.
-#[expect(clippy::cast_possible_truncation, reason = "the other half selects the shard")]
+#[expect(clippy::cast_possible_truncation, reason = "the dropped upper half selects the shard")]
 pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }

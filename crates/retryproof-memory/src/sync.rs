@@ -56,7 +56,7 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-            self.0.lock().expect("loom should have ended at the first panic")
+            self.0.lock().expect("loom should have stopped at the first panic")
         }
     }
 

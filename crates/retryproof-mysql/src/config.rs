@@ -97,8 +97,8 @@ impl MysqlConfig {
         // message may quote (ID-4).
         if query.contains('@') {
             return Err(refuse(
-                "the URL of a MySQL store has a `?` or an `@` out of place; in a password, write \
-                 them as `%3F` and `%40`",
+                "the URL of a MySQL store has a misplaced `?` or `@`; in a password, write them as \
+                 `%3F` and `%40`",
             ));
         }
         let (mut table, mut max_connections, mut driver_params) = (DEFAULT_TABLE, None, Vec::new());
@@ -120,7 +120,7 @@ impl MysqlConfig {
                 "ssl-ca" | "ssl-cert" | "ssl-key" | "socket" => driver_params.push(pair),
                 _ => {
                     return Err(refuse(
-                        "unknown URL parameter of a MySQL store; it accepts `table`, \
+                        "unknown parameter in the URL of a MySQL store; it accepts `table`, \
                          `max-connections`, `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` and \
                          `socket`",
                     )

@@ -85,7 +85,7 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
                 None => (
                     Recovery::RetryOnNewConnection,
                     Unexpected,
-                    "the driver reported an error from another database",
+                    "the driver reported an error from a different kind of database",
                 ),
             }
         }
@@ -108,8 +108,8 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
         sqlx_core::Error::Protocol(_) | sqlx_core::Error::WorkerCrashed => (
             Recovery::RetryOnNewConnection,
             Unavailable,
-            "the driver does not understand the server's answer; check that the host and \
-             port are those of a MySQL server",
+            "the driver did not understand the server's answer; check that the host and port are \
+             those of a MySQL server",
         ),
         sqlx_core::Error::ColumnDecode { .. } | sqlx_core::Error::Decode(_) => {
             (Recovery::None, Corrupt, "a stored column has a type that the store does not write")
@@ -120,7 +120,7 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
         _ => (
             Recovery::RetryOnNewConnection,
             Unexpected,
-            "the MySQL driver rejected the call; see the source",
+            "the MySQL driver rejected the call; see the error's source",
         ),
     };
     Failure { recovery, error: Error::new(kind, message).because(error) }
@@ -168,7 +168,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
-            "the record's row stayed locked; keep transactions that join a completion short",
+            "the record's row stayed locked; keep joined transactions short",
         ),
         // The server or the account has reached its connection limit.
         1040 | 1203 | 1226 => (
@@ -204,8 +204,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1129 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server has blocked this host because of too many broken connections; run \
-             `FLUSH HOSTS`",
+            "the server has blocked this host after too many broken connections; run `FLUSH HOSTS`",
         ),
         1044 | 1142 | 1143 | 1227 | 1370 => (
             Recovery::None,
@@ -228,7 +227,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
             ReadOnly,
             Full,
-            "the table, or the server's disk or memory, is full; free space, or purge",
+            "the server's table, disk or memory is full; free space, or purge expired records",
         ),
         1153 | 2020 => (
             RetryOnNewConnection,
@@ -274,7 +273,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1690 => (
             Recovery::None,
             Corrupt,
-            "the record holds a number that no clock produces; inspect it, or delete it by hand",
+            "the record holds a time that no clock could produce; inspect or delete it by hand",
         ),
         1665 => (
             Recovery::None,
@@ -284,7 +283,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1286 | 1701 | 1813 => (
             Recovery::None,
             Unsupported,
-            "the server cannot create or use an InnoDB table; see the source",
+            "the server cannot create or use an InnoDB table; see the error's source",
         ),
         _ if state == "40001" => (
             Retry,
@@ -296,7 +295,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             Unavailable,
             "the connection to the MySQL server broke; check that it is running",
         ),
-        _ => (Recovery::None, Unexpected, "MySQL rejected the statement; see the source"),
+        _ => (Recovery::None, Unexpected, "MySQL rejected the statement; see the error's source"),
     };
     Failure { recovery, error: Error::new(kind, message).because(source) }
 }

@@ -182,8 +182,9 @@ impl Pool {
             };
             drop(to.send(answer));
         });
-        let ended =
-            || Error::unavailable("the runtime ended while the store was connecting; try again");
+        let ended = || {
+            Error::unavailable("the runtime shut down while the store was connecting; try again")
+        };
         let answer = timeout_at(deadline, opened).await.map_err(|_| not_in_time())?;
         match answer.map_err(|_| ended())? {
             Ok(mut unclaimed) => unclaimed.0.take().ok_or_else(|| ended().into()),

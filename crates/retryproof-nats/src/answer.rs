@@ -51,8 +51,8 @@ impl ServerReplies {
         self.counters.count(&verdict);
         verdict.log("nats", delivery.call().identity().as_ref());
         if let Err(error) = answered {
-            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the message may be \
-                 redelivered, and is then skipped");
+            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; if the message is \
+                 redelivered, it is skipped");
         }
     }
 
@@ -75,7 +75,7 @@ impl ServerReplies {
             failures += 1;
             let kept = self.is_last_delivery(delivery);
             tracing::error!(delivery = ?delivery, %error, kept, "dead letter not published; its \
-                 message stays in its stream");
+                 message stays in the stream");
             if !kept {
                 let deliveries = u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX);
                 self.give_back(delivery, self.backoff.after(deliveries)).await;

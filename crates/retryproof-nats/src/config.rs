@@ -19,7 +19,7 @@ const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
 /// The settings of a [`NatsListener`](crate::NatsListener); created by
 /// [`NatsListener::builder`](crate::NatsListener::builder).
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct NatsListenerBuilder {
     jetstream: Context,
     consumer: PullConsumer,

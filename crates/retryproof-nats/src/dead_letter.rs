@@ -44,14 +44,14 @@ impl DeadLetterSubject {
             let error = match found {
                 Ok(stream) if stream == source => {
                     return Err(invalid_setting(
-                        "the listener's own stream also takes its dead letters; use another stream \
-                         for them",
+                        "the stream that the listener reads also takes the dead letters; use \
+                         another stream for them",
                     ));
                 }
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == GetStreamByNameErrorKind::Request => error,
                 Err(_) => {
-                    let message = "no stream takes the subject for dead letters";
+                    let message = "no stream takes the dead-letter subject";
                     return Err(invalid_setting(message).with("subject", &self.subject));
                 }
             };

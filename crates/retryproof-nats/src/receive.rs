@@ -91,7 +91,7 @@ impl<'a> Fetcher<'a> {
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_BACKOFF.after(self.failures);
-        tracing::warn!(%error, ?pause, "no messages fetched; trying again after a pause");
+        tracing::warn!(%error, ?pause, "no messages could be fetched; retrying after a pause");
         sleep(pause).await;
         match self.consumer.get_info().await {
             Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {

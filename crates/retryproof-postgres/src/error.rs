@@ -61,7 +61,7 @@ pub(crate) fn classify_at_connect(error: &Driver) -> Error {
         }
         Driver::Protocol(_) => (
             Unavailable,
-            "the server, or a pooler in front of it, violated the protocol; see the source",
+            "the server, or a pooler in front of it, violated the protocol; see the error's source",
         ),
         Driver::PoolTimedOut | Driver::PoolClosed => {
             (Unavailable, "no connection to the server could be opened in time")
@@ -71,7 +71,7 @@ pub(crate) fn classify_at_connect(error: &Driver) -> Error {
             "a stored column has a type that the store does not write (or the server's \
              `bytea_output` is not `hex`)",
         ),
-        _ => (Unexpected, "the PostgreSQL driver rejected the call; see the source"),
+        _ => (Unexpected, "the PostgreSQL driver rejected the call; see the error's source"),
     };
     Error::new(kind, message).because(PublicPart::of(error))
 }
@@ -109,11 +109,11 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             "the statement conflicted with other transactions on every retry; keep transactions on \
              the table short",
         ),
-        "53100" => (Full, "the server's disk is full; free space, or purge"),
+        "53100" => (Full, "the server's disk is full; free space, or purge expired records"),
         "53300" => (
             Unavailable,
-            "the server accepts no more connections; raise its `max_connections`, or lower \
-             `max-connections` for the stores",
+            "the server accepts no more connections; raise its `max_connections`, or lower the \
+             stores' `max-connections`",
         ),
         "54000" | "54001" | "54011" | "54023" => {
             (TooLarge, "the value is larger than PostgreSQL accepts")
@@ -125,19 +125,20 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             (Unavailable, "the server is starting up or shutting down, or closed the connection")
         }
         "XX001" | "XX002" => {
-            (Corrupt, "the server found its data damaged; restore it from a backup")
+            (Corrupt, "the server found that its data is damaged; restore the data from a backup")
         }
         // Poolers use this code for most refusals.
         "08P01" => (
             Unavailable,
-            "the pooler in front of the server refused the connection; check its log, and that it \
-             knows the database and the user in the URL",
+            "the pooler in front of the server refused the connection; check the pooler's log, and \
+             check that it knows the database and the user in the URL",
         ),
         _ => match code.get(..2).unwrap_or_default() {
-            "08" | "53" | "57" | "58" => {
-                (Unavailable, "the server cannot process statements now; see the source")
-            }
-            _ => (Unexpected, "PostgreSQL rejected the statement; see the source"),
+            "08" | "53" | "57" | "58" => (
+                Unavailable,
+                "the server cannot process statements at the moment; see the error's source",
+            ),
+            _ => (Unexpected, "PostgreSQL rejected the statement; see the error's source"),
         },
     }
 }
@@ -207,7 +208,7 @@ impl PublicPart {
         let code = code(error).map(String::from);
         let text = match error {
             Driver::Database(inner) => match hidden_part(code.as_deref().unwrap_or_default()) {
-                Some(part) => format!("the server's text may quote {part}, so it is left out"),
+                Some(part) => format!("the server's text is left out, because it may quote {part}"),
                 None => inner.message().to_owned(),
             },
             // The driver's text is left out, because it quotes the setting that could not be read.

@@ -55,7 +55,9 @@ impl BrokerReplies {
         if answered {
             self.answered.send_modify(|answered| *answered += 1);
         } else {
-            tracing::debug!("an answer was lost with its connection; the message is redelivered");
+            tracing::debug!(
+                "an answer was lost with its connection; the message will be redelivered"
+            );
         }
     }
 
@@ -71,8 +73,8 @@ impl BrokerReplies {
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     failed_moves = failed_moves.saturating_add(1);
                     let pause = Backoff::new(Duration::from_secs(1), MAX_HOLD).after(failed_moves);
-                    tracing::warn!(%error, again = ?pause, "message not moved to another queue; it \
-                         is held here and moved later");
+                    tracing::warn!(%error, again = ?pause, "message could not be moved to another \
+                         queue; it is held here until a retry succeeds");
                     sleep(pause).await;
                 }
                 Err(error) => {
@@ -83,8 +85,8 @@ impl BrokerReplies {
                         Verdict::Ack { .. } | Verdict::DeadLetter { .. } => self.backoff.after(1),
                     };
                     let held = delay.clamp(Duration::from_secs(1), MAX_HOLD);
-                    tracing::warn!(%error, ?held, "message not moved to another queue; it is held \
-                         here and then given back");
+                    tracing::warn!(%error, ?held, "message could not be moved to another queue; it \
+                         is held here and then requeued");
                     sleep(held).await;
                     let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
                     break with_timeout(acker.nack(requeue)).await;

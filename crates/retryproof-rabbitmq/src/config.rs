@@ -19,7 +19,7 @@ const MAX_QUEUE_NAME_BYTES: usize = 230;
 
 /// The settings of a [`RabbitmqListener`](crate::RabbitmqListener); created by
 /// [`RabbitmqListener::builder`](crate::RabbitmqListener::builder).
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct RabbitmqListenerBuilder {
     url: String,
     roots: RootCertificates,
@@ -197,7 +197,7 @@ impl RabbitmqListenerBuilder {
             return Err(error.with("dead_letters", dead_letters));
         }
         if self.prefetch == Some(0) || self.max_attempts == 0 {
-            return Err(invalid_setting("prefetch and number of attempts must be at least 1"));
+            return Err(invalid_setting("`prefetch` and `max_attempts` must be at least 1"));
         }
         // The prefetch is at least 1, because the broker takes zero to mean no limit.
         let prefetch = self

@@ -25,13 +25,13 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
                 invalid_setting("the message is larger than the broker's `max_message_size`")
             }
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => invalid_setting(
-                "the broker has a queue of that name with other arguments; delete it when it is \
-                 empty, or choose another name",
+                "the broker has a queue of that name with different arguments; delete it when it \
+                 is empty, or choose another name",
             ),
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
-            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => invalid_setting(
-                "the broker refuses the login, the virtual host, or this operation for the user",
-            ),
+            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => {
+                invalid_setting("the broker refused the user's login, virtual host or operation")
+            }
             _ => Error::unavailable("the broker closed the connection"),
         },
         #[cfg(feature = "tls")]
@@ -45,8 +45,8 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
             Error::new(ErrorKind::Unsupported, "a listener must run inside a tokio runtime")
         }
         Driver::ParsingError(_) => Error::unavailable(
-            "the driver cannot decode a message, such as one with a property or a header name \
-             that is not UTF-8",
+            "the driver cannot decode a message, perhaps because a property or a header name is \
+             not UTF-8",
         ),
         _ => Error::unavailable("the broker cannot be reached"),
     };
@@ -78,7 +78,7 @@ pub(crate) fn timed_out() -> Error {
 }
 
 pub(crate) fn connection_lost() -> Error {
-    Error::unavailable("the connection is lost")
+    Error::unavailable("the connection was lost")
 }
 
 pub(crate) fn consumer_cancelled() -> Error {
@@ -117,7 +117,7 @@ mod tests {
         assert!(large.to_string().contains("max_message_size"), "{large}");
         let other = refused(failed, "PRECONDITION_FAILED - inequivalent arg 'x-queue-type'");
         assert_eq!(too_large(&other), None);
-        assert!(other.to_string().contains("other arguments"), "{other}");
+        assert!(other.to_string().contains("different arguments"), "{other}");
         let frame = refused(AMQPErrorKind::Hard(AMQPHardError::FRAMEERROR), "FRAME_ERROR");
         assert_eq!(too_large(&frame), Some(TooLarge::Headers));
     }

@@ -27,7 +27,7 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "a topology does nothing until `declare`"]
+#[must_use = "a topology does nothing until `declare` is called"]
 pub struct Topology {
     queue: String,
     dead_letters: String,

@@ -229,8 +229,9 @@ async fn connect_any(at: &Address) -> io::Result<TcpStream> {
             Err(error) => failure = Some(error),
         }
     }
-    Err(failure
-        .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
+    Err(failure.unwrap_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, "the host name resolves to no address")
+    }))
 }
 
 fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {

@@ -81,8 +81,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "OOM" => (
             Full,
-            "the server's memory is full (`maxmemory`): raise it, or shorten the ttl; stored \
-             results are still replayed",
+            "the server's memory is full; raise `maxmemory`, or shorten the ttl; stored results \
+             are still replayed",
         ),
         "NOREPLICAS" => (
             Unavailable,
@@ -106,8 +106,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         }
         "NOPERM" => (
             Unexpected,
-            "the server's access list denies a command, key or channel; the crate's page lists \
-             what the user needs",
+            "the server's access list denies a command, key or channel; the crate's documentation \
+             lists what the user needs",
         ),
         "DENIED" => (
             Unexpected,
@@ -115,8 +115,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "WRONGTYPE" => (
             Corrupt,
-            "the record's key holds another type, because another program uses this prefix: \
-             look at it, or delete it by hand",
+            "the record's key holds a value of a different type, because another program uses this \
+             prefix; inspect the key, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
         "NOSCRIPT" => (Unavailable, "the server discards the scripts as fast as they are loaded"),
@@ -132,8 +132,8 @@ pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which
 pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes; after a \
      fail-over, use the URL of the sentinels, or of the primary";
 
-const UNKNOWN: &str = "the server returned an error that the store does not know; see `code` and \
-     `server_message`";
+const UNKNOWN: &str = "the server returned an error that the store does not recognize; see `code` \
+     and `server_message`";
 
 /// The error texts of Redis 7.0 for a command or key that a script may not use. These errors have
 /// only a general code.

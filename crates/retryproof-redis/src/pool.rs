@@ -91,7 +91,7 @@ impl SharedConnection {
             ended
                 .ok_or_else(|| {
                     Error::unavailable(
-                        "the runtime ended while the store was connecting; call again",
+                        "the runtime shut down while the store was connecting; try again",
                     )
                 })?
                 .map_err(|error| {

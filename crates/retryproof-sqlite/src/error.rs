@@ -53,7 +53,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_IOERR => (
             Unavailable,
-            "the file system failed while the database file was in use; see the source",
+            "the file system failed while the database file was in use; see the error's source",
         ),
         ffi::SQLITE_CANTOPEN => (
             Unavailable,
@@ -61,7 +61,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
              and that this process may open it",
         ),
         ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => {
-            (Unavailable, "SQLite interrupted the statement; see the source")
+            (Unavailable, "SQLite interrupted the statement; see the error's source")
         }
         ffi::SQLITE_READONLY => (
             Unexpected,
@@ -85,7 +85,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
             "the store's tables are missing or have another version; call \
              `retryproof::migrate(url)` (or `SqliteConfig::migrate()` if you use only this crate)",
         ),
-        _ => (Unexpected, "SQLite rejected the statement; see the source"),
+        _ => (Unexpected, "SQLite rejected the statement; see the error's source"),
     }
 }
 
@@ -101,7 +101,7 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
             "the path of the database file is invalid for SQLite; it must be UTF-8 without a zero \
              byte",
         ),
-        _ => (ErrorKind::Unexpected, "the SQLite driver rejected the call; see the source"),
+        _ => (ErrorKind::Unexpected, "the SQLite driver rejected the call; see the error's source"),
     }
 }
 

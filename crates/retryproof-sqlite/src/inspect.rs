@@ -62,7 +62,7 @@ impl Inspect for SqliteStore {
                 let _ = reply.send(stats);
             })
             .map_err(|error| {
-                Error::unavailable("the thread for the scan could not be started").because(error)
+                Error::unavailable("the scan thread could not be started").because(error)
             })?;
         answer
             .await

@@ -9,8 +9,8 @@ use retryproof_core::{Error, ErrorKind};
 #[cold]
 pub fn unreadable(field: &'static str) -> Error {
     Error::corrupt(
-        "the record holds a value that this version does not write; inspect it, or delete it by \
-         hand",
+        "the record holds a value that this version does not write; inspect the record, or delete \
+         it by hand",
     )
     .with("field", field)
 }
@@ -28,7 +28,8 @@ pub fn while_running(error: Error) -> Error {
         return error;
     }
     Error::unavailable(
-        "the server refuses the store's settings, which it accepted at `connect`; see the source",
+        "the server now refuses settings of the store that it accepted at `connect`; see the \
+         error's source",
     )
     .because(error)
 }

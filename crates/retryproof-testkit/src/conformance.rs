@@ -187,7 +187,12 @@ where
     let runtime = runtime(time);
     let line = runtime.block_on(async {
         made(time, factory).await.map_or_else(
-            || format!("no case of {} judged: the factory returned no store", cases().len()),
+            || {
+                format!(
+                    "none of the {} cases was judged: the factory returned no store",
+                    cases().len()
+                )
+            },
             |subject| summary(&subject),
         )
     });

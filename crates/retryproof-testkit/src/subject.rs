@@ -47,7 +47,7 @@ struct Hooks {
 
 /// Declares what a store can do beyond the contract. Cases that [need](crate::conformance::Need)
 /// more than was declared are skipped, and the [summary](crate::conformance::summary) names them.
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct SubjectBuilder<S> {
     concrete: Concrete<S>,
     shared: SharedStoreBuilder<Concrete<S>>,

@@ -238,7 +238,7 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
 /// The message does not repeat the URL: text without a scheme may be a mistyped secret (ID-4).
 fn unnamed(is_empty: bool) -> Error {
     let what = if is_empty { "no store is named" } else { "the store's URL has no scheme" };
-    let message = format!("{what}; for example, use `sqlite:records.db`: {}", forms());
+    let message = format!("{what}; use, for example, `sqlite:records.db`; {}", forms());
     Error::new(ErrorKind::Config, message)
 }
 

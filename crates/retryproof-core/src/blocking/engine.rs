@@ -37,7 +37,7 @@ impl Owned {
             .enable_all()
             .build()
             .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "a thread for the heartbeat could not be started")
+                Error::new(ErrorKind::Unexpected, "the heartbeat thread could not be started")
                     .because(error)
             })?;
         Ok(Self(Some(runtime)))
@@ -286,7 +286,7 @@ impl HeldLease {
 
 /// One call with its options; see [`crate::Call`].
 #[derive(Debug)]
-#[must_use = "a call does nothing until `execute`"]
+#[must_use = "a call does nothing until `execute` is called"]
 pub struct Call<C = JsonCodec, H = NoHook> {
     engine: Engine,
     call: engine::Call<C, H>,

@@ -86,7 +86,7 @@ impl<T> AsRef<Engine> for JoinedEngine<T> {
 
 /// One joined call with its options; see [`crate::JoinedCall`].
 #[derive(Debug)]
-#[must_use = "a call does nothing until `execute`"]
+#[must_use = "a call does nothing until `execute` is called"]
 pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
     engine: Engine,
     call: engine::JoinedCall<T, C, H>,

@@ -189,7 +189,7 @@ impl Loading {
                 (None, _) => {
                     let hint = closest(&spelled(path));
                     self.problem(format_args!(
-                        "idempotency.{} ({}): there is no such key{hint}",
+                        "idempotency.{} ({}): there is no such setting{hint}",
                         spelled(path),
                         place()
                     ));
@@ -211,10 +211,10 @@ impl Loading {
         if name.starts_with("IDEMPOTENCY_SCOPE_") {
             tracing::warn!(
                 variable = name,
-                "ignored: scopes can be configured only in the file (CFG-1)"
+                "variable ignored: scopes can be configured only in the file (CFG-1)"
             );
         } else {
-            tracing::warn!(variable = name, "ignored: no setting has this name (CFG-1)");
+            tracing::warn!(variable = name, "variable ignored: no setting has this name (CFG-1)");
         }
     }
 
@@ -253,9 +253,8 @@ impl Loading {
                 "lease" => &mut own.lease,
                 "wait" => &mut own.wait_timeout,
                 _ => {
-                    return Err(
-                        "there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()
-                    );
+                    return Err("there is no such setting; a scope has `ttl`, `lease` and `wait`"
+                        .to_owned());
                 }
             } = Some(value.duration()?);
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))?;

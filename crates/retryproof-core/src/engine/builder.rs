@@ -32,7 +32,7 @@ use crate::store::{SharedStore, TraceContext};
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct EngineBuilder {
     store: SharedStore,
     config: IdempotencyConfig,

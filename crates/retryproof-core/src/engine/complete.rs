@@ -338,8 +338,8 @@ async fn complete_until_over(
         // This error is logged whichever features are enabled (CMP-4).
         tracing::error!(
             identity = %state.identity, token = %state.token, %error,
-            "the action ran, but its result was not recorded; a retry after the lease may run it \
-             again"
+            "the action ran, but its result was not recorded; a retry after the lease ends may run \
+             it again"
         );
         state.end(End::Failed(Phase::Completion));
         return CompletionResult::Unconfirmed(error);
@@ -353,7 +353,7 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     release_until(&state.store, &state.identity, state.owner, state.until()).await.inspect_err(
         |error| {
             tracing::warn!(identity = %state.identity, %error,
-                "the release failed; the lease runs out instead");
+                "the release failed; the key stays blocked until its lease runs out");
         },
     )
 }
@@ -384,7 +384,7 @@ where
         match call().await {
             Err(error) if error.kind() == ErrorKind::Unavailable && store.now() < until() => {
                 failures += 1;
-                tracing::debug!(%error, failures, "repeating a call that ends a lease");
+                tracing::debug!(%error, failures, "the call to end a lease failed; repeating it");
                 sleep(REPEAT.after(failures)).await;
             }
             answer => return answer,

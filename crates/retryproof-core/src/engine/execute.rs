@@ -44,7 +44,7 @@ pub use options::{Hook, NoHook, OnDrop, OnFenced};
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a call does nothing until `execute` or `spawn`"]
+#[must_use = "a call does nothing until `execute` or `spawn` is called"]
 pub struct Call<C = JsonCodec, H = NoHook> {
     pub(super) engine: IdempotencyEngine,
     pub(super) ctx: IdempotencyContext,

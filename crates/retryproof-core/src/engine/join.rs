@@ -339,7 +339,7 @@ impl OpenCommit {
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,
                     "it is unknown whether a joined transaction was committed; a retry after the \
-                     lease finds its result or runs the work again"
+                     lease ends finds the result or runs the work again"
                 );
                 state.end(End::Failed(Phase::Completion));
                 Err(error)

@@ -209,8 +209,8 @@ async fn write_and_commit<T: Send>(
             }
             Error::new(
                 ErrorKind::Unsupported,
-                "the transaction does not see the record that the store sees: it is on another \
-                 database, or its snapshot is older than the grant",
+                "the transaction does not see the record that the store sees: the transaction is \
+                 on a different database, or its snapshot is older than the grant",
             )
         }
         Err(error) => {
@@ -222,10 +222,10 @@ async fn write_and_commit<T: Send>(
     let key = if freed {
         "is free"
     } else {
-        "stays taken until the store confirms its release, or the lease is over"
+        "stays taken until the store confirms its release or the lease ends"
     };
-    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled \
-         back and the key {key}");
+    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back, \
+         and the key {key}");
     CompletionResult::RolledBack(failed.during("commit"))
 }
 

@@ -95,7 +95,7 @@ impl StoreClient {
         if longest <= self.max_duration {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Invalid, "a duration is longer than the store can keep")
+        Err(Error::new(ErrorKind::Invalid, "a duration exceeds the store's limit")
             .with("limit", format_args!("{:?}", self.max_duration))
             .for_identity(identity))
     }
@@ -251,7 +251,7 @@ pub(super) async fn in_time<T>(
 
 #[cold]
 pub(super) fn no_answer(limit: Duration) -> Error {
-    Error::unavailable("no answer in time").with("after", format_args!("{limit:?}"))
+    Error::unavailable("the store did not answer in time").with("after", format_args!("{limit:?}"))
 }
 
 /// Counts failures in a row. Once there are [`FAILURES`], one call at a time tries the store and
@@ -286,7 +286,7 @@ impl CircuitBreaker {
         let mut probing = self.probing.lock();
         if probing.is_some_and(|since| now < since + limit) {
             return Err(Error::unavailable(
-                "the store keeps failing; one call at a time probes it",
+                "the store keeps failing; only one call at a time is sent to it",
             ));
         }
         *probing = Some(now);

@@ -228,7 +228,7 @@ impl<F: Future + Send + 'static> DetachOnDrop<F> {
         identity: &Identity,
     ) -> Result<F::Output> {
         timeout(limit, self).await.map_err(|_| {
-            Error::unavailable("not confirmed in time; the call continues in the background")
+            Error::unavailable("the call was not confirmed in time; it continues in the background")
                 .with("after", format_args!("{limit:?}"))
                 .during(operation)
                 .for_identity(identity)

@@ -284,10 +284,12 @@ impl SharedStore {
         };
         let (dialect, spoken) = join.dyn_dialect();
         if dialect != TypeId::of::<D>() {
-            return Err(refused("the transaction is on another kind of database than the store")
-                .with("store", name)
-                .with("store_speaks", spoken)
-                .with("transaction_speaks", D::NAME));
+            return Err(refused(
+                "the transaction's database is of a different kind than the store's",
+            )
+            .with("store", name)
+            .with("store_speaks", spoken)
+            .with("transaction_speaks", D::NAME));
         }
         Ok(join)
     }

@@ -233,7 +233,8 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         ),
         (
             "[idempotency.scope.payments]\nwit = 'PT1S'",
-            r#"idempotency.scope."payments".wit = "PT1S" (app.toml, line 2): there is no such key"#,
+            r#"idempotency.scope."payments".wit = "PT1S" (app.toml, line 2): there is no such \
+                 setting"#,
         ),
         (
             "idempotency.scope.payments = 'PT1S'",
@@ -256,19 +257,21 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
     for (text, says) in [
         (
             "idempotency.defaultTtl = 'PT1S'",
-            "idempotency.defaultTtl (app.toml, line 1): there is no such key; did you mean `default-ttl`?",
+            "idempotency.defaultTtl (app.toml, line 1): there is no such setting; did you mean \
+             `default-ttl`?",
         ),
         (
             "[idempotency.web]\nrequire = true",
-            "idempotency.web.require (app.toml, line 2): there is no such key; did you mean `web.required`?",
+            "idempotency.web.require (app.toml, line 2): there is no such setting; did you mean \
+             `web.required`?",
         ),
         (
             "idempotency.\"web.required\" = true",
-            "idempotency.\"web.required\" (app.toml, line 1): there is no such key",
+            "idempotency.\"web.required\" (app.toml, line 1): there is no such setting",
         ),
         (
             "[idempotency.etcd]\nprefix = 'x'",
-            "idempotency.etcd (app.toml, line 1): there is no such key",
+            "idempotency.etcd (app.toml, line 1): there is no such setting",
         ),
         (
             "idempotency.purge.enabled.really = true",
@@ -348,7 +351,7 @@ fn cfg_1_a_long_value_is_cut_in_the_message() {
     assert!(
         from_file(&format!("idempotency.'{long}' = 1"))
             .unwrap_err()
-            .contains("there is no such key")
+            .contains("there is no such setting")
     );
 }
 

@@ -639,7 +639,7 @@ async fn cmp_7_a_transaction_on_another_database_is_told_and_not_taken_for_a_los
     let failed = world.pay("a").await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.kind(), ErrorKind::Unsupported);
-    assert!(failure.to_string().contains("another database"), "{failure}");
+    assert!(failure.to_string().contains("a different database"), "{failure}");
     assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 1, 0)));
     world.db.set(Fault::None);
     assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));

@@ -102,7 +102,9 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect("a lease should be dereferenced only after its grant: in a handler")
+        self.get().expect(
+            "a lease should be dereferenced only after it was granted, so only in a handler",
+        )
     }
 }
 
@@ -121,8 +123,8 @@ impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "the request is not guarded: it has no key, or the route has neither \
-             `#[idempotent(http)]` nor the layer; take the argument as an `Option` where keys \
-             are optional",
+             `#[idempotent(http)]` nor the layer; if keys are optional, take the argument as an \
+             `Option`",
         )
     }
 }
@@ -202,7 +204,8 @@ impl fmt::Display for GuardedTxRejection {
         match self {
             Self::NotGuarded(rejection) => write!(f, "{rejection}"),
             Self::Another => f.write_str(
-                "a guarded request has one transaction, but two arguments use different types",
+                "two arguments need different transaction types, but a request has only one \
+                 transaction",
             ),
         }
     }
@@ -216,7 +219,10 @@ impl IntoResponse for GuardedTxRejection {
             Self::NotGuarded(rejection) => rejection.into_response(),
             Self::Another => {
                 tracing::error!("{self}");
-                (http::StatusCode::INTERNAL_SERVER_ERROR, "the request has two transactions")
+                (
+                    http::StatusCode::INTERNAL_SERVER_ERROR,
+                    "the endpoint's arguments need two different transactions",
+                )
                     .into_response()
             }
         }

@@ -28,7 +28,7 @@ use crate::protocol::stored::FieldRules;
 
 /// Builds an [`IdempotencyFilter`]. `C` is the state of the caller setting: [`NoCaller`],
 /// [`CallerSet`] or [`CallersShareKeys`].
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct FilterBuilder<C> {
     settings: FilterSettings,
     callers: C,

@@ -134,7 +134,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
     impl Sealed for super::CallerSet {}
     impl Sealed for super::CallersShareKeys {}
-    #[expect(missing_debug_implementations, reason = "never visible outside of the builder")]
+    #[expect(missing_debug_implementations, reason = "not visible outside the builder")]
     pub struct Configured(pub(crate) super::Callers);
 }
 

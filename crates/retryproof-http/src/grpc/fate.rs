@@ -20,8 +20,8 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
         b"stream" => AnswerFate::Stream,
         _ => {
             tracing::error!(
-                "the fate of a gRPC response is none of `store`, `release`, `hold` and `stream`; \
-                 it is held (HTTP-7)"
+                "the fate of a gRPC response is not `store`, `release`, `hold` or `stream`; the \
+                 key is held (HTTP-7)"
             );
             AnswerFate::Hold
         }

@@ -195,8 +195,8 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         },
         Finding::CompletionFailed(_) => Problem::new(
             Code::CompletionFailed,
-            "the request was carried out, but its result was not recorded; a retry after the \
-             lease may run it again",
+            "the request was carried out, but its result was not recorded; a retry after the lease \
+             ends may run it again",
         ),
         Finding::NotCommitted(what) => Problem::new(
             Code::CompletionFailed,
@@ -205,12 +205,12 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
                     "the request was rolled back as a whole; send it again"
                 }
                 CommitFailure::LeaseLost => {
-                    "another run of the request took over, and this one was rolled back; send it \
-                     again to get the response of that run"
+                    "another run of the request took over, and this one was rolled back; send the \
+                     request again to get the other run's response"
                 }
                 CommitFailure::InDoubt => {
-                    "the outcome of the request is not known yet; it was carried out completely or not \
-                     at all; send it again"
+                    "the outcome of the request is not known yet; it was carried out completely or \
+                     not at all; send the request again"
                 }
             },
         ),
@@ -245,9 +245,10 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
         ErrorKind::ShuttingDown => {
             later(Code::ShuttingDown, "the service is not starting new work; nothing ran")
         }
-        ErrorKind::TooBusy => {
-            later(Code::TooBusy, "the service is at its limit of running requests; nothing ran")
-        }
+        ErrorKind::TooBusy => later(
+            Code::TooBusy,
+            "the service has reached its limit of running requests; nothing ran",
+        ),
         ErrorKind::Corrupt | ErrorKind::Codec => Problem::new(
             Code::RecordUnreadable,
             "the stored response for this key cannot be read; nothing ran",

@@ -98,7 +98,8 @@ impl Executor {
                 }
                 Upserted::NotGranted(RecordStatus::Absent(None)) => {
                     return Err(Error::unavailable(
-                        "the record was created and deleted on each attempt to read it; try again",
+                        "the record was created and deleted again during each attempt to read it; \
+                         try again",
                     )
                     .into());
                 }

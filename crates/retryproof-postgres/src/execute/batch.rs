@@ -207,8 +207,8 @@ impl CompletionBatcher {
             // Dropping the senders makes each caller send its completion alone and get its own
             // error.
             Err(error) => {
-                tracing::debug!(%error, completions = batch.len(), "a statement for many \
-                     completions failed; each is sent alone");
+                tracing::debug!(%error, completions = batch.len(), "a batch of completions failed; \
+                     each completion is now sent alone");
             }
         }
     }

@@ -86,7 +86,7 @@ impl PostgresStore {
                 AcquireRow::Conflict => {}
             }
         }
-        Err(Error::unavailable("the record changed on each attempt to acquire it; try again"))
+        Err(Error::unavailable("the record changed during each attempt to acquire it; try again"))
     }
 
     async fn look(&self, id: &Identity) -> Result<Peeked> {
@@ -121,8 +121,8 @@ impl PostgresStore {
             }
             if waited >= self.config.call_timeout {
                 return Err(Error::unavailable(
-                    "the record could not be acquired in time: an open transaction has locked \
-                     its row, or too many callers try to acquire it",
+                    "the record could not be acquired in time: an open transaction has locked its \
+                     row, or too many callers are trying to acquire it",
                 ));
             }
             let rest = LOCK_TIMEOUT.saturating_sub(waited).max(FIRST_LOCK_TIMEOUT);

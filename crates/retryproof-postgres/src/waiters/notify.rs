@@ -66,7 +66,7 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
 /// Called once for each outage.
 fn warn_not_listening(error: sqlx_core::Error) {
     let error = classify(&error);
-    tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
+    tracing::warn!(%error, "the store gets no notifications from the server; waiters poll instead");
 }
 
 async fn receive(

@@ -102,7 +102,7 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "unknown URL parameter of a Redis store; it accepts `prefix`, \
+                    "unknown parameter in the URL of a Redis store; it accepts `prefix`, \
                      `wait-replicas`, `wait-timeout`, `sentinel-user` and `sentinel-password`",
                 )
                 .with("parameter", format_args!("{:?}", name.get(..32).unwrap_or(name))));

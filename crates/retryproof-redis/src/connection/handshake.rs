@@ -9,7 +9,7 @@ use retryproof_core::{Error, ErrorKind};
 use crate::error::{CLUSTER, Failure, REPLICA};
 use crate::statement::Scripts;
 
-const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";
+const TOO_OLD: &str = "the server is older than Redis 7.0, which the store's scripts need";
 
 /// Sends the first batch in one round trip.
 pub(super) async fn greet(

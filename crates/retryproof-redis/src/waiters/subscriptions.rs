@@ -85,7 +85,8 @@ impl SubscriptionTask {
                 continue;
             };
             if !std::mem::replace(&mut has_warned, true) {
-                tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
+                tracing::warn!(%error, "the store gets no notifications from the server; waiters \
+                     poll instead");
             }
             // Until the next attempt, let new waiters poll instead of waiting for a subscription.
             let until = Instant::now() + RETRY_DELAY;

@@ -124,7 +124,7 @@ impl<'a> WriteTransaction<'a> {
         } else {
             Err(Error::new(
                 ErrorKind::Unexpected,
-                "the record's row changed although the write lock is held",
+                "the record's row changed while the store held the write lock",
             ))
         }
     }

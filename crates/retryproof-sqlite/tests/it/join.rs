@@ -298,7 +298,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
         .execute(ctx("3"), async |_: &mut SqliteTx| Ok(1))
         .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
-    assert!(failure.to_string().contains("another database"), "{failure}");
+    assert!(failure.to_string().contains("a different database"), "{failure}");
     // Another file without such tables.
     let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
     let source = SqliteTxSource::over(conn).unwrap();

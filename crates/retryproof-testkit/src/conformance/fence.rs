@@ -59,7 +59,7 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
         assert_eq!(
             busy(stranger.acquire(LONG).await).1,
             token,
-            "bit {bit}: another owner gets the holder's lease"
+            "bit {bit}: another owner got the holder's lease"
         );
         assert_eq!(stranger.extend(LONG).await, FencedWrite::NotOwner, "bit {bit}");
         assert_eq!(stranger.complete(b"stranger").await, FencedWrite::NotOwner, "bit {bit}");

@@ -85,13 +85,17 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
 
     let id = s.id("without");
     granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);
-    assert_ne!(s.keeps_fingerprint(&id).await, Some(false), "the holder's fingerprint is not kept");
+    assert_ne!(
+        s.keeps_fingerprint(&id).await,
+        Some(false),
+        "the holder's fingerprint was not kept"
+    );
     s.expire(&id, s.short()).await;
     granted(s.caller(&id).acquire(LONG).await);
     assert_ne!(
         s.keeps_fingerprint(&id).await,
         Some(true),
-        "the dead owner's fingerprint is still kept"
+        "the dead owner's fingerprint was still kept"
     );
 
     let id = s.id("again");

@@ -50,7 +50,10 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
         assert_eq!(before - after, passed);
         assert_eq!(looked, after);
     } else {
-        assert!(before - after >= passed - 5 * MS, "{before:?} then {after:?}, {passed:?} later");
+        assert!(
+            before - after >= passed - 5 * MS,
+            "{before:?} were left, and {after:?} were left {passed:?} later"
+        );
         assert!(looked <= after && looked > LONG / 2, "{looked:?} after {after:?}");
     }
 }

@@ -87,6 +87,6 @@ pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
         for caller in callers {
             winners += usize::from(caller.await.expect("the caller should end"));
         }
-        assert_eq!(winners, 1, "winners of round {round}");
+        assert_eq!(winners, 1, "number of winners in round {round}");
     }
 }

@@ -20,7 +20,7 @@ impl Subject {
                 None => panic!("the store cannot purge"),
             }
         }
-        panic!("the purge does not end: {gone} records are deleted so far");
+        panic!("the purge does not end; it has deleted {gone} records so far");
     }
 
     /// Whether an operator still sees the record; `None` if the store cannot be inspected.

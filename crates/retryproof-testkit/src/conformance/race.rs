@@ -64,7 +64,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
             Acquired::Complete(_) => panic!("no caller completed"),
         }
     }
-    assert_eq!((grants.len(), seen.len()), (1, 99), "grants and busy answers");
+    assert_eq!((grants.len(), seen.len()), (1, 99), "number of grants and busy answers");
     assert!(seen.iter().all(|token| *token == grants[0]));
 }
 
@@ -113,7 +113,7 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 8) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("completion, grants and replays: {other:?}"),
+            other => panic!("unexpected completion, grants and replays: {other:?}"),
         }
     }
 }
@@ -130,7 +130,7 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 0) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("beat, grants and replays: {other:?}"),
+            other => panic!("unexpected extend, grants and replays: {other:?}"),
         }
     }
 }
@@ -145,11 +145,11 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.release().await };
         let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
-        assert_eq!(grants.len(), 1, "grants after the answer {answer:?}");
+        assert_eq!(grants.len(), 1, "number of grants after the answer {answer:?}");
         assert_eq!(
             grants[0].took_over,
             answer == FencedWrite::NotOwner,
-            "{grants:?} after the answer {answer:?}"
+            "unexpected grants {grants:?} after the answer {answer:?}"
         );
     }
 }

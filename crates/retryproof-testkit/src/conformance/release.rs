@@ -21,7 +21,7 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);
     assert_eq!(body(&stored), b"next");
-    assert!(stored.fingerprint().is_none(), "the released record left its fingerprint");
+    assert!(stored.fingerprint().is_none(), "the released record's fingerprint was still there");
 }
 
 /// A release whose answer was lost may be repeated, and a key without a record may be released.

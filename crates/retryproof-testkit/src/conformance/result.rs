@@ -27,10 +27,10 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
     // `assert_eq` is not used, because a failure would print a whole MiB.
     assert!(
         body(&is_complete(holder.peek().await)) == content,
-        "{key}: a peek returns different bytes"
+        "{key}: a peek returned different bytes"
     );
     let replayed = completed(s.caller(&holder.id).acquire(LONG).await);
-    assert!(body(&replayed) == content, "{key}: an acquire returns different bytes");
+    assert!(body(&replayed) == content, "{key}: an acquire returned different bytes");
 }
 
 /// Results come back unchanged even if they are empty or binary, contain every byte, or contain

@@ -92,8 +92,8 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
                 Acquired::Complete(_) => panic!("no caller completed"),
             }
         }
-        assert_eq!((winners.len(), seen.len()), (1, 31), "winners and others of round {round}");
-        assert!(seen.iter().all(|token| *token == winners[0]), "the others should see the winner");
+        assert_eq!((winners.len(), seen.len()), (1, 31), "winners and losers of round {round}");
+        assert!(seen.iter().all(|token| *token == winners[0]), "the losers should see the winner");
     }
 }
 

@@ -257,7 +257,11 @@ pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     while started.elapsed() < 200 * MS {
         caller.wait_for_change(seen, 50 * MS).await;
         calls += 1;
-        assert!(calls < 1_000, "{calls} returns without a change within {:?}", started.elapsed());
+        assert!(
+            calls < 1_000,
+            "{calls} calls returned without a change within {:?}",
+            started.elapsed()
+        );
     }
 }
 

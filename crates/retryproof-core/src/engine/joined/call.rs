@@ -21,7 +21,7 @@ use crate::panics::catch_panic_of;
 
 /// One joined call with its options, created by [`JoinedEngine::call`].
 #[derive(Debug)]
-#[must_use = "a call does nothing until `execute`"]
+#[must_use = "a call does nothing until `execute` is called"]
 pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
     pub(super) joined: JoinedEngine<T>,
     pub(super) call: Call<C, H>,
@@ -117,7 +117,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => {
                 let error = error.during("commit").for_identity(ctx.identity());
                 tracing::error!(
-                    %error, "a joined completion failed; its transaction is rolled back"
+                    %error, "a joined completion failed; its transaction is being rolled back"
                 );
                 undo(guard, InTransaction { joined: &joined, tx }, Phase::RolledBack).await;
                 Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)))

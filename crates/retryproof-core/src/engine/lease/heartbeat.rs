@@ -236,7 +236,7 @@ impl LeaseState {
         }
         self.changed.notify_waiters();
         tracing::warn!(identity = %self.identity, token = %self.token, ?loss,
-            "the lease is lost while its action runs");
+            "the lease was lost while its action was running");
         self.store.observers.tell(|o| o.loss_noticed(self.event(), loss));
     }
 

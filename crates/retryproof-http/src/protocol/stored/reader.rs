@@ -194,7 +194,7 @@ impl<'a> StoredReader<'a> {
         let mut reader = Self { rest: record };
         let [version, kind, high, low] = *reader.take_array::<4>()?;
         if version != VERSION {
-            return Err(Corrupt("has an unknown version; a newer retryproof wrote it"));
+            return Err(Corrupt("has an unknown version; a newer version of retryproof wrote it"));
         }
         let tombstone = match kind {
             RESPONSE => false,
@@ -300,7 +300,7 @@ impl<'a> StoredReader<'a> {
         let name = match tag.checked_sub(FIRST_LITERAL) {
             None => match u8::try_from(tag) {
                 Ok(code) if tag < COMMON_NAMES.len() => StoredName::Common(code),
-                _ => return Err(Corrupt("has an unknown field name code")),
+                _ => return Err(Corrupt("has an unknown code for a field name")),
             },
             Some(len) => {
                 let name = str::from_utf8(self.take(len)?);
