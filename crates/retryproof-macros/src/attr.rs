@@ -106,7 +106,7 @@ fn argument(
 ) -> syn::Result<()> {
     if !input.peek(Ident::peek_any) {
         return Err(input.error(format!(
-            "an argument is `http` or `name = value`, where the name is one of {}",
+            "an argument must be `http` or `name = value`, where the name is one of {}",
             known()
         )));
     }

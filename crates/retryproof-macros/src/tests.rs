@@ -99,7 +99,7 @@ fn ann_2_ctx_4_malformed_durations_are_named_with_their_value() {
             refuses(&arguments, ENDPOINT, problem);
         }
     }
-    refuses("http, ttl = 30", ENDPOINT, "`ttl` is an ISO 8601 duration in a string literal");
+    refuses("http, ttl = 30", ENDPOINT, "`ttl` must be an ISO 8601 duration in a string literal");
     refuses("http, ttl = Duration::from_secs(1)", ENDPOINT, "in a string literal");
 }
 
@@ -131,7 +131,7 @@ fn ann_2_id_3_scopes_are_judged_at_compile_time() {
         refuses(&format!("http, scope = \"{scope}\""), ENDPOINT, problem);
     }
     takes(&format!("http, scope = {:?}", "s".repeat(255)), ENDPOINT);
-    refuses("http, scope = SCOPE", ENDPOINT, "`scope` is a string literal");
+    refuses("http, scope = SCOPE", ENDPOINT, "`scope` must be a string literal");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn ann_2_unknown_repeated_and_misplaced_arguments() {
     refuses("http, ttl = \"PT1S\", ttl = \"PT2S\"", ENDPOINT, "`ttl` is given twice");
     refuses("http, http", ENDPOINT, "`http` is given twice");
     refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` comes first");
-    refuses("http, \"PT1S\"", ENDPOINT, "an argument is `http` or `name = value`");
+    refuses("http, \"PT1S\"", ENDPOINT, "an argument must be `http` or `name = value`");
     refuses("http, ttl = \"PT1S\" lease = \"PT1S\"", ENDPOINT, "expected `,`");
 }
 
@@ -165,12 +165,12 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
         refuses(
             "key = id, engine = e",
             &format!("async fn f(id: u8) {returns} {{}}"),
-            "returns a `Result`",
+            "must return a `Result`",
         );
     }
     // The signature that `async_trait` generates for a method.
     let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
-    refuses("key = id", boxed, "returns a `Result`");
+    refuses("key = id", boxed, "must return a `Result`");
     refuses(
         "key = id",
         "async fn f(&self) -> Result<impl Serialize, E> {}",
@@ -216,7 +216,11 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
         METHOD,
         "`completion = \"ignore\"` is unknown",
     );
-    refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
+    refuses(
+        "key = order.id, completion = propagate",
+        METHOD,
+        "`completion` must be a string literal",
+    );
     // CMP-7: without a transaction there is nothing to join, and a transaction alone does not join
     // the record.
     refuses("key = order.id, completion = \"joined\"", METHOD, "needs a transaction argument");
@@ -230,8 +234,8 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
         &with("#[tx] tx: &mut Tx"),
         "`#[tx]` marks",
     );
-    refuses(joined, &with("#[tx] tx: Tx"), "its type is `&mut ..`");
-    refuses(joined, &with("#[tx] tx: &Tx"), "its type is `&mut ..`");
+    refuses(joined, &with("#[tx] tx: Tx"), "its type must be `&mut ..`");
+    refuses(joined, &with("#[tx] tx: &Tx"), "its type must be `&mut ..`");
     refuses(joined, &with("#[tx] tx: &mut impl Port"), "name the type of the transaction");
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
     refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
@@ -242,7 +246,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     takes(lease, &with("#[lease] mut lease: retryproof::Lease"));
     takes(joined, &with("#[lease] lease: &Lease, #[tx] tx: &mut Tx"));
     refuses(lease, &with("#[lease] a: &Lease, #[lease] b: &Lease"), "a second `#[lease]`");
-    refuses(lease, &with("#[lease] lease: impl Leases"), "is `&Lease` or `Lease`");
+    refuses(lease, &with("#[lease] lease: impl Leases"), "must be `&Lease` or `Lease`");
     refuses(joined, &with("#[lease] #[tx] tx: &mut Tx"), "mark one with `#[lease]`");
     refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is not a lease");
     refuses(
@@ -253,10 +257,10 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(
         "key = order.id, hold_when = \"timeout\"",
         METHOD,
-        "`hold_when` is a function of the error",
+        "`hold_when` must be a function of the error",
     );
-    refuses("key = order.id, codec = \"json\"", METHOD, "`codec` is an expression");
-    refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` is the path");
+    refuses("key = order.id, codec = \"json\"", METHOD, "`codec` must be an expression");
+    refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` must be the path");
 }
 
 #[test]
@@ -266,9 +270,9 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
     refuses("http", "async fn pay<'a>(t: Json<u8>) {}", layer);
     refuses("http", "async fn pay(t: impl Extract) {}", layer);
     refuses("http", "async fn pay(t: Json<u8>) where u8: Copy {}", layer);
-    refuses("http", "fn pay() {}", "an HTTP endpoint is an `async fn`");
-    refuses("http", "async unsafe fn pay() {}", "neither `unsafe` nor `extern`");
-    refuses("http", "async extern \"C\" fn pay() {}", "neither `unsafe` nor `extern`");
+    refuses("http", "fn pay() {}", "an HTTP endpoint must be an `async fn`");
+    refuses("http", "async unsafe fn pay() {}", "cannot be `unsafe` or `extern`");
+    refuses("http", "async extern \"C\" fn pay() {}", "cannot be `unsafe` or `extern`");
     refuses("http", "async fn pay(&self) {}", "a method cannot be an endpoint");
     refuses("http", "async fn pay(order: Self) {}", "`Self` has no meaning");
     refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments must be owned");
@@ -277,7 +281,7 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
         "async fn pay(order: Json<Cow<'_, str>>) {}",
         "a handler's arguments must be owned",
     );
-    refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "cannot be conditional");
+    refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "cannot have a `#[cfg]`");
     takes("http", "async fn pay(Json(pay): Json<Order>) {}");
     takes("http", "async fn pay(order: Json<&'static str>) {}");
     let arguments =
@@ -300,7 +304,7 @@ fn ann_2_items_that_cannot_be_guarded() {
     refuses(
         "key = id",
         "#[retryproof::idempotent(key = a)] fn f(&self) -> Result<(), E> {}",
-        "a second",
+        "two `#[idempotent]` attributes",
     );
 }
 

@@ -100,7 +100,8 @@ pub(crate) fn validate(
     if let Some(second) = function.second() {
         errors.at(
             second,
-            "a second `#[idempotent]` on one function: keep one, a call is never guarded twice",
+            "the function has two `#[idempotent]` attributes; keep one, because a call is never \
+             guarded twice",
         );
     }
     if function.body.is_none() {
@@ -139,7 +140,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
     };
     let engine = match framework {
         Framework::Axum => "the filter in the router's state has one",
-        Framework::Actix => "the filter that the handler is mounted with has one",
+        Framework::Actix => "the handler is mounted with a filter, which has one",
     };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
@@ -177,11 +178,12 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
     if sig.asyncness.is_none() && sig.constness.is_none() {
         errors.at(
             sig.fn_token,
-            "an HTTP endpoint is an `async fn`; blocking functions take `key` instead of `http`",
+            "an HTTP endpoint must be an `async fn`; blocking functions take `key` instead of \
+             `http`",
         );
     }
     if !matches!(sig.safety, Safety::Default) || sig.abi.is_some() {
-        errors.at(&sig.ident, "an HTTP endpoint is neither `unsafe` nor `extern`");
+        errors.at(&sig.ident, "an HTTP endpoint cannot be `unsafe` or `extern`");
     }
     if !sig.generics.params.is_empty() {
         errors.at(
@@ -198,8 +200,8 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         errors.at(
             sig.inputs.iter().nth(MOST_ARGUMENTS),
             format!(
-                "a handler takes at most {MOST_ARGUMENTS} arguments; put some of them into one \
-                 extractor"
+                "a handler can have at most {MOST_ARGUMENTS} arguments; combine some of them in \
+                 one extractor"
             ),
         );
     }
@@ -218,7 +220,10 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
                 ),
             ),
             FnArg::Typed(input) if mentions(&input.ty, "Self") => {
-                errors.at(&input.ty, "an endpoint is a free function; `Self` has no meaning there");
+                errors.at(
+                    &input.ty,
+                    "an endpoint must be a free function, where `Self` has no meaning",
+                );
             }
             FnArg::Typed(input) if elides_a_lifetime(&input.ty) => {
                 errors.at(
@@ -230,8 +235,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
             FnArg::Typed(input) if input.attrs.iter().any(|attr| attr.path().is_ident("cfg")) => {
                 errors.at(
                     &input.ty,
-                    "an argument of an endpoint cannot be conditional; write the \
-                     function twice",
+                    "an endpoint's argument cannot have a `#[cfg]`; write the function twice",
                 );
             }
             FnArg::Typed(_) => {}
@@ -247,8 +251,8 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
         other => {
             errors.at(
                 other,
-                "`crate` is the path of the crate `retryproof`, as in `crate = \
-                 my_framework::retryproof`",
+                "`crate` must be the path of the crate `retryproof`, as in \
+                 `crate = my_framework::retryproof`",
             );
             None
         }
@@ -260,7 +264,8 @@ fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(
             &arg.value,
-            "`scope` is a string literal, as in `scope = \"payments\"`: a scope is code, not data",
+            "`scope` must be a string literal, as in `scope = \"payments\"`: a scope is code, not \
+             data",
         );
         return None;
     };
@@ -289,7 +294,8 @@ fn duration(arg: &Arg, bounds: &Bounds, errors: &mut Errors) -> Option<Duration>
         errors.at(
             &arg.value,
             format!(
-                "`{name}` is an ISO 8601 duration in a string literal, as in `{name} = \"PT30S\"`"
+                "`{name}` must be an ISO 8601 duration in a string literal, as in \
+                 `{name} = \"PT30S\"`"
             ),
         );
         return None;

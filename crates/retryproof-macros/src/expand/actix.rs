@@ -41,7 +41,7 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     quote! {
         #(#cfgs)*
         #(#structure)*
-        #[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+        #[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
         #[derive(::core::clone::Clone, ::core::fmt::Debug)]
         #vis struct #name(#vis #rp::http::IdempotencyFilter);
 

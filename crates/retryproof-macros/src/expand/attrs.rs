@@ -28,8 +28,7 @@ impl Attrs {
                 sorted.structure.push(attr);
             } else if is(&["deprecated"]) {
                 sorted.structure.push(attr);
-                sorted.quiet =
-                    Some(quote!(#[allow(deprecated, reason = "made with what is deprecated")]));
+                sorted.quiet = Some(quote!(#[allow(deprecated, reason = "used by the expansion")]));
             } else if is(&["allow", "warn", "deny", "forbid"]) {
                 sorted.structure.push(attr.clone());
                 sorted.function.push(attr);

@@ -27,7 +27,7 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     quote! {
         #(#cfgs)*
         #(#structure)*
-        #[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+        #[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
         #vis struct #name;
 
@@ -71,7 +71,7 @@ pub(super) fn guarded(
             #quiet
             impl #name {
                 /// The function itself, unguarded, for unit tests and for guarded callers.
-                #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+                #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
                 #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
                     #name(#(#names),*)
                 }

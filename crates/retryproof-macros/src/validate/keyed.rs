@@ -41,7 +41,7 @@ pub(super) fn keyed(
     if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
         errors.at(
             text,
-            "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal",
+            "`codec` must be an expression, as in `codec = retryproof::BytesCodec`, not a literal",
         );
     }
     let completion = args.get("completion").and_then(|arg| {
@@ -63,16 +63,16 @@ pub(super) fn keyed(
     if let Some(text) = hold_when.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "`hold_when` is a function of the error, as in `hold_when = PayError::is_unknown` or \
-             `hold_when = |error| matches!(error, PayError::TimedOut)`",
+            "`hold_when` must be a function of the error, as in `hold_when = PayError::is_unknown` \
+             or `hold_when = |error| matches!(error, PayError::TimedOut)`",
         );
     }
     let engine = args.get("engine").map(|arg| arg.value.clone());
     if engine.is_none() && sig.receiver().is_none() {
         errors.at(
             &sig.ident,
-            "a function without `self` has no engine; name one, as in `engine = \
-             ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
+            "a function without `self` has no engine; name one with an expression that implements \
+             `AsRef<IdempotencyEngine>`, as in `engine = ctx.engine`",
         );
     }
     if args.get("scope").is_none() {
@@ -120,7 +120,7 @@ fn transaction(
     let mut marked = function.marked(TX_MARK);
     let Some(tx) = marked.next() else { return };
     for second in marked {
-        errors.at(second, "a second `#[tx]`: the record joins one transaction");
+        errors.at(second, "a second `#[tx]`: the record can join only one transaction");
     }
     // If `completion` itself was refused, one message is enough.
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
@@ -148,7 +148,9 @@ fn transaction(
                 );
             }
         }
-        other => errors.at(other, "the engine lends the transaction: its type is `&mut ..`"),
+        other => {
+            errors.at(other, "the engine lends the transaction, so its type must be `&mut ..`")
+        }
     }
 }
 
@@ -158,7 +160,7 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };
     for second in marked {
-        errors.at(second, "a second `#[lease]`: a call has one lease");
+        errors.at(second, "a second `#[lease]`: a call has only one lease");
     }
     match lease {
         FnArg::Receiver(_) => {
@@ -172,7 +174,7 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
             );
         }
         FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
-            errors.at(&argument.ty, "the type of the lease is `&Lease` or `Lease`");
+            errors.at(&argument.ty, "the type of the lease must be `&Lease` or `Lease`");
         }
         FnArg::Typed(_) => {}
     }
@@ -180,8 +182,8 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
 
 /// Finds the return type, unless it is certainly not a `Result`; the type checker handles an alias.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
-    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can report a \
-        call in flight; its error type implements `From<retryproof::Rejected>`";
+    const RESULT: &str = "a function with a `key` must return a `Result`, so that it can report a \
+         call in flight; its error type must implement `From<retryproof::Rejected>`";
     let ReturnType::Type(_, ty) = output else {
         errors.at_span(name, RESULT);
         return None;
@@ -189,8 +191,8 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
     if mentions(ty, "impl") {
         errors.at(
             ty,
-            "a replay returns the stored value, so its type must be named: write it \
-             instead of `impl ..`",
+            "a replay returns the stored value, so its type must be named; write the type instead \
+             of `impl ..`",
         );
         return None;
     }
@@ -222,7 +224,7 @@ fn completion(arg: &Arg, errors: &mut Errors) -> Option<CompletionMode> {
         Some(other) => {
             errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}"))
         }
-        None => errors.at(&arg.value, format!("`completion` is a string literal; {KNOWN}")),
+        None => errors.at(&arg.value, format!("`completion` must be a string literal; {KNOWN}")),
     }
     None
 }

@@ -2,7 +2,7 @@
 use super::prelude::*;
 #[cfg(not(miri))]
 #[doc = " Takes a payment."]
-#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+#[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub(crate) struct pay(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
 #[cfg(not(miri))]
@@ -18,7 +18,7 @@ const _: () = {
     }
     impl pay {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
         pub(crate) fn call(
             retryproof_argument_1: web::Data<Ledger>,
             retryproof_argument_2: web::Json<Order>,
@@ -65,7 +65,7 @@ impl
     }
 }
 #[doc = " Nothing to extract."]
-#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+#[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub(crate) struct ping(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
 const _: () = {
@@ -74,7 +74,7 @@ const _: () = {
     }
     impl ping {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
         pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
             ping()
         }

@@ -2,7 +2,7 @@
 use super::prelude::*;
 #[cfg(not(miri))]
 #[doc = " Takes a payment."]
-#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+#[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct pay;
 #[cfg(not(miri))]
@@ -18,7 +18,7 @@ const _: () = {
     }
     impl pay {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
         pub(crate) fn call(
             retryproof_argument_1: State<Ledger>,
             retryproof_argument_2: HeaderMap,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
+#[allow(non_camel_case_types, reason = "the struct has the annotated function's name")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct tick;
 const _: () = {
@@ -8,7 +8,7 @@ const _: () = {
     }
     impl tick {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
         pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
             tick()
         }
