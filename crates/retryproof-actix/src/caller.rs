@@ -105,7 +105,7 @@ fn current_request() -> Option<HttpRequest> {
 
 fn no_request() -> Caller {
     tracing::error!(
-        "actix's caller hook was called outside actix-web, so the request is refused; use a hook \
+        "actix's caller hook was called outside actix-web, so the request was refused; use a hook \
          that takes `&Parts`"
     );
     let mut response = http::Response::new("the caller is not known");

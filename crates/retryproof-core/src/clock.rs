@@ -3,7 +3,7 @@
 //!
 //! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A database's
 //! clock is never read here: a store on a database judges expiry by the database's clock (ACQ-7).
-#![expect(clippy::disallowed_methods, reason = "this is the module that may read the time")]
+#![expect(clippy::disallowed_methods, reason = "only this module may read the time")]
 
 use std::fmt;
 use std::sync::Arc;

@@ -55,8 +55,8 @@ impl DeadLetterTopic {
                     .with("topic", self.topic.clone())
                     .because(error));
             }
-            tracing::warn!(topic = self.topic, %error, "dead-letter topic not found; no message \
-                 is read until it is found");
+            tracing::warn!(topic = self.topic, %error, "dead-letter topic not found; no messages \
+                 are read until it is found");
             sleep(RETRY_DELAY).await;
         }
     }

@@ -181,8 +181,8 @@ impl KafkaListener {
         if let Ok(Err(error)) = committed
             && error.rdkafka_error_code() != Some(RDKafkaErrorCode::NoOffset)
         {
-            tracing::warn!(%error, "offsets not committed; the next owner receives the messages \
-                 again and skips them");
+            tracing::warn!(%error, "offsets not committed; the partitions' next owner receives the \
+                 messages again and skips them");
         }
     }
 }

@@ -55,8 +55,8 @@ impl DeadLetterSubject {
                     return Err(invalid_setting(message).with("subject", &self.subject));
                 }
             };
-            tracing::warn!(subject = self.subject, %error, "dead-letter stream not found; \
-                 no message is read until it is found");
+            tracing::warn!(subject = self.subject, %error, "dead-letter stream not found; no \
+                 messages are read until it is found");
             sleep(RETRY_DELAY).await;
         }
     }

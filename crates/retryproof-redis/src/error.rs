@@ -86,8 +86,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "NOREPLICAS" => (
             Unavailable,
-            "the server refuses writes because too few replicas follow it \
-             (`min-replicas-to-write`); stored results are still replayed",
+            "the server refuses writes because it has too few replicas (`min-replicas-to-write`); \
+             stored results are still replayed",
         ),
         "MISCONF" => (
             Unavailable,
@@ -100,7 +100,9 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
             Unavailable,
             "the server is a replica that has lost its primary; a fail-over may be under way",
         ),
-        "BUSY" => (Unavailable, "the server is busy with a long script; `SCRIPT KILL` ends it"),
+        "BUSY" => {
+            (Unavailable, "the server is busy with a long-running script; `SCRIPT KILL` ends it")
+        }
         "NOAUTH" | "WRONGPASS" => {
             (Config, "the server rejected the user or the password; correct them")
         }
@@ -171,7 +173,7 @@ fn of_connection(error: RedisError) -> Error {
         return Error::new(
             ErrorKind::Config,
             "TLS handshake failed; check that the server offers TLS and that its certificate is \
-             signed by a CA that this host or `with_root_certificates` trusts",
+             signed by a CA that this host trusts or that `with_root_certificates` contains",
         )
         .because(error);
     }

@@ -64,7 +64,7 @@ impl Executor {
         Err(unexpected_answer().into())
     }
 
-    /// Runs a script in one round trip. If the server does not know the script, a second round trip
+    /// Runs a script in one round trip. If the server does not have the script, a second round trip
     /// loads it.
     pub(crate) async fn run_script(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
         match self.run(Request::One(&call.cmd)).await {

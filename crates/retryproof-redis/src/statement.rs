@@ -14,8 +14,8 @@ use crate::record::{self, HEADER, NO_OWNER, millis, tail};
 /// server's clock steps back by less than this time.
 const RELEASED_TTL: Duration = Duration::from_secs(3_600);
 
-/// A script. The store calls a script by its digest, and loads it if the server does not know the
-/// digest.
+/// A script. The store calls a script by its digest, and loads it if the server does not have
+/// the script.
 #[derive(Debug)]
 pub(crate) struct Script {
     source: &'static str,

@@ -124,8 +124,8 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     } else if !creates && matches!(path.try_exists(), Ok(false)) {
         (
             ErrorKind::Schema,
-            "the database file does not exist yet; call `retryproof::migrate(url)` once, which \
-             creates it (or `SqliteConfig::migrate()` if you use only this crate)",
+            "the database file does not exist yet; call `retryproof::migrate(url)` once to create \
+             it (or `SqliteConfig::migrate()` if you use only this crate)",
         )
     } else {
         (

@@ -187,12 +187,7 @@ where
     let runtime = runtime(time);
     let line = runtime.block_on(async {
         made(time, factory).await.map_or_else(
-            || {
-                format!(
-                    "none of the {} cases was judged: the factory returned no store",
-                    cases().len()
-                )
-            },
+            || format!("0 of {} cases judged: the factory returned no store", cases().len()),
             |subject| summary(&subject),
         )
     });

@@ -48,9 +48,9 @@ impl Owned {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a blocking call was made inside a tokio runtime and would stall it; there, use the \
-                 async `IdempotencyEngine` and `retryproof::connect`, or a thread from \
-                 `std::thread` (a `spawn_blocking` thread is inside the runtime too)",
+                "a blocking call was made inside a tokio runtime and would stall it; inside a \
+                 runtime, use the async `IdempotencyEngine` and `retryproof::connect`, or a thread \
+                 from `std::thread` (a `spawn_blocking` thread is inside the runtime too)",
             ));
         }
         match &self.0 {

@@ -257,13 +257,11 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
     for (text, says) in [
         (
             "idempotency.defaultTtl = 'PT1S'",
-            "idempotency.defaultTtl (app.toml, line 1): there is no such setting; did you mean \
-             `default-ttl`?",
+            "idempotency.defaultTtl (app.toml, line 1): there is no such setting; did you mean `default-ttl`?",
         ),
         (
             "[idempotency.web]\nrequire = true",
-            "idempotency.web.require (app.toml, line 2): there is no such setting; did you mean \
-             `web.required`?",
+            "idempotency.web.require (app.toml, line 2): there is no such setting; did you mean `web.required`?",
         ),
         (
             "idempotency.\"web.required\" = true",

@@ -251,7 +251,10 @@ impl FrameTimer {
     }
 
     /// Polls for the next frame; `None` means the end of the body.
-    #[expect(clippy::type_complexity, reason = "the output of `poll_frame`, plus the timeout")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "the type is the output of `poll_frame`, plus the timeout"
+    )]
     pub(crate) fn poll_frame<B: Body>(
         &mut self,
         body: Pin<&mut B>,

@@ -161,8 +161,8 @@ impl CallerConfigured for CallerSet {
             (true, Some(_)) => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "absent callers share keys, so the challenge would never be sent; remove one \
-                     of the two settings",
+                    "`absent_callers_share` is set, so the challenge would never be sent; remove \
+                     one of the two settings",
                 ));
             }
         };

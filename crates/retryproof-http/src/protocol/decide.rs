@@ -81,7 +81,7 @@ pub(crate) enum CommitFailure {
     RolledBack,
     /// The lease was lost, and the transaction was rolled back.
     LeaseLost,
-    /// The reply to the commit was lost, and the store does not know whether it succeeded.
+    /// The reply to the commit was lost, and the store cannot tell whether the commit succeeded.
     InDoubt,
 }
 
@@ -163,7 +163,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         },
         Finding::Mismatch => Problem::new(
             Code::FingerprintMismatch,
-            "a retry has to repeat the first request; use a new key for a new request",
+            "a retry must repeat the first request; use a new key for a new request",
         ),
         Finding::Tombstone { original_status, location } => Problem {
             original_status,
@@ -245,10 +245,9 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
         ErrorKind::ShuttingDown => {
             later(Code::ShuttingDown, "the service is not starting new work; nothing ran")
         }
-        ErrorKind::TooBusy => later(
-            Code::TooBusy,
-            "the service has reached its limit of running requests; nothing ran",
-        ),
+        ErrorKind::TooBusy => {
+            later(Code::TooBusy, "the service has reached its concurrency limit; nothing ran")
+        }
         ErrorKind::Corrupt | ErrorKind::Codec => Problem::new(
             Code::RecordUnreadable,
             "the stored response for this key cannot be read; nothing ran",

@@ -56,7 +56,7 @@ impl BrokerUrl {
             AMQPScheme::AMQP => Ok(Self { uri }),
             AMQPScheme::AMQPS => Err(Error::new(
                 ErrorKind::Unsupported,
-                "`amqps` needs TLS, which this build does not include; turn on the feature \
+                "`amqps` needs TLS, which this build does not include; enable the feature \
                  `rabbitmq-tls` of retryproof",
             )),
         }
