@@ -63,7 +63,8 @@ pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
         (COMPLETE, _) => RecordPhase::Complete(None),
         _ => return Err(unreadable("state")),
     };
-    Ok((Record { owner: OwnerId::from_bytes(owner), token, phase }, took_over))
+    let owner = OwnerId::from_bytes(owner);
+    Ok((Record { owner, token, takeovers: took_over.into(), holder: None, phase }, took_over))
 }
 
 /// Converts a remaining time, measured in microseconds by the server's clock; `None` if no time is

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
-use retryproof_store_kit::{Schema, table_name};
+use retryproof_store_kit::{Schema, TableVersions, table_name};
 
 use crate::config::{DEFAULT_TABLE, MysqlConfig};
 use crate::connection::{Connection, ResultKind};
@@ -15,6 +15,7 @@ use crate::record::integer;
 
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
+    reads_from: 1,
     migrate: "MysqlConfig::migrate()",
 };
 
@@ -98,7 +99,10 @@ pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<()
 }
 
 /// Reads the version row; `None` if the tables or the row are missing.
-async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>, Failure> {
+async fn version(
+    connection: &mut Connection,
+    table: &str,
+) -> Result<Option<TableVersions>, Failure> {
     let sql = Arc::from(READ_VERSION.replace(DEFAULT_TABLE, table));
     let read = connection.run(&sql, &[], ResultKind::Rows, false).await;
     let found = match read.map_err(classify_at_connect) {
@@ -107,7 +111,7 @@ async fn version(connection: &mut Connection, table: &str) -> Result<Option<i64>
         Err(failure) => return Err(failure),
     };
     match found.rows.first() {
-        Some(row) => Ok(Some(integer(row, 0, "value")?)),
+        Some(row) => Ok(TableVersions::from_rows(Some(integer(row, 0, "value")?), None)),
         None => Ok(None),
     }
 }

@@ -69,7 +69,8 @@ pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
         }),
         _ => return Err(unreadable("state")),
     };
-    Ok(Some(Record { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
+    let (owner, token) = (OwnerId::from_bytes(owner), token(row)?);
+    Ok(Some(Record { owner, token, takeovers: 0, holder: None, phase }))
 }
 
 /// Whether the statement left the value out because the ttl is over.

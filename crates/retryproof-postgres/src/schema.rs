@@ -3,7 +3,7 @@
 //! store is used (STO-3).
 
 use retryproof_core::{Error, ErrorKind, Result};
-use retryproof_store_kit::{Schema, table_name};
+use retryproof_store_kit::{Schema, TableVersions, table_name};
 use sqlx_core::connection::Connection as _;
 use sqlx_core::row::Row as _;
 use sqlx_postgres::PgConnection;
@@ -15,6 +15,7 @@ use crate::record::hash::pair_hash;
 
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
+    reads_from: 1,
     migrate: "PostgresConfig::migrate()",
 };
 
@@ -151,7 +152,10 @@ impl PostgresConfig {
 }
 
 /// Reads the version row; `None` if the table or the row is missing.
-async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sqlx_core::Error> {
+async fn version(
+    conn: &mut PgConnection,
+    table: &str,
+) -> Result<Option<TableVersions>, sqlx_core::Error> {
     // The table is looked up first, because an error for a missing table would abort a migration's
     // transaction.
     let exists =
@@ -161,7 +165,7 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
     }
     match fetch_row(conn, format!("SELECT value FROM \"{table}_meta\" WHERE name='schema'")).await?
     {
-        Some(row) => row.try_get(0).map(Some),
+        Some(row) => row.try_get(0).map(|schema| TableVersions::from_rows(Some(schema), None)),
         None => Ok(None),
     }
 }

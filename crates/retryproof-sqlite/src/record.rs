@@ -76,7 +76,7 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
         }),
         _ => return Err(unreadable("state")),
     };
-    Ok(Record { owner, token, phase })
+    Ok(Record { owner, token, takeovers: 0, holder: None, phase })
 }
 
 /// Returns the stored value without opening it; `None` for `Peek`, which does not read the value.

@@ -2,7 +2,7 @@
 //! The shipped schema, [`SqliteConfig::migrate`], and the check of the schema version (STO-3).
 
 use retryproof_core::Result;
-use retryproof_store_kit::Schema;
+use retryproof_store_kit::{Schema, TableVersions};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::config::{DEFAULT_TABLE, SqliteConfig, validated};
@@ -10,6 +10,7 @@ use crate::connection::{self, retry_while_locked};
 
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
+    reads_from: 1,
     migrate: "SqliteConfig::migrate()",
 };
 
@@ -68,7 +69,10 @@ pub(crate) fn check(
 }
 
 /// Reads the schema version; `None` if the table or the row is missing.
-fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, rusqlite::Error> {
+fn version(
+    conn: &Connection,
+    table: &str,
+) -> std::result::Result<Option<TableVersions>, rusqlite::Error> {
     let exists: bool = conn.query_row(
         "SELECT count(*)>0 FROM sqlite_master WHERE type='table' AND lower(name)=lower(?1)",
         [format!("{table}_meta")],
@@ -78,7 +82,7 @@ fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, r
         return Ok(None);
     }
     match conn.query_row(&READ_VERSION.replace(DEFAULT_TABLE, table), [], |row| row.get(0)) {
-        Ok(found) => Ok(Some(found)),
+        Ok(found) => Ok(TableVersions::from_rows(found, None)),
         Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
         Err(error) => Err(error),
     }

@@ -186,9 +186,9 @@ impl IdempotencyStore for SqliteStore {
             Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
                 return Ok(Acquired::Complete(stored));
             }
-            Some(Record { owner, token, phase: RecordPhase::InProgress(Some(remaining)) })
-                if owner != req.owner =>
-            {
+            Some(Record {
+                owner, token, phase: RecordPhase::InProgress(Some(remaining)), ..
+            }) if owner != req.owner => {
                 return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
             }
             _ => {}

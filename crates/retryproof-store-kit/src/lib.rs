@@ -16,6 +16,6 @@ pub use completed_hint::CompletedHint;
 pub use errors::{too_large, unreadable, while_running};
 pub use priority::CallPriority;
 pub use record::{Record, RecordPhase};
-pub use schema::{Schema, table_name};
+pub use schema::{Schema, TableVersions, table_name};
 pub use wait::{jitter, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

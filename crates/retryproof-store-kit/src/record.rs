@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{LiveLease, Peeked};
+use retryproof_core::store::{HolderNote, LiveLease, Peeked};
 use retryproof_core::{FencingToken, OwnerId, StoredResult};
 
 /// The row of a record, judged by the store's clock when it was read (ACQ-7).
@@ -13,6 +13,12 @@ pub struct Record {
     pub owner: OwnerId,
     /// The token of the last grant.
     pub token: FencingToken,
+    /// How often the key was taken over since it was last free; 0 if the statement does not read
+    /// the count.
+    pub takeovers: u16,
+    /// The note about the holder of the last grant; `None` if there is none, or if the statement
+    /// does not read it (REC-2).
+    pub holder: Option<HolderNote>,
     /// What the record means now.
     pub phase: RecordPhase,
 }
@@ -25,22 +31,33 @@ pub enum RecordPhase {
     /// Complete, with the value and what is left of the ttl; `None` once the ttl has ended, or if
     /// the statement does not read the value.
     Complete(Option<(StoredResult, Duration)>),
-    /// Released: the record counts as absent and keeps its token (ACQ-10).
+    /// Released: the record counts as absent. It may keep its token (ACQ-10), or a log that a newer
+    /// version wrote (REC-3).
     Released,
 }
 
 impl Record {
     /// What a peek returns for this row, or for a missing row.
     pub fn peeked(found: Option<Self>) -> Peeked {
-        match found {
-            Some(Self { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
-                Peeked::Complete(stored)
+        let Some(Self { token, holder, phase, .. }) = found else { return Peeked::Absent };
+        match phase {
+            RecordPhase::Complete(Some((stored, _))) => {
+                Peeked::Complete(stored.with_holder(holder))
             }
-            Some(Self { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                Peeked::Busy(LiveLease::new(remaining, token))
+            RecordPhase::InProgress(Some(remaining)) => {
+                Peeked::Busy(LiveLease::new(remaining, token).with_holder(holder))
             }
-            _ => Peeked::Absent,
+            RecordPhase::Complete(None) | RecordPhase::InProgress(None) | RecordPhase::Released => {
+                Peeked::Absent
+            }
         }
+    }
+
+    /// Whether the record is in progress by `owner`, even if the lease has ended. Another acquire
+    /// by this owner then gets the same lease (ACQ-9).
+    #[must_use]
+    pub fn is_held_by(&self, owner: OwnerId) -> bool {
+        self.owner == owner && matches!(self.phase, RecordPhase::InProgress(_))
     }
 
     /// The time left in the lease with token `seen`; `None` once the lease is over, or its holder
@@ -51,5 +68,62 @@ impl Record {
             RecordPhase::InProgress(remaining) if self.token == seen => remaining,
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retryproof_core::{CodecId, Payload};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn record(owner: OwnerId, phase: RecordPhase) -> Record {
+        let holder = Some(HolderNote::new(owner, LEASE, None, "host:1"));
+        Record { owner, token: FencingToken::new(7), takeovers: 0, holder, phase }
+    }
+
+    fn complete() -> RecordPhase {
+        let value = Payload::new(CodecId::BYTES, 0, b"done").into_envelope();
+        RecordPhase::Complete(Some((StoredResult::new(value, None), LEASE)))
+    }
+
+    #[test]
+    fn rec_2_answers_carry_the_note_about_the_holder() {
+        let owner = OwnerId::new();
+        let holder = match Record::peeked(Some(record(owner, complete()))) {
+            Peeked::Complete(stored) => stored.holder().cloned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(holder.as_ref().and_then(HolderNote::label), Some("host:1"));
+        let running = RecordPhase::InProgress(Some(LEASE));
+        match Record::peeked(Some(record(owner, running))) {
+            Peeked::Busy(lease) => assert_eq!(lease.holder, holder),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn acq_9_a_record_is_held_by_its_owner_until_it_ends() {
+        let owner = OwnerId::new();
+        for left in [Some(LEASE), None] {
+            let record = record(owner, RecordPhase::InProgress(left));
+            assert!(record.is_held_by(owner) && !record.is_held_by(OwnerId::new()));
+        }
+        for phase in [complete(), RecordPhase::Complete(None), RecordPhase::Released] {
+            assert!(!record(owner, phase).is_held_by(owner));
+        }
+    }
+
+    #[test]
+    fn rec_3_a_released_record_is_absent() {
+        let owner = OwnerId::new();
+        let absent =
+            [RecordPhase::Released, RecordPhase::InProgress(None), RecordPhase::Complete(None)];
+        for phase in absent {
+            assert!(matches!(Record::peeked(Some(record(owner, phase))), Peeked::Absent));
+        }
+        assert!(matches!(Record::peeked(None), Peeked::Absent));
     }
 }

@@ -1,57 +1,105 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Schema`]: a store's migrations, and which version of its tables it accepts (STO-3).
+//! [`Schema`]: a store's migrations, and which tables its program can use (STO-3, REC-1).
 
 use retryproof_core::config::is_store_name;
 use retryproof_core::{Error, ErrorKind, Result};
 
-/// The schema of an SQL store. Its version is the number of its migrations; a row in the database
-/// holds the number of applied migrations.
+/// The schema of an SQL store. Its version is the number of its migrations.
+///
+/// During a rolling deployment and after a roll-back, the programs of a fleet and their tables have
+/// different versions. A program starts if the tables allow its version, and if it can use the
+/// version of the tables (REC-1).
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// The shipped migrations, oldest first. The index of each migration is the version from which
-    /// it upgrades.
+    /// The shipped migrations, oldest first. The index of each is the version that it upgrades
+    /// from. Each script writes both numbers of [`TableVersions`], and lowers neither, so that
+    /// running an old script again is harmless.
     pub migrations: &'static [&'static str],
-    /// The function of the store's crate that applies the migrations, as messages name it:
+    /// The oldest version of the tables that the store can use.
+    pub reads_from: i64,
+    /// The function of the store's crate that applies the migrations, as named in messages:
     /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }
 
+/// The versions that the tables of an SQL store state about themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableVersions {
+    /// The version of the tables: how many migrations were applied.
+    pub schema: i64,
+    /// The version of the oldest program that may use the tables. A migration raises this number if
+    /// it removes something that older programs use.
+    pub compatible_from: i64,
+}
+
+impl TableVersions {
+    /// Combines the rows `schema` and `compatible_from` of the meta table. Returns `None` if there
+    /// is no `schema` row. Without a `compatible_from` row, only programs of the version of the
+    /// tables, or newer ones, may use them.
+    #[must_use]
+    pub fn from_rows(schema: Option<i64>, compatible_from: Option<i64>) -> Option<Self> {
+        let schema = schema?;
+        Some(Self { schema, compatible_from: compatible_from.unwrap_or(schema) })
+    }
+}
+
 impl Schema {
-    /// The version that the store reads and writes.
+    /// The version of the tables that the migrations create.
     #[must_use]
     pub fn version(&self) -> i64 {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
     }
 
-    /// The migrations that a database at version `found` lacks. `found` is `None` if there is no
-    /// version row.
+    /// The migrations that the tables lack; none if the tables are newer and allow this version.
+    /// `found` is `None` if there is no version row.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables have a newer version.
-    pub fn pending(&self, found: Option<i64>) -> Result<&'static [&'static str]> {
-        let found = found.unwrap_or(0);
-        if found > self.version() {
-            return Err(self.newer(found));
-        }
-        let applied = usize::try_from(found).unwrap_or(0);
+    /// [`ErrorKind::Schema`] if the tables do not allow this version.
+    pub fn pending(&self, found: Option<TableVersions>) -> Result<&'static [&'static str]> {
+        let applied = match found {
+            Some(found) if found.compatible_from > self.version() => return Err(self.newer(found)),
+            Some(found) => usize::try_from(found.schema).unwrap_or(0),
+            None => 0,
+        };
         Ok(self.migrations.get(applied..).unwrap_or_default())
     }
 
-    /// Fails for tables that the store cannot work with. `found` is the number in the version row,
-    /// or `None` if there is no row.
+    /// Fails for tables that the store cannot use. `found` is `None` if there is no version row.
+    /// Call this once for each connected store, because it logs a warning if a migration is
+    /// pending.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables are missing or have another version.
-    pub fn check(&self, found: Option<i64>, table: &str) -> Result<()> {
-        match found {
-            None => Err(self.missing(table)),
-            Some(found) if found > self.version() => Err(self.newer(found)),
-            Some(found) if found < self.version() => Err(self.older(found)),
-            Some(_) => Ok(()),
+    /// [`ErrorKind::Schema`] if the tables are missing, too old for this version, or do not allow
+    /// it.
+    pub fn check(&self, found: Option<TableVersions>, table: &str) -> Result<()> {
+        let Some(found) = found else { return Err(self.missing(table)) };
+        let version = self.version();
+        if found.compatible_from > version {
+            return Err(self.newer(found));
         }
+        if found.schema < self.reads_from {
+            return Err(self.older(found));
+        }
+        if found.schema < version {
+            tracing::warn!(
+                table,
+                found = found.schema,
+                expected = version,
+                "the store's tables are older than this version of retryproof, so some of its \
+                 features are off; call `retryproof::migrate(url)`"
+            );
+        } else if found.schema > version {
+            tracing::debug!(
+                table,
+                found = found.schema,
+                expected = version,
+                "the store's tables are newer than this version of retryproof, and compatible"
+            );
+        }
+        Ok(())
     }
 
-    /// The error for missing tables or other missing parts of the schema.
+    /// The error for tables, or other parts of the schema, that are missing.
     #[must_use]
     #[cold]
     pub fn missing(&self, table: &str) -> Error {
@@ -64,23 +112,27 @@ impl Schema {
         Error::new(ErrorKind::Schema, message).with("table", table)
     }
 
-    fn older(&self, found: i64) -> Error {
+    fn older(&self, found: TableVersions) -> Error {
         let message = format!(
-            "the store's schema has an older version; call `retryproof::migrate(url)` (`{}` if \
-             only this crate is used), or apply the shipped SQL",
+            "the store's tables are older than this version of retryproof can use; upgrade the \
+             tables: call `retryproof::migrate(url)` (`{}` if only this crate is used), or apply \
+             the shipped SQL",
             self.migrate
         );
-        self.of_version(found, message)
+        self.incompatible(found, message)
     }
 
-    fn newer(&self, found: i64) -> Error {
-        let message = "a newer retryproof created the store's schema; run that version, or name \
-                       another table and call `retryproof::migrate(url)`";
-        self.of_version(found, message.to_owned())
+    fn newer(&self, found: TableVersions) -> Error {
+        let message = "the store's tables need a newer version of retryproof; upgrade this \
+                       program, or name another table and call `retryproof::migrate(url)`";
+        self.incompatible(found, message.to_owned())
     }
 
-    fn of_version(&self, found: i64, message: String) -> Error {
-        Error::new(ErrorKind::Schema, message).with("found", found).with("expected", self.version())
+    fn incompatible(&self, found: TableVersions, message: String) -> Error {
+        Error::new(ErrorKind::Schema, message)
+            .with("found", found.schema)
+            .with("compatible_from", found.compatible_from)
+            .with("expected", self.version())
     }
 }
 
@@ -98,22 +150,151 @@ pub fn table_name(name: &str) -> Result<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tracing_subscriber::fmt::MakeWriter;
+
     use super::*;
 
-    const SCHEMA: Schema = Schema { migrations: &["one", "two"], migrate: "A::migrate()" };
+    const fn program(migrations: &'static [&'static str], reads_from: i64) -> Schema {
+        Schema { migrations, reads_from, migrate: "A::migrate()" }
+    }
+
+    /// Three releases: the second adds to the tables, the third removes from them.
+    const FIRST: Schema = program(&["create"], 1);
+    const ADDING: Schema = program(&["create", "add"], 1);
+    const REMOVING: Schema = program(&["create", "add", "remove"], 2);
+
+    /// The tables that the three releases create.
+    const CREATED: TableVersions = TableVersions { schema: 1, compatible_from: 1 };
+    const ADDED_TO: TableVersions = TableVersions { schema: 2, compatible_from: 1 };
+    const CONTRACTED: TableVersions = TableVersions { schema: 3, compatible_from: 2 };
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Log {
+        type Writer = Self;
+
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    /// The result of a check, and the lines that it logs at `INFO` and above.
+    fn check(program: &Schema, found: Option<TableVersions>) -> (Result<()>, String) {
+        let log = Log::default();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let checked =
+            tracing::subscriber::with_default(subscriber, || program.check(found, "records"));
+        let lines = String::from_utf8(log.0.lock().clone()).unwrap();
+        (checked, lines)
+    }
+
+    fn starts_silently(program: &Schema, found: TableVersions) {
+        let (checked, log) = check(program, Some(found));
+        assert!(checked.is_ok() && log.is_empty(), "{checked:?} {log}");
+    }
+
+    fn starts_with_a_warning(program: &Schema, found: TableVersions) {
+        let (checked, log) = check(program, Some(found));
+        checked.unwrap();
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert!(log.contains("WARN") && log.contains("call `retryproof::migrate(url)`"), "{log}");
+    }
+
+    fn refused(program: &Schema, found: Option<TableVersions>) -> String {
+        let (checked, log) = check(program, found);
+        let error = checked.unwrap_err();
+        assert_eq!((error.kind(), log.as_str()), (ErrorKind::Schema, ""), "{error}");
+        error.to_string()
+    }
 
     #[test]
-    fn sto_3_a_schema_of_another_version_is_refused() {
-        assert_eq!(SCHEMA.pending(None).unwrap(), ["one", "two"]);
-        assert_eq!(SCHEMA.pending(Some(1)).unwrap(), ["two"]);
-        assert!(SCHEMA.pending(Some(2)).unwrap().is_empty());
-        assert!(SCHEMA.check(Some(2), "t").is_ok());
-        for (found, text) in [(None, "missing"), (Some(1), "older"), (Some(3), "newer")] {
-            let error = SCHEMA.check(found, "t").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Schema);
-            assert!(error.to_string().contains(text), "{error}");
+    fn rec_1_a_program_starts_on_older_and_newer_tables_that_are_compatible() {
+        starts_silently(&FIRST, CREATED);
+        starts_silently(&FIRST, ADDED_TO);
+        starts_with_a_warning(&ADDING, CREATED);
+        starts_silently(&ADDING, ADDED_TO);
+        starts_silently(&ADDING, CONTRACTED);
+        starts_with_a_warning(&REMOVING, ADDED_TO);
+        starts_silently(&REMOVING, CONTRACTED);
+    }
+
+    #[test]
+    fn rec_1_a_refusal_says_which_side_to_upgrade() {
+        let text = refused(&FIRST, Some(CONTRACTED));
+        assert!(text.contains("upgrade this program"), "{text}");
+        for field in ["found = 3", "compatible_from = 2", "expected = 1"] {
+            assert!(text.contains(field), "{text}");
         }
-        assert_eq!(SCHEMA.pending(Some(3)).unwrap_err().kind(), ErrorKind::Schema);
+        let text = refused(&REMOVING, Some(CREATED));
+        assert!(text.contains("upgrade the tables") && text.contains("migrate(url)"), "{text}");
+        for field in ["found = 1", "compatible_from = 1", "expected = 3"] {
+            assert!(text.contains(field), "{text}");
+        }
+    }
+
+    #[test]
+    fn sto_3_missing_tables_are_refused() {
+        let text = refused(&FIRST, None);
+        assert!(text.contains("missing") && text.contains("records"), "{text}");
+    }
+
+    #[test]
+    fn rec_1_migrate_adds_what_is_missing_and_leaves_newer_tables_alone() {
+        const NONE: [&str; 0] = [];
+        assert_eq!(FIRST.pending(None).unwrap(), ["create"]);
+        assert_eq!(FIRST.pending(Some(CREATED)).unwrap(), NONE);
+        assert_eq!(ADDING.pending(None).unwrap(), ["create", "add"]);
+        assert_eq!(ADDING.pending(Some(CREATED)).unwrap(), ["add"]);
+        assert_eq!(ADDING.pending(Some(ADDED_TO)).unwrap(), NONE);
+        assert_eq!(REMOVING.pending(Some(CREATED)).unwrap(), ["add", "remove"]);
+        assert_eq!(REMOVING.pending(Some(CONTRACTED)).unwrap(), NONE);
+        // A roll-back whose old release migrates at its start.
+        assert_eq!(FIRST.pending(Some(ADDED_TO)).unwrap(), NONE);
+        assert_eq!(ADDING.pending(Some(CONTRACTED)).unwrap(), NONE);
+        let error = FIRST.pending(Some(CONTRACTED)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema);
+        assert!(error.to_string().contains("upgrade this program"), "{error}");
+    }
+
+    #[test]
+    fn rec_1_tables_without_a_lower_bound_accept_no_older_program() {
+        let found = TableVersions::from_rows(Some(2), None);
+        assert_eq!(found, Some(TableVersions { schema: 2, compatible_from: 2 }));
+        assert!(refused(&FIRST, found).contains("upgrade this program"));
+        starts_silently(&ADDING, found.unwrap());
+        assert_eq!(TableVersions::from_rows(Some(2), Some(1)), Some(ADDED_TO));
+        assert_eq!(TableVersions::from_rows(None, Some(1)), None);
+    }
+
+    /// Numbers that no migration writes neither panic nor start a program.
+    #[test]
+    fn rec_1_damaged_versions_are_refused() {
+        let versions = |schema, compatible_from| TableVersions { schema, compatible_from };
+        for found in [versions(0, 0), versions(-1, -1), versions(i64::MIN, i64::MIN)] {
+            assert!(refused(&FIRST, Some(found)).contains("upgrade the tables"));
+            assert_eq!(FIRST.pending(Some(found)).unwrap(), ["create"]);
+        }
+        for found in [versions(1, 2), versions(i64::MAX, i64::MAX)] {
+            assert!(refused(&FIRST, Some(found)).contains("upgrade this program"));
+            assert!(FIRST.pending(Some(found)).is_err());
+        }
     }
 
     #[test]

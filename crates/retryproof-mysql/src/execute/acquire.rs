@@ -137,7 +137,7 @@ impl Executor {
                 // ENTER has granted the lease only if all of its time is left; otherwise the row
                 // already existed, and GRANT has to renew the lease (ACQ-9).
                 Some((
-                    Record { owner, token, phase: RecordPhase::InProgress(left) },
+                    Record { owner, token, phase: RecordPhase::InProgress(left), .. },
                     took_over,
                 )) if owner == req.owner => {
                     if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease))

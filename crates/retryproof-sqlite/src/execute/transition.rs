@@ -95,7 +95,7 @@ impl<'a> WriteTransaction<'a> {
                 return Ok(Acquired::Complete(stored));
             }
             Some(Record { phase: RecordPhase::Complete(None), .. }) => (self.draw()?, false),
-            Some(Record { owner, token, phase: RecordPhase::InProgress(_) })
+            Some(Record { owner, token, phase: RecordPhase::InProgress(_), .. })
                 if owner == req.owner =>
             {
                 (token, self.took_over(id)?)
