@@ -233,8 +233,7 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         ),
         (
             "[idempotency.scope.payments]\nwit = 'PT1S'",
-            r#"idempotency.scope."payments".wit = "PT1S" (app.toml, line 2): there is no such \
-                 setting"#,
+            r#"idempotency.scope."payments".wit = "PT1S" (app.toml, line 2): there is no such setting"#,
         ),
         (
             "idempotency.scope.payments = 'PT1S'",
