@@ -139,7 +139,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
     } else if args.http.is_some() {
         "`http` is given twice; keep the first".to_owned()
     } else if !first {
-        "`http` comes first: `#[idempotent(http, ..)]`".to_owned()
+        "`http` must come first: `#[idempotent(http, ..)]`".to_owned()
     } else {
         args.http = Some(name.span());
         return Ok(());

@@ -148,7 +148,7 @@ use crate::validate::Framework;
 ///         self.provider.charge(&lease.downstream_key("charge"), order.amount).await
 ///     }
 /// }
-/// till.charge(&order).await?; // without the lease: the engine supplies it
+/// till.charge(&order).await?; // do not pass the lease; the engine supplies it
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```

@@ -143,7 +143,7 @@ fn ann_2_unknown_repeated_and_misplaced_arguments() {
     refuses("http, ttl = ", ENDPOINT, "`ttl =` needs a value");
     refuses("http, ttl = \"PT1S\", ttl = \"PT2S\"", ENDPOINT, "`ttl` is given twice");
     refuses("http, http", ENDPOINT, "`http` is given twice");
-    refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` comes first");
+    refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` must come first");
     refuses("http, \"PT1S\"", ENDPOINT, "an argument must be `http` or `name = value`");
     refuses("http, ttl = \"PT1S\" lease = \"PT1S\"", ENDPOINT, "expected `,`");
 }

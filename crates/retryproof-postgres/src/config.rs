@@ -172,7 +172,8 @@ impl PostgresConfig {
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
                 _ => {
                     return Err(refuse(
-                        "`max-connections` must be 2 to 10000; `pooler` must be `session` or `transaction`",
+                        "`max-connections` must be from 2 to 10000; `pooler` must be `session` or \
+                         `transaction`",
                     )
                     .with("parameter", name));
                 }

@@ -77,5 +77,5 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);
     Error::new(kind, "PostgreSQL rejected a statement in the application's transaction")
-        .with("sqlstate", code.unwrap_or("none: the connection could not be opened, or broke"))
+        .with("sqlstate", code.unwrap_or("none: the connection broke or could not be opened"))
 }

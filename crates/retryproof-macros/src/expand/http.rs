@@ -71,7 +71,7 @@ pub(super) fn guarded(
             #quiet
             impl #name {
                 /// The function itself, unguarded, for unit tests and for guarded callers.
-                #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
+                #[allow(clippy::too_many_arguments, reason = "the function's own arguments")]
                 #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
                     #name(#(#names),*)
                 }

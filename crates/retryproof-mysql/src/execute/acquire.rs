@@ -83,8 +83,8 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
                 }
-                // Only GRANT can take over an existing row. A takeover may cost a second round trip
-                // (ACQ-8).
+                // Only `Statement::Grant` can take over an existing row. A takeover may cost a
+                // second round trip (ACQ-8).
                 Upserted::NotGranted(RecordStatus::Absent(Some(_)))
                     if statement == Statement::Enter =>
                 {

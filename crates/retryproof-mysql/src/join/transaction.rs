@@ -178,7 +178,7 @@ pub(super) fn transaction_gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock \
-         timeout, or the action ended it; let the action return the errors of its statements",
+         timeout, or the action ended it; return the errors of statements from the action",
     )
     .because(source)
 }

@@ -18,7 +18,7 @@ const _: () = {
     }
     impl pay {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
+        #[allow(clippy::too_many_arguments, reason = "the function's own arguments")]
         pub(crate) fn call(
             retryproof_argument_1: State<Ledger>,
             retryproof_argument_2: HeaderMap,

@@ -8,7 +8,7 @@ const _: () = {
     }
     impl echo {
         #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
-        #[allow(clippy::too_many_arguments, reason = "the function has as many arguments")]
+        #[allow(clippy::too_many_arguments, reason = "the function's own arguments")]
         pub(crate) fn call(
             retryproof_argument_1: String,
         ) -> impl ::core::future::Future<Output = String> {
