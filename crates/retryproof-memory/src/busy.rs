@@ -5,13 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::clock::Instant;
-use retryproof_core::store::AcquireRequest;
-use retryproof_core::{Key, OwnerId};
+use retryproof_core::store::{AcquireRequest, HolderNote, LiveLease};
+use retryproof_core::{FencingToken, Key, OwnerId};
 
 use crate::chunked::Chunked;
 use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
+
+/// What few records have: a note about the holder, and takeovers (REC-2). A record that has an
+/// `Extra` keeps it while it is in progress.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Extra {
+    pub(crate) note: Option<HolderNote>,
+    /// How often the key was taken over since it was last free.
+    pub(crate) takeovers: u16,
+}
+
+impl Extra {
+    /// The bytes of the boxed value and of its note.
+    pub(crate) fn size(&self) -> u64 {
+        (size_of::<Self>() + self.note_bytes().len()) as u64
+    }
+
+    pub(crate) fn note_bytes(&self) -> &[u8] {
+        self.note.as_ref().map_or(&[], HolderNote::as_bytes)
+    }
+}
 
 /// An IN_PROGRESS record. The record is in a slab that reuses its entries, so a grant allocates
 /// nothing.
@@ -29,9 +49,8 @@ pub(crate) struct Busy {
     /// The index of the record's slot; in a free entry, the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// Whether the grant was a takeover. If the owner repeats its acquire, the answer reports this
-    /// again (ACQ-12).
-    pub(crate) took_over: bool,
+    /// The note and the takeovers; `None` for a grant that has neither and need not allocate.
+    pub(crate) extra: Option<Box<Extra>>,
     /// Notifies waiters when the grant is over. The first waiter creates it.
     pub(crate) ended: Option<Arc<Ended>>,
 }
@@ -48,7 +67,7 @@ impl Busy {
             ttl: Duration::ZERO,
             slot: NONE,
             has_fingerprint: false,
-            took_over: false,
+            extra: None,
             ended: None,
         }
     }
@@ -66,7 +85,6 @@ impl Busy {
         self.key = Some(key.clone());
         self.slot = slot;
         self.token = token;
-        self.took_over = false;
         self.grant(req, now);
     }
 
@@ -78,6 +96,34 @@ impl Busy {
         self.granted = now;
         self.ttl = req.ttl;
         self.has_fingerprint = req.fingerprint.is_some();
+    }
+
+    /// Writes what [`grant`](Self::grant) leaves out: the note of the request, or none, and whether
+    /// the grant is a takeover. Returns the sizes of the [`Extra`] before and after.
+    pub(crate) fn amend(&mut self, req: &AcquireRequest, takes_over: bool) -> (u64, u64) {
+        let before = self.extra_size();
+        let extra = self.extra.get_or_insert_default();
+        extra.note.clone_from(&req.holder);
+        extra.takeovers = (extra.takeovers + u16::from(takes_over)).min(MAX_TAKEOVERS);
+        (before, self.extra_size())
+    }
+
+    /// How often the key was taken over since it was last free.
+    pub(crate) fn takeovers(&self) -> u16 {
+        self.extra.as_ref().map_or(0, |extra| extra.takeovers)
+    }
+
+    /// The note about the holder.
+    pub(crate) fn note(&self) -> Option<HolderNote> {
+        HolderNote::of_owner(self.extra.as_ref()?.note_bytes(), self.owner)
+    }
+
+    /// The answer to a caller that meets this record, if the lease is live.
+    pub(crate) fn live(&self, now: Instant) -> Option<LiveLease> {
+        (self.expires > now).then(|| {
+            let remaining = self.expires.saturating_duration_since(now);
+            LiveLease::new(remaining, FencingToken::new(self.token)).with_holder(self.note())
+        })
     }
 
     #[inline(always)]
@@ -95,8 +141,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes that an IN_PROGRESS record takes besides its slot. The key's bytes are included,
-    /// although the caller shares the key.
+    /// The bytes that an IN_PROGRESS record takes besides its slot and its [`Extra`]. The key's bytes
+    /// are included, although the caller shares the key.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
@@ -104,9 +150,16 @@ impl Busy {
 
     #[inline]
     pub(crate) fn size(&self) -> u64 {
-        self.key.as_ref().map_or(0, Self::size_with)
+        self.key.as_ref().map_or(0, Self::size_with) + self.extra_size()
+    }
+
+    pub(crate) fn extra_size(&self) -> u64 {
+        self.extra.as_ref().map_or(0, |extra| extra.size())
     }
 }
+
+/// Where the count of takeovers stops, in every store.
+const MAX_TAKEOVERS: u16 = 32_767;
 
 /// The IN_PROGRESS records of a shard.
 pub(crate) struct BusySlab {
@@ -149,10 +202,11 @@ impl BusySlab {
         (&mut self.places[at], Freeing { at, free: &mut self.free, len: &mut self.len })
     }
 
-    /// Frees an entry. Drop the returned references after the lock is released.
-    pub(crate) fn remove(&mut self, at: u32) -> Left {
+    /// Frees an entry. Drop the returned values after the lock is released.
+    pub(crate) fn remove(&mut self, at: u32) -> (Left, Option<Box<Extra>>) {
         let (busy, freeing) = self.get_mut(at);
-        freeing.free(busy)
+        let extra = busy.extra.take();
+        (freeing.free(busy), extra)
     }
 }
 
@@ -164,7 +218,7 @@ pub(crate) struct Freeing<'a> {
 }
 
 impl Freeing<'_> {
-    /// Like [`BusySlab::remove`].
+    /// Like [`BusySlab::remove`], for an entry without an [`Extra`].
     #[inline(always)]
     pub(crate) fn free(self, busy: &mut Busy) -> Left {
         busy.slot = std::mem::replace(self.free, self.at);

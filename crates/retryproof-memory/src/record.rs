@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Done`], a COMPLETE record: one immutable allocation.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use retryproof_core::store::{Completion, HolderNote};
 use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
+
+use crate::busy::Extra;
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
 /// replay returns a window into this allocation, and only increments its reference count.
+///
+/// The takeovers and the note stand between key and fingerprint, in a record that has either.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -14,21 +20,33 @@ const EXPIRES: usize = TOKEN + 8;
 const KEY_LEN: usize = EXPIRES + 8;
 const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
+/// The bit of the fingerprint's length that says that an [`Extra`] follows the key. A replay without
+/// either tests one byte.
+const HAS_EXTRA: u8 = 0x80;
+/// The takeovers and the length of the note.
+const EXTRA_HEADER: usize = 3;
 
 impl Done {
     /// Builds a record without its token, which only the shard knows and sets with
     /// [`set_token`](Self::set_token).
     #[inline]
-    pub(crate) fn build(
+    pub(crate) fn build(owner: OwnerId, expires: u64, key: &Key, done: &Completion) -> Self {
+        Self::build_with(owner, expires, key, done, None)
+    }
+
+    /// Like [`build`](Self::build), for a record that may have been taken over or have a note.
+    #[inline(always)]
+    pub(crate) fn build_with(
         owner: OwnerId,
         expires: u64,
         key: &Key,
-        fingerprint: Option<&Fingerprint>,
-        value: &[u8],
+        done: &Completion,
+        extra: Option<&Extra>,
     ) -> Self {
-        let (key, fingerprint) =
-            (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
-        let size = HEADER + key.len() + fingerprint.len() + value.len();
+        let key = key.expose().as_bytes();
+        let fingerprint = done.fingerprint.as_ref().map_or(&[][..], Fingerprint::as_bytes);
+        let extra_len = extra.map_or(0, |extra| EXTRA_HEADER + extra.note_bytes().len());
+        let size = HEADER + key.len() + extra_len + fingerprint.len() + done.value.len();
         // Make one allocation, zero it, and fill it in place. Collecting an iterator over the parts
         // would copy byte by byte.
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
@@ -43,13 +61,24 @@ impl Done {
             let (key_len, fingerprint_len) = (key.len() as u16, fingerprint.len() as u8);
             header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());
             header[FINGERPRINT_LEN] = fingerprint_len;
-            let (place, rest) = rest.split_at_mut(key.len());
+            let (place, mut rest) = rest.split_at_mut(key.len());
             place.copy_from_slice(key);
+            if let Some(extra) = extra {
+                header[FINGERPRINT_LEN] |= HAS_EXTRA;
+                let note = extra.note_bytes();
+                let (place, behind) = rest.split_at_mut(EXTRA_HEADER + note.len());
+                place[..2].copy_from_slice(&extra.takeovers.to_le_bytes());
+                #[expect(clippy::cast_possible_truncation, reason = "a note has at most 64 bytes")]
+                let note_len = note.len() as u8;
+                place[2] = note_len;
+                place[EXTRA_HEADER..].copy_from_slice(note);
+                rest = behind;
+            }
             let (place, rest) = rest.split_at_mut(fingerprint.len());
             if !fingerprint.is_empty() {
                 place.copy_from_slice(fingerprint);
             }
-            rest.copy_from_slice(value);
+            rest.copy_from_slice(&done.value);
         }
         Self(whole)
     }
@@ -80,12 +109,22 @@ impl Done {
     }
 
     pub(crate) fn has_fingerprint(&self) -> bool {
-        self.lengths().1 != 0
+        !self.parts().fingerprint.is_empty()
     }
 
     pub(crate) fn value_len(&self) -> usize {
-        let (key, fingerprint) = self.lengths();
-        self.0.len() - HEADER - key - fingerprint
+        self.0.len() - self.parts().fingerprint.end
+    }
+
+    /// How often the key was taken over before it was completed.
+    pub(crate) fn takeovers(&self) -> u16 {
+        let extra = self.0.get(self.parts().extra).and_then(|extra| extra.first_chunk());
+        extra.map_or(0, |count| u16::from_le_bytes(*count))
+    }
+
+    /// The note about the holder that completed the record.
+    pub(crate) fn note(&self) -> Option<HolderNote> {
+        note(&self.0, self.parts())
     }
 
     /// The bytes of the allocation, including the two reference counts of its `Arc`.
@@ -98,7 +137,7 @@ impl Done {
     #[inline(always)]
     pub(crate) fn share(&self, view: View<'_>) -> Replay {
         let start = HEADER + view.key_len();
-        Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
+        Replay { whole: Arc::clone(&self.0), start, lengths: view.lengths() }
     }
 
     /// Returns a view of the record for a lookup. The result is never `None`, because
@@ -109,10 +148,38 @@ impl Done {
         Some(View { header, rest })
     }
 
-    #[inline(always)]
-    fn lengths(&self) -> (usize, usize) {
-        self.view().map_or((0, 0), |view| (view.key_len(), view.fingerprint_len()))
+    fn parts(&self) -> Parts {
+        self.view().map_or_else(Parts::default, |view| {
+            Parts::of(&self.0, HEADER + view.key_len(), view.lengths())
+        })
     }
+}
+
+/// Where the parts between the key and the value are. The value begins at the end of the
+/// fingerprint.
+#[derive(Default)]
+struct Parts {
+    extra: Range<usize>,
+    fingerprint: Range<usize>,
+}
+
+impl Parts {
+    /// The parts of a record whose key ends at `start`.
+    fn of(whole: &[u8], start: usize, lengths: u8) -> Self {
+        let mut behind = start;
+        if lengths & HAS_EXTRA != 0 {
+            let note = whole.get(start + 2).copied().unwrap_or(0);
+            behind += EXTRA_HEADER + usize::from(note);
+        }
+        let end = behind + usize::from(lengths & !HAS_EXTRA);
+        Self { extra: start..behind, fingerprint: behind..end }
+    }
+}
+
+/// The note in a record, if its owner wrote it.
+fn note(whole: &[u8], parts: Parts) -> Option<HolderNote> {
+    let owner = OwnerId::from_bytes(*whole.first_chunk()?);
+    HolderNote::of_owner(whole.get(parts.extra)?.get(EXTRA_HEADER..)?, owner)
 }
 
 /// A view of a COMPLETE record, so that the record's length is checked only once.
@@ -138,9 +205,10 @@ impl View<'_> {
         usize::from(u16::from_le_bytes([self.header[KEY_LEN], self.header[KEY_LEN + 1]]))
     }
 
+    /// The fingerprint's length, and [`HAS_EXTRA`].
     #[inline(always)]
-    fn fingerprint_len(&self) -> usize {
-        usize::from(self.header[FINGERPRINT_LEN])
+    fn lengths(&self) -> u8 {
+        self.header[FINGERPRINT_LEN]
     }
 
     #[inline(always)]
@@ -155,61 +223,85 @@ impl View<'_> {
 /// lock, and reads the parts after it has released the lock.
 pub(crate) struct Replay {
     whole: Arc<[u8]>,
-    /// Where the fingerprint begins.
+    /// Where the key ends.
     start: usize,
-    fingerprint: usize,
+    /// The fingerprint's length, and [`HAS_EXTRA`].
+    lengths: u8,
 }
 
 impl Replay {
-    /// Returns the value if the record has no fingerprint, and otherwise `self` for `into_result`.
-    /// The two methods are separate, so that a replay without a fingerprint does not move a
-    /// fingerprint's 72 bytes.
+    /// Returns the value if the record has no fingerprint and no [`Extra`], and otherwise `self` for
+    /// `into_result`. The two methods are separate, so that a replay without a fingerprint does not
+    /// move a fingerprint's 72 bytes.
     #[inline(always)]
     pub(crate) fn into_value(self) -> Result<Blob, Self> {
-        if self.fingerprint != 0 {
+        if self.lengths != 0 {
             return Err(self);
         }
         let end = self.whole.len();
         Ok(Blob::window(self.whole, self.start..end))
     }
 
-    /// Returns the result with its fingerprint.
+    /// Returns the result with its fingerprint and its note.
     pub(crate) fn into_result(self) -> StoredResult {
-        let Self { whole, start, fingerprint } = self;
-        let value = start + fingerprint;
-        let stored = whole.get(start..value).and_then(|stored| Fingerprint::new(stored).ok());
-        let end = whole.len();
-        StoredResult::new(Blob::window(whole, value..end), stored)
+        let Self { whole, start, lengths } = self;
+        let parts = Parts::of(&whole, start, lengths);
+        let (value, end) = (parts.fingerprint.end, whole.len());
+        let kept = whole.get(parts.fingerprint.clone());
+        let fingerprint = kept.and_then(|kept| Fingerprint::new(kept).ok());
+        let holder = note(&whole, parts);
+        StoredResult::new(Blob::window(whole, value..end), fingerprint).with_holder(holder)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use retryproof_core::{CodecId, Opened, Payload};
 
     #[test]
     fn cmp_6_a_record_gives_back_what_was_put_in() {
         let owner = OwnerId::new();
+        let note = |label| Some(HolderNote::new(owner, Duration::from_secs(30), None, label));
+        let extras = [
+            None,
+            Some(Extra { note: None, takeovers: 3 }),
+            Some(Extra { note: note(""), takeovers: 0 }),
+            Some(Extra { note: note(&"n".repeat(100)), takeovers: 32_767 }),
+        ];
+        let fingerprints = [
+            None,
+            Some(Fingerprint::new(&[9; 33]).unwrap()),
+            Some(Fingerprint::new(&[1; 64]).unwrap()),
+        ];
+        let keys = ["k", "a key of thirty-six bytes, or so ...", &"k".repeat(512)];
         for size in [0, 1, 200, 511, 512, 513, 100_000] {
-            for fingerprint in [
-                None,
-                Some(Fingerprint::new(&[9; 33]).unwrap()),
-                Some(Fingerprint::new(&[1; 64]).unwrap()),
-            ] {
-                for key in ["k", "a key of thirty-six bytes, or so ...", &"k".repeat(512)] {
-                    let key = Key::new(key).unwrap();
-                    let body: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
-                    let value = Payload::new(CodecId::BYTES, 0, &body).envelope().clone();
-                    let mut done = Done::build(owner, 77, &key, fingerprint.as_ref(), &value);
+            let body: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let value = Payload::new(CodecId::BYTES, 0, &body).envelope().clone();
+            for fingerprint in fingerprints {
+                let completion = Completion::new(value.clone(), Duration::ZERO, fingerprint);
+                for (key, extra) in
+                    keys.iter().flat_map(|key| extras.iter().map(move |extra| (key, extra)))
+                {
+                    let (key, extra) = (Key::new(*key).unwrap(), extra.as_ref());
+                    let mut done = Done::build_with(owner, 77, &key, &completion, extra);
                     done.set_token(u64::MAX - 5);
                     assert_eq!((done.token(), done.expires()), (u64::MAX - 5, 77));
                     assert_eq!(done.owner(), owner);
                     assert!(done.view().unwrap().has_key(key.expose().as_bytes()));
                     assert_eq!(done.value_len(), value.len());
                     assert_eq!(done.has_fingerprint(), fingerprint.is_some());
-                    let result = done.share(done.view().unwrap()).into_result();
+                    assert_eq!(done.takeovers(), extra.map_or(0, |extra| extra.takeovers));
+                    let noted = extra.and_then(|extra| extra.note.clone());
+                    assert_eq!(done.note(), noted);
+                    let result = match done.share(done.view().unwrap()).into_value() {
+                        Ok(value) => StoredResult::new(value, None),
+                        Err(replay) => replay.into_result(),
+                    };
                     assert_eq!(result.fingerprint().copied(), fingerprint);
+                    assert_eq!(result.holder(), noted.as_ref());
                     assert!(
                         matches!(result.open(None).unwrap(), Opened::Value(v) if v.body() == body)
                     );

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use retryproof_core::clock::Instant;
-use retryproof_core::store::{AcquireRequest, FencedWrite};
+use retryproof_core::store::{AcquireRequest, FencedWrite, LiveLease};
 use retryproof_core::{Identity, OwnerId};
 
 use crate::budget::{Budget, Credit};
-use crate::busy::{Busy, BusySlab, Left};
+use crate::busy::{Busy, BusySlab, Extra, Left};
 use crate::index::UNFILED;
 use crate::record::{Done, Replay};
 use crate::scopes::Scopes;
@@ -42,7 +42,7 @@ pub(crate) struct Shard {
 /// The answer to an acquire of an existing record.
 pub(crate) enum Granted {
     Yes { token: u64, took_over: bool },
-    Busy { expires: Instant, token: u64 },
+    Busy(LiveLease),
 }
 
 /// What a method returns for its caller to fire or drop after the lock is released.
@@ -50,6 +50,7 @@ pub(crate) enum Granted {
 pub(crate) struct Leftover {
     busy: Left,
     done: Option<Done>,
+    _extra: Option<Box<Extra>>,
 }
 
 impl Leftover {
@@ -194,10 +195,10 @@ impl Shard {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
     }
 
-    /// Returns the lease's end and the token of the record in this slot, if it is IN_PROGRESS.
-    pub(crate) fn holder(&self, at: u32) -> Option<(Instant, u64)> {
+    /// Returns the lease of the record in this slot, if it is IN_PROGRESS and its lease is live.
+    pub(crate) fn live(&self, at: u32, now: Instant) -> Option<LiveLease> {
         match self.table.slots[at].body {
-            Body::Busy(place) => Some((self.busy[place].expires, self.busy[place].token)),
+            Body::Busy(place) => self.busy[place].live(now),
             Body::Done(_) => None,
         }
     }
@@ -224,7 +225,25 @@ impl Shard {
         let at = self.table.insert(bucket_hash(id), scope, Body::Busy(place));
         busy.start(id.key(), at, self.last_token, req, now);
         note(&mut self.busy_due, busy.expires);
+        if req.holder.is_some() {
+            self.amend(place, req, false, budget);
+        }
         Ok(self.last_token)
+    }
+
+    /// Writes the note of a grant, and counts it if it is a takeover. Returns whether the key has
+    /// been taken over since it was last free.
+    #[cold]
+    fn amend(
+        &mut self,
+        place: u32,
+        req: &AcquireRequest,
+        takes_over: bool,
+        budget: &Budget,
+    ) -> bool {
+        let (before, after) = self.busy[place].amend(req, takes_over);
+        self.resized(before, after, u64::MAX, budget);
+        self.busy[place].takeovers() > 0
     }
 
     /// Tries to acquire the record in this slot, which must not be a COMPLETE record within its
@@ -250,23 +269,30 @@ impl Shard {
                 self.resized(done.size(), Busy::size_with(id.key()), u64::MAX, budget);
                 left.done = Some(done);
             }
+            if req.holder.is_some() {
+                self.amend(place, req, false, budget);
+            }
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
         // If the answer to an acquire was lost, the owner repeats the acquire, and is granted the
         // lease again (ACQ-9).
-        if busy.owner != req.owner {
-            if busy.expires > now {
-                return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
+        let takes_over = busy.owner != req.owner;
+        if takes_over {
+            if let Some(lease) = busy.live(now) {
+                return (Granted::Busy(lease), left);
             }
             self.last_token += 1;
             busy.token = self.last_token;
-            busy.took_over = true;
             left.busy.ended = busy.ended.take();
         }
         busy.grant(req, now);
         note(&mut self.busy_due, busy.expires);
-        (Granted::Yes { token: busy.token, took_over: busy.took_over }, left)
+        let token = busy.token;
+        let amended = takes_over || req.holder.is_some() || busy.extra.is_some();
+        // The answer to a repeated acquire reports the takeover again (ACQ-12).
+        let took_over = amended && self.amend(place, req, takes_over, budget);
+        (Granted::Yes { token, took_over }, left)
     }
 
     /// Subscribes to the end of the grant with the token `seen`. Returns the lease's end and the
@@ -309,7 +335,8 @@ impl Shard {
     }
 
     /// Replaces the record that `owner` holds with `done`. If `done` is still `Some` afterwards,
-    /// drop it after the lock is released.
+    /// drop it after the lock is released. Returns `None` and changes nothing if the record has an
+    /// [`Extra`], which must be built into `done` and [taken](Self::take_extra) first.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
@@ -318,7 +345,7 @@ impl Shard {
         owner: OwnerId,
         (done, expires): (&mut Option<Done>, u64),
         budget: &Budget,
-    ) -> (FencedWrite, Left) {
+    ) -> (Option<FencedWrite>, Left) {
         let key = id.key().expose();
         let mut at = self.table.chain(hash);
         while let Some(slot) = self.table.slots.get_mut(at) {
@@ -327,9 +354,13 @@ impl Shard {
                     Body::Busy(place) => {
                         let (busy, freeing) = self.busy.get_mut(*place);
                         if busy.has_key(key) {
-                            let Some(mut done) = done.take_if(|_| busy.owner == owner) else {
+                            if busy.owner != owner {
                                 break;
-                            };
+                            }
+                            if busy.extra.is_some() {
+                                return (None, Left::default());
+                            }
+                            let Some(mut done) = done.take() else { break };
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
@@ -340,13 +371,13 @@ impl Shard {
                             }
                             let left = freeing.free(busy);
                             self.resized(before, after, expires, budget);
-                            return (FencedWrite::Applied, left);
+                            return (Some(FencedWrite::Applied), left);
                         }
                     }
                     Body::Done(kept) => {
                         if kept.view().is_some_and(|view| view.has_key(key.as_bytes())) {
                             if kept.owner() == owner {
-                                return (FencedWrite::AlreadyApplied, Left::default());
+                                return (Some(FencedWrite::AlreadyApplied), Left::default());
                             }
                             break;
                         }
@@ -355,7 +386,28 @@ impl Shard {
             }
             at = slot.chain;
         }
-        (FencedWrite::NotOwner, Left::default())
+        (Some(FencedWrite::NotOwner), Left::default())
+    }
+
+    /// Returns the [`Extra`] of the record that `owner` holds.
+    pub(crate) fn extra(&self, id: &Identity, hash: u32, owner: OwnerId) -> Option<&Extra> {
+        let Body::Busy(place) = self.table.slots[self.find(id, hash)?].body else { return None };
+        self.busy[place].extra.as_deref().filter(|_| self.busy[place].owner == owner)
+    }
+
+    /// Takes the [`Extra`] of the record that `owner` holds. Drop it after the lock is released.
+    pub(crate) fn take_extra(
+        &mut self,
+        id: &Identity,
+        hash: u32,
+        owner: OwnerId,
+        budget: &Budget,
+    ) -> Option<Box<Extra>> {
+        let Body::Busy(place) = self.table.slots[self.find(id, hash)?].body else { return None };
+        let busy = &mut self.busy[place];
+        let extra = busy.extra.take_if(|_| busy.owner == owner)?;
+        self.resized(extra.size(), 0, u64::MAX, budget);
+        Some(extra)
     }
 
     /// Deletes the record that `owner` holds.
@@ -389,7 +441,7 @@ impl Shard {
             }
             Body::Busy(place) => {
                 bytes += self.busy[place].size();
-                left.busy = self.busy.remove(place);
+                (left.busy, left._extra) = self.busy.remove(place);
             }
         }
         self.bytes -= bytes;

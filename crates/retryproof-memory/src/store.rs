@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retryproof_core::clock::{Clock, Instant};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, LiveLease, Peeked,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked,
     StoreProfile,
 };
 use retryproof_core::{
@@ -61,6 +61,11 @@ const SWEEP_LIMIT: usize = 32;
 /// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens
 /// keep growing across releases, takeovers and purges, and across a restart unless the wall clock
 /// was set back (ACQ-10).
+///
+/// # Holders
+/// A note about the holder (REC-2) is kept only if the request has one. The engine sends one for
+/// calls with a trace, because the holder of every other record is this process. The time since the
+/// last acquire of the holder is known while the record is in progress.
 ///
 /// # Waiting
 /// A completion, release or takeover wakes the waiters immediately (ACQ-4).
@@ -152,10 +157,7 @@ impl MemoryStore {
                     left.settle();
                     return Poll::Ready(Ok(match answer {
                         Granted::Yes { token, took_over } => granted(token, took_over),
-                        Granted::Busy { expires, token } => {
-                            let remaining = expires.saturating_duration_since(now);
-                            Acquired::Busy(LiveLease::new(remaining, FencingToken::new(token)))
-                        }
+                        Granted::Busy(lease) => Acquired::Busy(lease),
                     }));
                 }
                 None => match locked.first(id, req, now, &self.budget) {
@@ -203,13 +205,8 @@ impl MemoryStore {
             }
             Err(found) => found,
         };
-        Poll::Ready(Ok(match found.and_then(|at| locked.holder(at)) {
-            Some((expires, token)) if expires > now => Peeked::Busy(LiveLease::new(
-                expires.saturating_duration_since(now),
-                FencingToken::new(token),
-            )),
-            _ => Peeked::Absent,
-        }))
+        let live = found.and_then(|at| locked.live(at, now));
+        Poll::Ready(Ok(live.map_or(Peeked::Absent, Peeked::Busy)))
     }
 
     /// Reclaims a few expired records, and frees them after the lock is released.
@@ -243,14 +240,48 @@ impl MemoryStore {
         // Build the record before taking the lock. If the record is not used, it is dropped after
         // the lock is released.
         let expires = now + nanos(done.ttl);
-        let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
-        let mut record = Some(record);
+        let mut record = Some(Done::build(owner, expires, id.key(), done));
         let (fenced, left) =
             shard.lock().complete(id, hash, owner, (&mut record, expires), &self.budget);
         if let Some(ended) = left.ended {
             ended.fire();
         }
-        Poll::Ready(Ok(fenced))
+        Poll::Ready(Ok(match fenced {
+            Some(fenced) => fenced,
+            None => self.complete_with_extra(id, owner, done, expires),
+        }))
+    }
+
+    /// Completes a record that has a note or takeovers, which the complete record keeps.
+    #[cold]
+    fn complete_with_extra(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+        expires: u64,
+    ) -> FencedWrite {
+        let (shard, hash) = self.locate(id);
+        loop {
+            let extra = shard.lock().extra(id, hash, owner).cloned();
+            let built = Done::build_with(owner, expires, id.key(), done, extra.as_ref());
+            let mut record = Some(built);
+            let mut locked = shard.lock();
+            // The owner may have repeated its acquire with another note in between.
+            if locked.extra(id, hash, owner) != extra.as_ref() {
+                continue;
+            }
+            let _extra = locked.take_extra(id, hash, owner, &self.budget);
+            let (fenced, left) =
+                locked.complete(id, hash, owner, (&mut record, expires), &self.budget);
+            drop(locked);
+            if let Some(ended) = left.ended {
+                ended.fire();
+            }
+            if let Some(fenced) = fenced {
+                return fenced;
+            }
+        }
     }
 
     #[cold]

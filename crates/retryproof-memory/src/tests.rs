@@ -19,6 +19,7 @@ use retryproof_core::{
 
 use crate::MemoryStore;
 
+mod notes;
 mod walk;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -135,12 +135,15 @@ impl Inspect for MemoryStore {
                     done.value_len(),
                     fingerprint,
                 )
+                .with_grant(None, Some(done.takeovers()), done.note())
             },
             |busy| {
                 let left = busy.expires.saturating_duration_since(now.at);
                 let (token, left) =
                     (FencingToken::new(busy.token), (!left.is_zero()).then_some(left));
+                let ago = now.at.saturating_duration_since(busy.granted);
                 RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
+                    .with_grant(Some(ago), Some(busy.takeovers()), busy.note())
             },
         ))
     }
