@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::config::IdempotencyConfig;
 use crate::owner::OwnerId;
+use crate::panics::catch_panic;
 use crate::store::{HolderNote, TraceContext};
 
 /// Returns the position of the current call in its distributed trace.
@@ -33,7 +34,7 @@ impl HolderNotes {
     /// of this process and the call has no trace.
     #[inline]
     pub(super) fn note(&self, owner: OwnerId, lease: Duration) -> Option<HolderNote> {
-        let trace = self.current_trace.and_then(|current| current());
+        let trace = self.current_trace.and_then(trace_of);
         match (self.private, trace) {
             (true, None) => None,
             (true, trace) => Some(HolderNote::new(owner, lease, trace, "")),
@@ -49,6 +50,18 @@ impl HolderNotes {
         let label = format!("{}:{}", host_name(), std::process::id());
         HolderNote::new(owner, lease, trace, &label)
     }
+}
+
+/// The trace that the program's function returns. If the function panics, the call goes on without
+/// a trace.
+fn trace_of(current: CurrentTrace) -> Option<TraceContext> {
+    catch_panic(current).unwrap_or_else(|_| {
+        tracing::error!(
+            "the function given to `current_trace` panicked; the grant has no trace, and the \
+             function will be called again at the next acquire"
+        );
+        None
+    })
 }
 
 /// The name of this host, or `?` if it is unknown.

@@ -14,6 +14,7 @@ mod faults;
 #[cfg(unix)]
 mod fork;
 mod hold;
+mod holder;
 mod joined;
 mod observe;
 mod outcomes;

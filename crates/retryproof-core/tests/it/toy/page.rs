@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::clock::Instant;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, LiveLease, Peeked,
+    StoreProfile,
 };
 use retryproof_core::{
     Blob, FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, Result, StoredResult,
@@ -30,17 +31,19 @@ struct Record {
     until: Instant,      // the end of the lease, or of the ttl once there is a value
     value: Option<Blob>, // `None` while in progress
     fingerprint: Option<Fingerprint>,
+    note: Option<HolderNote>, // from the request that was granted (REC-2)
 }
 
 impl State {
     fn peek(&self, id: &Identity, now: Instant) -> Peeked {
         match self.records.get(id).filter(|record| record.until > now) {
             None => Peeked::Absent,
-            Some(Record { value: None, token, until, .. }) => {
-                Peeked::Busy(LiveLease::new(*until - now, *token))
+            Some(Record { value: None, token, until, note, .. }) => {
+                Peeked::Busy(LiveLease::new(*until - now, *token).with_holder(note.clone()))
             }
-            Some(Record { value: Some(value), fingerprint, .. }) => {
-                Peeked::Complete(StoredResult::new(value.clone(), *fingerprint))
+            Some(Record { value: Some(value), fingerprint, note, .. }) => {
+                let stored = StoredResult::new(value.clone(), *fingerprint);
+                Peeked::Complete(stored.with_holder(note.clone()))
             }
         }
     }
@@ -64,18 +67,16 @@ impl IdempotencyStore for ToyStore {
         let (token, took_over) = match (own, state.peek(id, now)) {
             (Some(granted), _) => granted, // the first answer was lost (ACQ-9)
             (None, Peeked::Complete(stored)) => return Ok(Acquired::Complete(stored)),
-            (None, Peeked::Busy(LiveLease { remaining, token, .. })) => {
-                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
-            }
+            (None, Peeked::Busy(lease)) => return Ok(Acquired::Busy(lease)),
             (None, Peeked::Absent) => {
                 state.last_token += 1; // under the lock that grants (ACQ-10)
                 let expired = state.records.get(id).is_some_and(|record| record.value.is_none());
                 (FencingToken::new(state.last_token), expired)
             }
         };
-        let AcquireRequest { owner, lease, fingerprint, .. } = *req;
-        let record =
-            Record { owner, token, took_over, until: now + lease, value: None, fingerprint };
+        let AcquireRequest { owner, lease, fingerprint, holder: note, .. } = req.clone();
+        let until = now + lease;
+        let record = Record { owner, token, took_over, until, value: None, fingerprint, note };
         state.records.insert(id.clone(), record);
         Ok(Acquired::Granted(Grant::new(token, lease, took_over)))
     }
