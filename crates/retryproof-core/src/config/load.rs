@@ -45,9 +45,9 @@ impl IdempotencyConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if the file cannot be read or is not TOML, if it has an unknown setting,
-    /// or if either source has a bad value. The message names each key, value and source. It never
-    /// shows the value of `store` (ID-4).
+    /// [`ErrorKind::Config`] if the file cannot be read or is not TOML, if it has an unknown
+    /// setting, or if either source has a bad value. The message names each key, value and source.
+    /// It never shows the value of `store` (ID-4).
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
