@@ -321,8 +321,8 @@ impl OpenCommit {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete or belongs to another owner. The completion that finds out
-            // which writes nothing in either case.
+            // The record is complete or belongs to another owner. To find out which,
+            // `is_recorded` repeats the completion, which writes nothing in either case.
             Ok(FencedWrite::NotOwner) => self.is_recorded().await,
             Err(error) => Err(error),
         };

@@ -43,7 +43,7 @@ pub(super) async fn ask_primary(
                 Error::new(ErrorKind::Config, "the sentinels watch no service with this name")
                     .with("service", format_args!("{service:?}"))
             }
-            // Only sentinels know the SENTINEL command, so this server is not a sentinel.
+            // Only sentinels support the SENTINEL command, so this server is not a sentinel.
             Ok(Value::ServerError(error)) if error.code() == "ERR" => Error::new(
                 ErrorKind::Config,
                 "the server is not a sentinel; for a single server, use `redis://HOST:PORT`",
