@@ -267,7 +267,7 @@ impl MemoryStore {
             let built = Done::build_with(owner, expires, id.key(), done, extra.as_ref());
             let mut record = Some(built);
             let mut locked = shard.lock();
-            // The owner may have repeated its acquire with another note in between.
+            // The owner may have repeated its acquire with a different note in the meantime.
             if locked.extra(id, hash, owner) != extra.as_ref() {
                 continue;
             }
