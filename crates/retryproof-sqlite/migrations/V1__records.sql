@@ -6,24 +6,29 @@
 CREATE TABLE IF NOT EXISTS retryproof_records (
     scope        BLOB    NOT NULL,
     key          BLOB    NOT NULL,
-    state        INTEGER NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    state        INTEGER NOT NULL, -- 0 in progress, 1 complete (CMP-5), 2 released with a log (REC-3)
     owner        BLOB    NOT NULL, -- 16 bytes, kept after completion (CMP-3)
     token        INTEGER NOT NULL, -- fencing token (ACQ-10)
-    taken        INTEGER NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
+    takeovers    INTEGER NOT NULL, -- takeovers since the key was last free, at most 32767 (ACQ-12)
     expires_at   INTEGER NOT NULL, -- lease end while in progress, retention end once complete
     purge_after  INTEGER NOT NULL, -- acquire + ttl; in no extension's or completion's way, so its index stays as it is (STO-4)
+    holder       BLOB,             -- note about the holder of the last grant (REC-2)
     fp           BLOB,             -- fingerprint (FP-1)
     result       BLOB,             -- the value's envelope (CMP-8)
+    log          BLOB,             -- reserved for a later version; every grant clears it (REC-3)
     PRIMARY KEY (scope, key)
 );
 
 CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_after);
 
--- Two rows: the version of this schema, and the last fencing token of all.
+-- Three rows: the last fencing token of all, the version of these tables, and the version of the
+-- oldest program that may use the tables (REC-1).
 CREATE TABLE IF NOT EXISTS retryproof_records_meta (
     name  TEXT    NOT NULL PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-INSERT OR IGNORE INTO retryproof_records_meta (name, value) VALUES ('fence', 0);
-INSERT OR REPLACE INTO retryproof_records_meta (name, value) VALUES ('schema', 1);
+-- Running this script again on newer tables lowers none of the three numbers.
+INSERT INTO retryproof_records_meta (name, value)
+    VALUES ('fence', 0), ('schema', 1), ('compatible_from', 1)
+    ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value);

@@ -2,18 +2,16 @@
 //! What the store can do beyond the contract: purge, `get` and `stats`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{Error, FencingToken, Identity, Result};
-use retryproof_store_kit::unreadable;
+use retryproof_core::store::{Inspect, Purge, RecordSummary, StoreStats};
+use retryproof_core::{Error, Identity, Result};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::connection;
 use crate::error::classify;
 use crate::execute::transition::{Transition, TransitionResult, unexpected_answer};
-use crate::record::{COMPLETE, IN_PROGRESS};
+use crate::record::summary;
 use crate::statement::Statement;
 use crate::store::SqliteStore;
 
@@ -45,7 +43,7 @@ impl Inspect for SqliteStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
         self.readers
-            .with(|conn| summary(conn, self.statements.get(Statement::Summary), id, now))
+            .with(|conn| get(conn, self.statements.get(Statement::Summary), id, now))
             .map_err(|error| error.during("get").for_identity(id))
     }
 
@@ -71,36 +69,16 @@ impl Inspect for SqliteStore {
     }
 }
 
-fn summary(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Option<RecordSummary>> {
-    let row = conn.prepare_cached(sql).and_then(|mut statement| {
-        statement.query_row((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()), |row| {
-            Ok((
-                row.get::<_, i64>(0)?,
-                row.get::<_, i64>(1)?,
-                row.get::<_, i64>(2)?,
-                row.get::<_, i64>(3)?,
-                row.get(4)?,
-            ))
-        })
-    });
-    let (state, token, expires_at, bytes, has_fingerprint) = match row {
-        Ok(row) => row,
-        Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
-        Err(error) => return Err(classify(error)),
-    };
-    let state = match state {
-        IN_PROGRESS => RecordState::InProgress,
-        COMPLETE => RecordState::Complete,
-        _ => return Err(unreadable("state")),
-    };
-    let remaining = u64::try_from(expires_at.saturating_sub(now)).ok().filter(|&us| us > 0);
-    Ok(Some(RecordSummary::new(
-        state,
-        FencingToken::new(u64::try_from(token).unwrap_or(0)),
-        remaining.map(Duration::from_micros),
-        usize::try_from(bytes).unwrap_or(0),
-        has_fingerprint,
-    )))
+fn get(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Option<RecordSummary>> {
+    let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
+    let found = conn
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row(names, |row| Ok(summary(row, now))));
+    match found {
+        Ok(summary) => summary,
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        Err(error) => Err(classify(error)),
+    }
 }
 
 fn stats(conn: &Connection, sql: &str) -> Result<StoreStats> {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::store::{HolderNote, RecordState, RecordSummary};
 use retryproof_core::{
     Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
 };
@@ -15,9 +16,12 @@ use rusqlite::{Row, Statement};
 use crate::error::classify;
 
 /// `state` of a record whose holder is running or has died.
-pub(crate) const IN_PROGRESS: i64 = 0;
+const IN_PROGRESS: i64 = 0;
 /// `state` of a record that has a result.
-pub(crate) const COMPLETE: i64 = 1;
+const COMPLETE: i64 = 1;
+/// `state` of a record that was released with a log by a newer version. It counts as absent
+/// (REC-3).
+const RELEASED_WITH_LOG: i64 = 2;
 
 /// Why a read failed.
 pub(crate) enum ReadError {
@@ -58,36 +62,89 @@ pub(crate) fn read_record(
 }
 
 fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
-    let owner = match column(row, 1) {
-        Some(ValueRef::Blob(bytes)) => bytes.try_into().ok(),
-        _ => None,
-    }
-    .map(OwnerId::from_bytes)
-    .ok_or_else(|| unreadable("owner"))?;
-    let token = integer(row, 2, "token")?;
-    let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
-    let remaining = integer(row, 3, "expires_at")?.saturating_sub(now);
-    let remaining = u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros);
+    let owner = owner(row)?;
+    let token = token(row)?;
+    let remaining = remaining(row, now)?;
     let phase = match integer(row, 0, "state")? {
         IN_PROGRESS => RecordPhase::InProgress(remaining),
         COMPLETE => RecordPhase::Complete(match remaining {
             Some(remaining) => value(row)?.map(|stored| (stored, remaining)),
             None => None,
         }),
+        RELEASED_WITH_LOG => RecordPhase::Released,
         _ => return Err(unreadable("state")),
     };
-    Ok(Record { owner, token, takeovers: 0, holder: None, phase })
+    Ok(Record { owner, token, takeovers: takeovers(row)?, holder: holder(row, owner), phase })
+}
+
+/// Describes a row that `Summary` has read; `None` for a released record.
+pub(crate) fn summary(row: &Row<'_>, now: i64) -> Result<Option<RecordSummary>> {
+    let state = match integer(row, 0, "state")? {
+        IN_PROGRESS => RecordState::InProgress,
+        COMPLETE => RecordState::Complete,
+        RELEASED_WITH_LOG => return Ok(None),
+        _ => return Err(unreadable("state")),
+    };
+    let token = token(row)?;
+    let has_fingerprint = integer(row, 6, "fp")? != 0;
+    let bytes = usize::try_from(integer(row, 7, "result")?).unwrap_or(0);
+    // A token is the time of its grant, unless the clock stepped back (ACQ-10).
+    let granted_ago = u64::try_from(now).unwrap_or(0).saturating_sub(token.get());
+    let summary = RecordSummary::new(state, token, remaining(row, now)?, bytes, has_fingerprint);
+    Ok(Some(summary.with_grant(
+        Some(Duration::from_micros(granted_ago)),
+        Some(takeovers(row)?),
+        holder(row, owner(row)?),
+    )))
+}
+
+fn owner(row: &Row<'_>) -> Result<OwnerId> {
+    match column(row, 1) {
+        Some(ValueRef::Blob(bytes)) => bytes.try_into().ok(),
+        _ => None,
+    }
+    .map(OwnerId::from_bytes)
+    .ok_or_else(|| unreadable("owner"))
+}
+
+fn token(row: &Row<'_>) -> Result<FencingToken> {
+    let token = integer(row, 2, "token")?;
+    u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
+}
+
+/// The time left in the lease or the retention; `None` if no time is left.
+fn remaining(row: &Row<'_>, now: i64) -> Result<Option<Duration>> {
+    let remaining = integer(row, 3, "expires_at")?.saturating_sub(now);
+    Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
+}
+
+/// Returns 0 for `Peek`, which does not read the count.
+fn takeovers(row: &Row<'_>) -> Result<u16> {
+    match column(row, 4) {
+        None => Ok(0),
+        Some(ValueRef::Integer(count)) => u16::try_from(count).map_err(|_| unreadable("takeovers")),
+        Some(_) => Err(unreadable("takeovers")),
+    }
+}
+
+/// The note about the holder. Bytes that are no note, or the note of an earlier grant, are no error
+/// (REC-2).
+fn holder(row: &Row<'_>, owner: OwnerId) -> Option<HolderNote> {
+    match column(row, 5) {
+        Some(ValueRef::Blob(note)) => HolderNote::of_owner(note, owner),
+        _ => None,
+    }
 }
 
 /// Returns the stored value without opening it; `None` for `Peek`, which does not read the value.
 fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
-    let Some(fingerprint) = column(row, 4) else { return Ok(None) };
+    let Some(fingerprint) = column(row, 6) else { return Ok(None) };
     let fingerprint = match fingerprint {
         ValueRef::Null => None,
         ValueRef::Blob(bytes) => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fp"))?),
         _ => return Err(unreadable("fp")),
     };
-    match column(row, 5) {
+    match column(row, 7) {
         Some(ValueRef::Blob(bytes)) => {
             Ok(Some(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)))
         }

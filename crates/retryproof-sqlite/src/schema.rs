@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shipped schema, [`SqliteConfig::migrate`], and the check of the schema version (STO-3).
+//! The shipped schema, [`SqliteConfig::migrate`], and the check of the tables' versions (STO-3,
+//! REC-1).
 
 use retryproof_core::Result;
 use retryproof_store_kit::{Schema, TableVersions};
@@ -14,11 +15,14 @@ const SCHEMA: Schema = Schema {
     migrate: "SqliteConfig::migrate()",
 };
 
-/// Reads the version row (STO-3).
-const READ_VERSION: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
+/// Reads the versions (REC-1). Returns: schema, compatible_from; NULL for a missing row.
+const READ_VERSIONS: &str = "SELECT \
+     (SELECT value FROM retryproof_records_meta WHERE name='schema'),\
+     (SELECT value FROM retryproof_records_meta WHERE name='compatible_from')";
 
 /// Returns the schema as plain SQL, for your own migration tool. The SQL creates the tables under
-/// the name `table` and writes the version row. Run it inside a transaction.
+/// the name `table` and writes their versions. Run it inside a transaction. Running it again on
+/// newer tables does not lower their versions (REC-1).
 ///
 /// # Errors
 /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if the name is invalid (STO-3).
@@ -30,12 +34,12 @@ impl SqliteConfig {
     /// Creates the database file if there is none, puts it into WAL mode, and creates or updates
     /// the store's tables in one transaction. It is safe to call again, and from several processes
     /// at the same time. It blocks for a few milliseconds: call it at start-up or from a deployment
-    /// step. No other call creates a table (STO-3).
+    /// step. No other call creates a table (STO-3). Tables of a newer version that this version can
+    /// use stay as they are (REC-1).
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`](retryproof_core::ErrorKind::Schema) if a newer version of this library
-    /// created the tables; otherwise the same as for
-    /// [`SqliteStore::open`](crate::SqliteStore::open).
+    /// [`ErrorKind::Schema`](retryproof_core::ErrorKind::Schema) if the tables need a newer version
+    /// of this library; otherwise the same as for [`SqliteStore::open`](crate::SqliteStore::open).
     pub fn migrate(&self) -> Result<()> {
         self.try_migrate().map_err(|error| error.during("migrate"))
     }
@@ -49,9 +53,9 @@ impl SqliteConfig {
 
 fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, rusqlite::Error> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let pending = match SCHEMA.pending(version(&tx, table)?) {
+    let pending = match SCHEMA.pending(versions(&tx, table)?) {
         Ok(pending) => pending,
-        Err(newer) => return Ok(Err(newer)),
+        Err(incompatible) => return Ok(Err(incompatible)),
     };
     for script in pending {
         tx.execute_batch(&script.replace(DEFAULT_TABLE, table))?;
@@ -60,16 +64,16 @@ fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, 
     Ok(Ok(()))
 }
 
-/// Fails for a schema that the store cannot use (STO-3).
+/// Fails for tables that the store cannot use (STO-3, REC-1).
 pub(crate) fn check(
     conn: &Connection,
     table: &str,
 ) -> std::result::Result<Result<()>, rusqlite::Error> {
-    Ok(SCHEMA.check(version(conn, table)?, table))
+    Ok(SCHEMA.check(versions(conn, table)?, table))
 }
 
-/// Reads the schema version; `None` if the table or the row is missing.
-fn version(
+/// Reads the versions of the tables; `None` if the meta table or its `schema` row is missing.
+fn versions(
     conn: &Connection,
     table: &str,
 ) -> std::result::Result<Option<TableVersions>, rusqlite::Error> {
@@ -81,9 +85,7 @@ fn version(
     if !exists {
         return Ok(None);
     }
-    match conn.query_row(&READ_VERSION.replace(DEFAULT_TABLE, table), [], |row| row.get(0)) {
-        Ok(found) => Ok(TableVersions::from_rows(found, None)),
-        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-        Err(error) => Err(error),
-    }
+    conn.query_row(&READ_VERSIONS.replace(DEFAULT_TABLE, table), [], |row| {
+        Ok(TableVersions::from_rows(row.get(0)?, row.get(1)?))
+    })
 }

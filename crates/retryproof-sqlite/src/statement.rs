@@ -13,7 +13,6 @@ pub(crate) enum Statement {
     Read,
     Peek,
     Grant,
-    TookOver,
     Extend,
     Complete,
     PurgeEarlier,
@@ -33,7 +32,6 @@ impl Statement {
         Self::Read,
         Self::Peek,
         Self::Grant,
-        Self::TookOver,
         Self::Extend,
         Self::Complete,
         Self::PurgeEarlier,
@@ -49,28 +47,31 @@ impl Statement {
     const fn text(self) -> &'static str {
         match self {
             // ACQ-8: point lookup. Binds: ?1 scope, ?2 key. Returns: state, owner, token,
-            // expires_at, fp, result.
+            // expires_at, takeovers, holder, fp, result.
             Self::Read => {
-                "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE \
-                 scope=?1 AND key=?2"
+                "SELECT state,owner,token,expires_at,takeovers,holder,fp,result FROM \
+                 retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // ACQ-4: `Read` without the value, for waiters. Binds: ?1 scope, ?2 key. Returns:
+            // ACQ-4: the first columns of `Read`, for waiters. Binds: ?1 scope, ?2 key. Returns:
             // state, owner, token, expires_at.
             Self::Peek => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire by the owner. The
             // write itself compares the expiry with the clock once more. Binds: ?1 scope, ?2 key,
-            // ?3 owner, ?4 token, ?5 expires_at, ?6 purge_after, ?7 fp, ?8 now, ?9 taken.
+            // ?3 owner, ?4 token, ?5 expires_at, ?6 purge_after, ?7 fp, ?8 now, ?9 takeovers, ?10
+            // holder.
             Self::Grant => {
-                "INSERT INTO retryproof_records \
-                 (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
-                 (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) ON CONFLICT (scope,key) DO UPDATE SET \
-                 state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
+                "INSERT INTO retryproof_records (scope,key,state,owner,token,takeovers,\
+                 expires_at,purge_after,holder,fp,result,log) \
+                 VALUES (?1,?2,0,?3,?4,?9,?5,?6,?10,?7,NULL,NULL) \
+                 ON CONFLICT (scope,key) DO UPDATE SET \
+                 state=0,owner=excluded.owner,token=excluded.token,\
+                 takeovers=excluded.takeovers,expires_at=excluded.expires_at,\
+                 purge_after=excluded.purge_after,holder=excluded.holder,fp=excluded.fp,\
+                 result=NULL,log=NULL \
+                 WHERE expires_at<=?8 OR state=2 OR (state=0 AND owner=excluded.owner)"
             }
-            // ACQ-12: whether a lease began as a takeover, read when its owner repeats the acquire.
-            // Binds: ?1 scope, ?2 key. Returns: taken.
-            Self::TookOver => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
             // RUN-1, CMP-2: fenced by owner, never by time. Binds: ?1 scope, ?2 key, ?3 owner, ?4
             // expires_at.
             Self::Extend => {
@@ -98,27 +99,29 @@ impl Statement {
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4. A row with a state that the store never writes is kept (CMP-8). Binds: ?1 now,
-            // ?2 limit.
+            // STO-4, REC-3. A row with an unknown state stays (CMP-8). Binds: ?1 now, ?2 limit.
             Self::Purge => {
-                "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
-                 WHERE purge_after<=?1 AND expires_at<=?1 AND state IN (0,1) LIMIT ?2)"
+                "DELETE FROM retryproof_records WHERE rowid IN \
+                 (SELECT rowid FROM retryproof_records WHERE purge_after<=?1 AND \
+                 (state=2 OR state IN (0,1) AND expires_at<=?1) LIMIT ?2)"
             }
             // ACQ-10: the last token that was drawn.
             Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
             // ACQ-10: written once for all grants of a transaction. Binds: ?1 token.
             Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",
-            // For operators. Binds: ?1 scope, ?2 key. Returns: state, token, expires_at, bytes, has
-            // fp.
+            // For operators. Binds: ?1 scope, ?2 key. Returns: state, owner, token, expires_at,
+            // takeovers, holder, has fp, bytes.
             Self::Summary => {
-                "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
-                 FROM retryproof_records WHERE scope=?1 AND key=?2"
+                "SELECT state,owner,token,expires_at,takeovers,holder,fp IS NOT \
+                 NULL,ifnull(length(result),0) FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For operators; scans the table. The constant estimates the size of the fixed columns
-            // and the index entries.
+            // For operators; scans the table. A record that was released with a log counts as
+            // absent (REC-3). The constant estimates the size of the fixed columns and the index
+            // entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
-                 +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"
+                 +ifnull(length(holder),0)+ifnull(length(fp),0)+ifnull(length(result),0)),0) \
+                 FROM retryproof_records WHERE state<>2"
             }
         }
     }

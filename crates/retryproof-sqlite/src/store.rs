@@ -10,10 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, LiveLease, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use retryproof_store_kit::{Record, RecordPhase, too_large, wait_for_change};
+use retryproof_store_kit::{Record, too_large, wait_for_change};
 use rusqlite::limits::Limit;
 use tokio::time::Instant;
 
@@ -67,11 +67,11 @@ impl SqliteStore {
     /// milliseconds, so do it at start-up.
     ///
     /// # Errors
-    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing, or
-    /// the tables have a different version (STO-3); `Config` for a directory that does not exist or
-    /// an invalid table name; `Unexpected` for a file that may not be read or written; `Corrupt`
-    /// for a file that is not a database; `Unsupported` if the file cannot use WAL; `Unavailable`
-    /// if another connection keeps the file locked.
+    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing
+    /// (STO-3), or if this version of the library cannot use the tables (REC-1); `Config` for a
+    /// directory that does not exist or an invalid table name; `Unexpected` for a file that may not
+    /// be read or written; `Corrupt` for a file that is not a database; `Unsupported` if the file
+    /// cannot use WAL; `Unavailable` if another connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -182,16 +182,13 @@ impl fmt::Debug for SqliteStore {
 impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let explain = |error: Error| error.during("acquire").for_identity(id);
-        match self.read_record(Statement::Read, id).await.map_err(explain)? {
-            Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
-                return Ok(Acquired::Complete(stored));
+        let found = self.read_record(Statement::Read, id).await.map_err(explain)?;
+        if !found.as_ref().is_some_and(|record| record.is_held_by(req.owner)) {
+            match Record::peeked(found) {
+                Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                Peeked::Busy(lease) => return Ok(Acquired::Busy(lease)),
+                Peeked::Absent => {}
             }
-            Some(Record {
-                owner, token, phase: RecordPhase::InProgress(Some(remaining)), ..
-            }) if owner != req.owner => {
-                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
-            }
-            _ => {}
         }
         match self.write(Transition::Acquire(id.clone(), req.clone())).await.map_err(explain)? {
             TransitionResult::Acquired(acquired) => Ok(acquired),

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, Peeked,
+};
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
 use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
@@ -12,6 +14,9 @@ use rusqlite::{CachedStatement, Connection};
 use crate::error::classify;
 use crate::record::{ReadError, read_record};
 use crate::statement::{Statement, StatementTexts};
+
+/// The count of takeovers stops here, as it does in stores whose column has 16 bits.
+const MAX_TAKEOVERS: u16 = 32_767;
 
 /// A change that a caller requests.
 #[derive(Debug)]
@@ -89,21 +94,17 @@ impl<'a> WriteTransaction<'a> {
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         // Read the record again under the lock, because the earlier read saw an older snapshot.
-        let (token, took_over) = match self.read_record(id)? {
-            None | Some(Record { phase: RecordPhase::Released, .. }) => (self.draw()?, false),
-            Some(Record { phase: RecordPhase::Complete(Some((stored, _))), .. }) => {
-                return Ok(Acquired::Complete(stored));
+        let found = self.read_record(id)?;
+        let (token, takeovers) = match &found {
+            Some(record) if record.is_held_by(req.owner) => (record.token, record.takeovers),
+            Some(Record { takeovers, phase: RecordPhase::InProgress(None), .. }) => {
+                (self.draw()?, takeovers.saturating_add(1).min(MAX_TAKEOVERS))
             }
-            Some(Record { phase: RecordPhase::Complete(None), .. }) => (self.draw()?, false),
-            Some(Record { owner, token, phase: RecordPhase::InProgress(_), .. })
-                if owner == req.owner =>
-            {
-                (token, self.took_over(id)?)
-            }
-            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
-                return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
-            }
-            Some(Record { phase: RecordPhase::InProgress(None), .. }) => (self.draw()?, true),
+            _ => match Record::peeked(found) {
+                Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                Peeked::Busy(lease) => return Ok(Acquired::Busy(lease)),
+                Peeked::Absent => (self.draw()?, 0),
+            },
         };
         let granted = self.execute(
             Statement::Grant,
@@ -116,25 +117,18 @@ impl<'a> WriteTransaction<'a> {
                 self.after(req.ttl),
                 req.fingerprint.as_ref().map(|fp| fp.as_bytes()),
                 self.now,
-                took_over,
+                takeovers,
+                req.holder.as_ref().map(HolderNote::as_bytes),
             ),
         )?;
         if granted == 1 {
-            Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)))
+            Ok(Acquired::Granted(Grant::new(token, req.lease, takeovers > 0)))
         } else {
             Err(Error::new(
                 ErrorKind::Unexpected,
                 "the record's row changed while the store held the write lock",
             ))
         }
-    }
-
-    /// Whether a lease began as a takeover, for an owner that repeats its acquire (ACQ-9, ACQ-12).
-    fn took_over(&mut self, id: &Identity) -> Result<bool> {
-        let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
-        self.prepared(Statement::TookOver)
-            .and_then(|statement| statement.query_row(names, |row| row.get(0)))
-            .map_err(classify)
     }
 
     fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
@@ -189,10 +183,9 @@ impl<'a> WriteTransaction<'a> {
         if changed == 1 {
             return Ok(FencedWrite::Applied);
         }
-        Ok(if self.read_record(id)?.is_none() {
-            FencedWrite::AlreadyApplied
-        } else {
-            FencedWrite::NotOwner
+        Ok(match self.read_record(id)? {
+            None | Some(Record { phase: RecordPhase::Released, .. }) => FencedWrite::AlreadyApplied,
+            Some(_) => FencedWrite::NotOwner,
         })
     }
 

@@ -5,6 +5,7 @@ mod commits;
 mod conformance;
 mod join;
 mod schema;
+mod stored_form;
 mod support;
 mod tokens;
 mod trouble;

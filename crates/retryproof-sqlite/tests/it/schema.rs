@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Only `migrate()` creates tables, and a schema that does not fit is an error that names it
-//! (STO-3).
+//! Only `migrate()` creates tables (STO-3). A program starts on the tables that it can use, and the
+//! error for all others says which side to upgrade (REC-1).
 
 use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
@@ -73,43 +73,112 @@ async fn sto_3_migrate_from_many_at_once() {
     execute(&SqliteStore::open(dir.file()).expect("it opens"), &id("k"), "result").await;
 }
 
+/// Writes the versions of the tables, as another version of the library would.
+fn set_versions(dir: &Dir, schema: i64, compatible_from: i64) {
+    let changed = dir
+        .stranger()
+        .execute(
+            "UPDATE retryproof_records_meta SET value = iif(name = 'schema', ?1, ?2) \
+             WHERE name IN ('schema', 'compatible_from')",
+            [schema, compatible_from],
+        )
+        .expect("the versions are set");
+    assert_eq!(changed, 2);
+}
+
+/// The value of `schema` and of `compatible_from`.
+fn versions(dir: &Dir) -> (i64, i64) {
+    let read = |name| {
+        dir.stranger()
+            .query_row("SELECT value FROM retryproof_records_meta WHERE name = ?1", [name], |row| {
+                row.get(0)
+            })
+            .expect("the row exists")
+    };
+    (read("schema"), read("compatible_from"))
+}
+
+fn delete_version(dir: &Dir, name: &str) {
+    let deleted = dir
+        .stranger()
+        .execute("DELETE FROM retryproof_records_meta WHERE name = ?1", [name])
+        .expect("deleted");
+    assert_eq!(deleted, 1);
+}
+
+#[tokio::test]
+async fn rec_1_newer_tables_that_allow_this_version_are_used_and_left_alone() {
+    let dir = Dir::new();
+    execute(&dir.store(), &id("before"), "result").await;
+    set_versions(&dir, 2, 1);
+    SqliteConfig::new(dir.file()).migrate().expect("a roll-back that migrates at its start");
+    assert_eq!(versions(&dir), (2, 1));
+    let store = SqliteStore::open(dir.file()).expect("the tables allow this version");
+    assert_eq!(replay(&store, &id("before")).await, "result");
+    execute(&store, &id("after"), "another").await;
+}
+
 #[test]
-fn sto_3_older_and_newer_schemas_are_refused() {
+fn rec_1_tables_that_need_a_newer_program_are_refused() {
     let dir = Dir::new();
     drop(dir.store());
-    let set = |version: i64| {
-        dir.stranger()
-            .execute(
-                "UPDATE retryproof_records_meta SET value = ?1 WHERE name = 'schema'",
-                [version],
-            )
-            .expect("the version is set");
-    };
-    set(0);
+    set_versions(&dir, 3, 2);
     let text = refused(&dir);
-    assert!(
-        text.contains("older")
-            && text.contains("retryproof::migrate(url)")
-            && text.contains("found = 0"),
-        "{text}"
-    );
-    set(2);
-    let text = refused(&dir);
-    assert!(
-        text.contains("newer")
-            && text.contains("retryproof::migrate(url)")
-            && text.contains("found = 2"),
-        "{text}"
-    );
+    for part in ["upgrade this program", "found = 3", "compatible_from = 2", "expected = 1"] {
+        assert!(text.contains(part), "{text}");
+    }
     let error = SqliteConfig::new(dir.file()).migrate().expect_err("it does not go back");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-    set(0);
-    SqliteConfig::new(dir.file()).migrate().expect("an older one is brought up");
-    SqliteStore::open(dir.file()).expect("and fits now");
-    dir.stranger()
-        .execute("DELETE FROM retryproof_records_meta WHERE name = 'schema'", [])
-        .expect("deleted");
+    assert!(error.to_string().contains("upgrade this program"), "{error}");
+    assert_eq!(versions(&dir), (3, 2));
+}
+
+#[test]
+fn sto_3_rec_1_tables_that_are_too_old_are_refused_until_they_are_migrated() {
+    let dir = Dir::new();
+    drop(dir.store());
+    set_versions(&dir, 0, 0);
+    let text = refused(&dir);
+    for part in ["upgrade the tables", "retryproof::migrate(url)", "found = 0"] {
+        assert!(text.contains(part), "{text}");
+    }
+    SqliteConfig::new(dir.file()).migrate().expect("upgraded");
+    assert_eq!(versions(&dir), (1, 1));
+    SqliteStore::open(dir.file()).expect("the tables fit now");
+    delete_version(&dir, "schema");
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
+}
+
+#[test]
+fn rec_1_tables_without_a_lower_bound_accept_programs_of_their_version() {
+    let dir = Dir::new();
+    drop(dir.store());
+    delete_version(&dir, "compatible_from");
+    SqliteStore::open(dir.file()).expect("the tables have this version");
+    dir.stranger()
+        .execute("UPDATE retryproof_records_meta SET value = 2 WHERE name = 'schema'", [])
+        .expect("the version is set");
+    assert!(refused(&dir).contains("upgrade this program"));
+}
+
+#[test]
+fn rec_1_the_shipped_sql_run_again_lowers_no_version() {
+    let dir = Dir::new();
+    drop(dir.store());
+    set_versions(&dir, 3, 2);
+    let stranger = dir.stranger();
+    stranger
+        .execute("UPDATE retryproof_records_meta SET value = 4711 WHERE name = 'fence'", [])
+        .expect("the counter is set");
+    let sql = schema_sql("retryproof_records").expect("a valid name");
+    stranger.execute_batch(&format!("BEGIN; {sql} COMMIT;")).expect("the shipped SQL runs again");
+    assert_eq!(versions(&dir), (3, 2));
+    let fence: i64 = stranger
+        .query_row("SELECT value FROM retryproof_records_meta WHERE name = 'fence'", [], |row| {
+            row.get(0)
+        })
+        .expect("the row exists");
+    assert_eq!(fence, 4711, "tokens go on from the last one (ACQ-10)");
 }
 
 #[tokio::test]
