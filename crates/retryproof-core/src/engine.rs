@@ -30,7 +30,7 @@ mod state;
 mod store_client;
 mod tasks;
 
-pub use acquire::{AcquireRest, Acquiring, Acquisition};
+pub use acquire::{AcquireRest, Acquiring, Acquisition, EndedAcquire};
 pub use builder::EngineBuilder;
 pub use complete::CompletionResult;
 #[cfg(feature = "blocking")]
@@ -39,6 +39,7 @@ pub use execute::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use join::{JoinError, PendingCommit};
 pub use joined::{JoinedCall, JoinedEngine};
 pub use lease::{Attempt, HeldLease, Lease};
+pub use outcome_event::CallAnswer;
 pub use tasks::Permit;
 
 use state::EngineState;

@@ -83,7 +83,7 @@ pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
 pub use context::{ContextBuilder, IdempotencyContext};
 #[doc(hidden)]
-pub use engine::{AcquireRest, Acquiring};
+pub use engine::{AcquireRest, Acquiring, CallAnswer, EndedAcquire};
 pub use engine::{
     Acquisition, Activity, Attempt, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
     IdempotencyEngine, JoinError, JoinedCall, JoinedEngine, Lease, NoHook, OnDrop, OnFenced,

@@ -1,74 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Observer`]: receives an event for each step in a lease's life; [`Counters`] counts them.
+//! [`Observer`]: receives an event for each step of a call, of a lease and of the store (RUN-8);
+//! [`Counters`] counts them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::ErrorKind;
 use crate::identity::Identity;
 use crate::outcome::Recorded;
-use crate::owner::FencingToken;
 use crate::panics::catch_panic;
+use crate::store::HolderNote;
 
 mod counters;
+mod events;
 
 pub use counters::{Counters, Counts};
-
-/// Why an execution ended without a completion, as reported by the terminal event
-/// [`Observer::failed`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Phase {
-    /// The action returned an error; the lease was released (RUN-4).
-    Action,
-    /// The action panicked; the lease was released (RUN-4).
-    Panic,
-    /// The action failed and its effect is unknown, so the lease is held until it runs out. The next
-    /// grant is a takeover (RUN-4, HTTP-7).
-    Held,
-    /// The lease was released without a failure: by
-    /// [`HeldLease::release`](crate::HeldLease::release), by a response marked `Release`, or
-    /// because the execution was dropped, either before the action began or under
-    /// [`OnDrop::Release`](crate::OnDrop::Release).
-    Released,
-    /// The execution was dropped; the lease runs out (RUN-5).
-    Dropped,
-    /// The completion could not be recorded before the lease ended (CMP-3, CMP-4).
-    Completion,
-    /// A joined transaction was rolled back although the action did not fail, for example because
-    /// the call was dropped. The lease was released (CMP-7).
-    RolledBack,
-}
-
-/// Why a lease was lost (RUN-2, RUN-6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Loss {
-    /// A heartbeat found another owner, or no record.
-    TakenOver,
-    /// No heartbeat succeeded before the lease ended.
-    Expired,
-    /// The action ran longer than `max-hold`.
-    MaxHold,
-}
-
-/// One lease, as an observer sees it.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct LeaseEvent<'a> {
-    /// The identity, which prints masked (ID-4).
-    pub identity: &'a Identity,
-    /// The lease's fencing token.
-    pub token: FencingToken,
-    /// How long the lease has been held.
-    pub held_for: Duration,
-}
+pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
 
 /// Receives the engine's events. Every method has an empty default.
 ///
-/// Each granted lease has exactly one terminal event: [`completed`](Self::completed),
-/// [`failed`](Self::failed) or [`lost`](Self::lost). The engine calls an observer inline, so each
-/// method should return quickly. A panic in an observer is caught and logged, and does not affect
-/// the call.
+/// Each call that gets an answer has exactly one terminal event, which is also the `outcome` in the
+/// log (RUN-7):
+///
+/// | terminal event | `outcome` | the call |
+/// |---|---|---|
+/// | [`completed`](Self::completed) | `executed` | ran its action, which is recorded |
+/// | [`failed`](Self::failed) | [`Phase::outcome`] | had the lease, and recorded nothing |
+/// | [`lost`](Self::lost) | `lost` | ran its action, and another owner had taken over |
+/// | [`replayed`](Self::replayed) | `replayed` | got the stored result |
+/// | [`mismatch`](Self::mismatch) | `mismatch` | used the key of a different request |
+/// | [`not_replayable`](Self::not_replayable) | `not_replayable` | found work that is done, without its result |
+/// | [`in_flight`](Self::in_flight) | `in_flight` | found a holder that did not finish within the wait |
+/// | [`refused`](Self::refused) | `refused` | failed before anything ran |
+///
+/// The engine calls an observer inline, so each method should return quickly. A panic in an
+/// observer is caught and logged, and does not affect the call. An engine without observers
+/// computes no event.
 ///
 /// # When to use
 /// Implement an observer to feed your own metrics, or to raise an alert when leases are lost. If
@@ -140,15 +107,60 @@ pub trait Observer: Send + Sync + 'static {
         let _ = identity;
     }
 
-    /// A duplicate received the stored result.
-    fn replayed(&self, identity: &Identity) {
-        let _ = identity;
+    /// A duplicate stopped waiting after `waited`. Each [`waiting`](Self::waiting) is followed by
+    /// one such event, even if the call is dropped.
+    fn waited(&self, identity: &Identity, waited: Duration, end: WaitEnd) {
+        let _ = (identity, waited, end);
     }
 
-    /// A duplicate ended with the outcome `InFlight`; `remaining` is the time left on the holder's
-    /// lease.
-    fn in_flight(&self, identity: &Identity, remaining: Duration) {
-        let _ = (identity, remaining);
+    /// Terminal: a duplicate received the stored result. `holder` is the note of the grant that
+    /// executed the work, if the store has one (REC-2); its
+    /// [`trace`](HolderNote::trace) leads to the trace of that execution.
+    fn replayed(&self, event: CallEvent<'_>, holder: Option<&HolderNote>) {
+        let _ = (event, holder);
+    }
+
+    /// Terminal: the key was used before with a different fingerprint (FP-1).
+    fn mismatch(&self, event: CallEvent<'_>) {
+        let _ = event;
+    }
+
+    /// Terminal: the work is done, but its result cannot be replayed (HTTP-13).
+    fn not_replayable(&self, event: CallEvent<'_>) {
+        let _ = event;
+    }
+
+    /// Terminal: another caller still held the key at the end of the wait; `remaining` is the time
+    /// left on that caller's lease.
+    fn in_flight(&self, event: CallEvent<'_>, remaining: Duration) {
+        let _ = (event, remaining);
+    }
+
+    /// Terminal: the call failed before anything ran, because the store or a limit refused it, or
+    /// because the record cannot be read.
+    fn refused(&self, event: CallEvent<'_>, kind: ErrorKind) {
+        let _ = (event, kind);
+    }
+
+    /// A call to the store ended, with or without an error. Not reported are a wait for a holder
+    /// inside the store, and a call whose caller was dropped before the answer.
+    fn store_called(&self, event: StoreCallEvent) {
+        let _ = event;
+    }
+
+    /// The store has failed several times in a row. Until it answers again, one call at a time
+    /// tries it, and the other new calls fail immediately (STO-5).
+    ///
+    /// Openings and closings alternate, but two threads may report them in either order: add one
+    /// here, and subtract one in [`circuit_closed`](Self::circuit_closed).
+    fn circuit_opened(&self) {}
+
+    /// The store has answered again.
+    fn circuit_closed(&self) {}
+
+    /// A purge round ended (STO-4).
+    fn purged(&self, event: PurgeEvent) {
+        let _ = event;
     }
 }
 
@@ -158,6 +170,12 @@ pub trait Observer: Send + Sync + 'static {
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Observers {
+    /// Whether nothing has to be reported.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn tell(&self, event: impl Fn(&dyn Observer)) {
         for observer in &self.0 {
             if catch_panic(|| event(&**observer)).is_err() {
@@ -196,11 +214,43 @@ impl<O: Observer> Observer for Arc<O> {
         (**self).waiting(identity);
     }
 
-    fn replayed(&self, identity: &Identity) {
-        (**self).replayed(identity);
+    fn waited(&self, identity: &Identity, waited: Duration, end: WaitEnd) {
+        (**self).waited(identity, waited, end);
     }
 
-    fn in_flight(&self, identity: &Identity, remaining: Duration) {
-        (**self).in_flight(identity, remaining);
+    fn replayed(&self, event: CallEvent<'_>, holder: Option<&HolderNote>) {
+        (**self).replayed(event, holder);
+    }
+
+    fn mismatch(&self, event: CallEvent<'_>) {
+        (**self).mismatch(event);
+    }
+
+    fn not_replayable(&self, event: CallEvent<'_>) {
+        (**self).not_replayable(event);
+    }
+
+    fn in_flight(&self, event: CallEvent<'_>, remaining: Duration) {
+        (**self).in_flight(event, remaining);
+    }
+
+    fn refused(&self, event: CallEvent<'_>, kind: ErrorKind) {
+        (**self).refused(event, kind);
+    }
+
+    fn store_called(&self, event: StoreCallEvent) {
+        (**self).store_called(event);
+    }
+
+    fn circuit_opened(&self) {
+        (**self).circuit_opened();
+    }
+
+    fn circuit_closed(&self) {
+        (**self).circuit_closed();
+    }
+
+    fn purged(&self, event: PurgeEvent) {
+        (**self).purged(event);
     }
 }

@@ -4,9 +4,10 @@
 
 use bytes::Bytes;
 use http::Method;
+use retryproof_core::clock::Instant;
 use retryproof_core::{
-    Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload,
-    StoredResult,
+    Acquisition, CallAnswer, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened,
+    Payload, StoredResult,
 };
 
 use crate::body::ReplayBody;
@@ -54,10 +55,19 @@ impl<'a> DuplicateRequest<'a, ()> {
 }
 
 impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
-    /// Creates the response to a request that was not granted.
-    pub(crate) fn respond<A: FrameworkResponse>(&self, acquired: Result<Acquisition, Error>) -> A {
+    /// Creates the response to a request that was not granted, whose call began at `began`.
+    pub(crate) fn respond<A: FrameworkResponse>(
+        &self,
+        acquired: Result<Acquisition, Error>,
+        began: Instant,
+    ) -> A {
         A::from_refusal(match acquired {
-            Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),
+            Ok(Acquisition::Complete(stored)) => {
+                let (response, answer) = self.respond_from_record(&stored);
+                // Only now is it known how the record answers the request (FP-3, CMP-8).
+                self.response.filter.engine.report_answer(self.context, began, || answer);
+                return response;
+            }
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
             // `acquire` handles every grant, so a grant here is a bug. The lease is dropped and
             // runs out.
@@ -66,24 +76,31 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         })
     }
 
-    /// Creates the response from a completed record. The fingerprints are compared before anything
-    /// in the record is opened (FP-2).
-    pub(crate) fn respond_from_record<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
+    /// Creates the response from a completed record, and returns it with the answer to report. The
+    /// fingerprints are compared before anything in the record is opened (FP-2).
+    pub(crate) fn respond_from_record<'s, A: FrameworkResponse>(
+        &self,
+        stored: &'s StoredResult,
+    ) -> (A, CallAnswer<'s>) {
         let response = self.open(stored).and_then(|opened| match opened {
-            Opened::Mismatch => Ok(A::from_refusal(self.response.refuse(Finding::Mismatch))),
+            Opened::Mismatch => {
+                let response = self.response.refuse(Finding::Mismatch);
+                Ok((A::from_refusal(response), CallAnswer::Mismatch))
+            }
             Opened::Tombstone(tombstone) => {
-                let finding = tombstone_finding(tombstone.detail());
-                Ok(A::from_refusal(self.response.refuse(finding)))
+                let response = self.response.refuse(tombstone_finding(tombstone.detail()));
+                Ok((A::from_refusal(response), CallAnswer::NotReplayable))
             }
             Opened::Value(payload) => {
                 let record = record_of(payload)?;
                 let to_head = *self.response.method == Method::HEAD;
-                A::from_record(StoredRecord { bytes: &record, to_head }).map_err(unreadable)
+                let response = A::from_record(StoredRecord { bytes: &record, to_head });
+                Ok((response.map_err(unreadable)?, CallAnswer::Replayed(stored.holder())))
             }
         });
         response.unwrap_or_else(|error| {
             let error = error.for_identity(self.context.identity());
-            A::from_refusal(self.response.fail(&error))
+            (A::from_refusal(self.response.fail(&error)), CallAnswer::Refused(error.kind()))
         })
     }
 

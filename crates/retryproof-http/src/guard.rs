@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use retryproof_core::{Acquiring, Acquisition};
+use retryproof_core::{Acquiring, Acquisition, EndedAcquire};
 
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
 use crate::call::{AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedRequest};
@@ -123,13 +123,14 @@ where
         Ok(request) => request,
         Err(refusal) => return Err(A::from_refusal(*refusal)),
     };
-    let acquired = match admitted.filter.0.engine.begin_acquire(&request.context) {
-        Acquiring::Done(acquired) => acquired,
+    let acquiring = admitted.filter.0.engine.begin_acquire(&request.context);
+    let EndedAcquire { acquired, began } = match acquiring {
+        Acquiring::Done(ended) => ended,
         Acquiring::Waiting(rest) => rest.await,
     };
     match acquired {
         Ok(Acquisition::Granted(lease)) => Ok(Box::new(GrantedRequest { request, lease })),
-        acquired => Err(DuplicateRequest::of(admitted, &*head, &request).respond(acquired)),
+        acquired => Err(DuplicateRequest::of(admitted, &*head, &request).respond(acquired, began)),
     }
 }
 

@@ -427,7 +427,7 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
     let response = match answered {
-        Ok(Ok(stored)) => DuplicateRequest::of_call(&unsent.call).respond_from_record(&stored),
+        Ok(Ok(stored)) => DuplicateRequest::of_call(&unsent.call).respond_from_record(&stored).0,
         Ok(Err(in_flight)) => DuplicateRequest::of_call(&unsent.call).in_flight(in_flight),
         Err(error) => {
             tracing::error!(%error, "the action ran, but its result was not recorded");

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use retryproof::observe::{LeaseEvent, Loss, Observer, Phase};
-use retryproof::{Identity, Recorded};
+use retryproof::observe::{CallEvent, LeaseEvent, Loss, Observer, Phase};
+use retryproof::store::HolderNote;
+use retryproof::{ErrorKind, Identity, Recorded};
 use tracing_subscriber::EnvFilter;
 
 /// Logs to stderr, at the level of `RUST_LOG` or else at `info`.
@@ -46,11 +47,19 @@ impl Observer for Log {
         tracing::info!(id = %identity, "waiting");
     }
 
-    fn replayed(&self, identity: &Identity) {
-        tracing::info!(id = %identity, "replayed");
+    fn replayed(&self, event: CallEvent<'_>, _: Option<&HolderNote>) {
+        tracing::info!(id = %event.identity, "replayed");
     }
 
-    fn in_flight(&self, identity: &Identity, remaining: Duration) {
-        tracing::info!(id = %identity, ms = remaining.as_millis(), "in flight");
+    fn mismatch(&self, event: CallEvent<'_>) {
+        tracing::warn!(id = %event.identity, "key used for another request");
+    }
+
+    fn in_flight(&self, event: CallEvent<'_>, remaining: Duration) {
+        tracing::info!(id = %event.identity, ms = remaining.as_millis(), "in flight");
+    }
+
+    fn refused(&self, event: CallEvent<'_>, kind: ErrorKind) {
+        tracing::warn!(id = %event.identity, ?kind, "refused");
     }
 }

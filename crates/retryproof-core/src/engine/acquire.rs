@@ -4,10 +4,7 @@
 //! The first pass calls the store once. Only a caller that finds the key busy continues with
 //! [`wait`](self::wait), where the callers of one identity share one wait.
 
-use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +14,7 @@ use self::clean_up::ReleaseIfGranted;
 use self::shared_wait::Holder;
 use super::IdempotencyEngine;
 use super::lease::{GrantTerms, HeldLease};
-use super::outcome_event;
+use super::outcome_event::{self, CallAnswer};
 use super::state::EngineState;
 use super::tasks::{BorrowedPermit, current_runtime};
 use crate::clock::Instant;
@@ -29,11 +26,13 @@ use crate::owner::OwnerId;
 use crate::payload::StoredResult;
 use crate::store::{AcquireRequest, Acquired, StoreCall};
 
+mod begin;
 mod clean_up;
 mod in_place;
 mod shared_wait;
 mod wait;
 
+pub use begin::{AcquireRest, Acquiring, EndedAcquire};
 pub(super) use shared_wait::SharedWaits;
 pub(super) use wait::watch;
 
@@ -54,9 +53,9 @@ struct AcquireLoop<'a> {
     engine: &'a EngineState,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// When the acquire began. The clock is read only once, to keep replays fast. A lease granted
-    /// in the first pass is counted from this instant.
-    started: Instant,
+    /// When the call began. The clock is read only once, to keep replays fast. A lease granted in
+    /// the first pass is counted from this instant.
+    began: Instant,
     deadline: Instant,
     tracked: bool,
 }
@@ -81,73 +80,60 @@ impl IdempotencyEngine {
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         try_acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
-}
 
-/// The result of [`IdempotencyEngine::begin_acquire`].
-#[must_use]
-pub enum Acquiring {
-    /// The acquire has ended, with the same result as
-    /// [`try_acquire_tracked`](IdempotencyEngine::try_acquire_tracked).
-    Done(Result<Acquisition>),
-    /// The store did not answer immediately, or there is a holder to wait for.
-    Waiting(AcquireRest),
-}
+    /// Acquires for a call that opens a stored result itself.
+    pub(super) async fn acquire(&self, ctx: &IdempotencyContext) -> EndedAcquire {
+        acquire(&self.0, ctx, false, self.0.store.owner()).await
+    }
 
-/// The rest of an acquire. Its state is on the heap, so that it takes no space in the future of a
-/// request that never waits.
-pub type AcquireRest = Pin<Box<dyn Future<Output = Result<Acquisition>> + Send>>;
-
-impl fmt::Debug for Acquiring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Done(end) => f.debug_tuple("Done").field(end).finish(),
-            Self::Waiting(_) => f.debug_tuple("Waiting").finish_non_exhaustive(),
-        }
+    /// Like [`acquire`](Self::acquire), but for a tracked action.
+    pub(super) async fn acquire_tracked(&self, ctx: &IdempotencyContext) -> EndedAcquire {
+        acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
 }
 
-impl IdempotencyEngine {
-    /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
-    /// waiting, and without a future. The returned rest continues as the same owner, because the
-    /// store may already have granted that owner a lease (ACQ-9).
-    ///
-    /// # Cancel safety
-    /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).
-    #[doc(hidden)]
-    pub fn begin_acquire(&self, ctx: &IdempotencyContext) -> Acquiring {
-        let owner = if self.0.store.is_immediate() {
-            match in_place::try_acquire_in_place(&self.0, ctx) {
-                Ok(end) => return Acquiring::Done(end),
-                Err(owner) => owner,
-            }
-        } else {
-            self.0.store.owner()
-        };
-        let (engine, ctx) = (Arc::clone(&self.0), ctx.clone());
-        Acquiring::Waiting(Box::pin(async move { try_acquire(&engine, &ctx, true, owner).await }))
-    }
-}
-
+/// Acquires, and reports a stored result as the answer that it is to the context's fingerprint.
 pub(super) async fn try_acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
     tracked: bool,
     owner: OwnerId,
 ) -> Result<Acquisition> {
-    let acquiring = AcquireLoop::new(engine, ctx, tracked)?;
-    let end = acquiring.run(owner).await;
-    acquiring.report(&end);
-    end
+    let EndedAcquire { acquired, began } = acquire(engine, ctx, tracked, owner).await;
+    if let Ok(Acquisition::Complete(stored)) = &acquired {
+        outcome_event::answered(&engine.store, ctx, began, || CallAnswer::from_record(ctx, stored));
+    }
+    acquired
+}
+
+/// Acquires, and reports the end unless it is a stored result.
+pub(super) async fn acquire(
+    engine: &EngineState,
+    ctx: &IdempotencyContext,
+    tracked: bool,
+    owner: OwnerId,
+) -> EndedAcquire {
+    let acquiring = AcquireLoop::new(engine, ctx, tracked);
+    let acquired = match acquiring.check() {
+        Ok(()) => acquiring.run(owner).await,
+        Err(error) => Err(error),
+    };
+    acquiring.ended(acquired)
 }
 
 impl<'a> AcquireLoop<'a> {
     #[inline]
-    fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Result<Self> {
+    fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Self {
         let durations = ctx.resolve(&engine.config);
-        engine.store.check(ctx.identity(), durations.ttl.max(durations.lease))?;
-        let started = engine.store.now();
-        let deadline = started + durations.wait;
-        Ok(Self { engine, ctx, durations, started, deadline, tracked })
+        let began = engine.store.now();
+        Self { engine, ctx, durations, began, deadline: began + durations.wait, tracked }
+    }
+
+    /// Refuses a call whose durations the store cannot keep.
+    #[inline]
+    fn check(&self) -> Result<()> {
+        let Durations { ttl, lease, .. } = self.durations;
+        self.engine.store.check(self.identity(), ttl.max(lease))
     }
 
     fn identity(&self) -> &Identity {
@@ -161,7 +147,7 @@ impl<'a> AcquireLoop<'a> {
             // Nothing new may run, but a finished result is still replayed (HTTP-14).
             Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
-        let holder = match self.acquire(permit, self.started, owner).await? {
+        let holder = match self.acquire(permit, self.began, owner).await? {
             Found::End(end) => return Ok(end),
             Found::Busy(holder) => holder,
         };
@@ -171,11 +157,8 @@ impl<'a> AcquireLoop<'a> {
             return Ok(self.in_flight(holder));
         }
         match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {
-            Some(ticket) => {
-                self.engine.store.observers.tell(|o| o.waiting(self.identity()));
-                // The wait is boxed, because otherwise it would enlarge every caller's future.
-                Box::pin(self.wait(&ticket)).await
-            }
+            // The wait is boxed, because otherwise it would enlarge every caller's future.
+            Some(ticket) => Box::pin(self.wait(&ticket)).await,
             None => Ok(self.in_flight(holder)),
         }
     }
@@ -193,7 +176,7 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<Found> {
         let admission = self.engine.store.admit().map_err(|error| self.named(error))?;
         let runtime = current_runtime()?;
-        let first = poll_fn(|cx| Poll::Ready(self.first_poll(owner, cx)));
+        let first = poll_fn(|cx| Poll::Ready(self.first_poll(owner, sent, cx)));
         let (answer, counted_from) = match first.await {
             FirstPoll::Answered(answer) => (answer, sent),
             FirstPoll::Open(open) => {
@@ -206,7 +189,7 @@ impl<'a> AcquireLoop<'a> {
 
     /// Sends an acquire and polls it once. If that poll answers the call, the call needs no timer,
     /// and a drop leaves nothing behind.
-    fn first_poll(&self, owner: OwnerId, cx: &mut Context<'_>) -> FirstPoll {
+    fn first_poll(&self, owner: OwnerId, sent: Instant, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
         let request = self.request(owner);
         let answer = match store.acquire_in_place(self.identity(), &request) {
@@ -219,6 +202,7 @@ impl<'a> AcquireLoop<'a> {
                 }
             }
         };
+        store.called("acquire", sent, &answer);
         if is_unavailable(&answer) {
             FirstPoll::Open(OpenAcquire::Lost(answer))
         } else {
@@ -241,13 +225,18 @@ impl<'a> AcquireLoop<'a> {
         let left = || ends.saturating_duration_since(store.now());
         let mut answer = match open {
             OpenAcquire::Lost(answer) => answer,
-            OpenAcquire::Unanswered(call) => guard.answer(left(), call).await,
+            OpenAcquire::Unanswered(call) => {
+                let answer = guard.answer(left(), call).await;
+                store.called("acquire", sent, &answer);
+                answer
+            }
         };
         let mut counted_from = sent;
         if is_unavailable(&answer) && !left().is_zero() {
             counted_from = store.now();
             let again = store.acquire_call(self.identity(), self.request(owner));
             answer = guard.answer(left(), again).await;
+            store.called("acquire", counted_from, &answer);
         }
         if !is_unavailable(&answer) {
             guard.disarm();
@@ -276,6 +265,7 @@ impl<'a> AcquireLoop<'a> {
                     max_hold: engine.config.max_hold,
                     owner,
                     grant,
+                    began: self.began,
                     counted_from,
                 };
                 engine.purge.keep_running(store, queue.runtime());
@@ -336,23 +326,23 @@ impl<'a> AcquireLoop<'a> {
         ))
     }
 
-    /// Reports the end of a call that was not granted a lease.
-    fn report(&self, end: &Result<Acquisition>) {
-        let store = &self.engine.store;
-        let waited = || store.now().saturating_duration_since(self.started);
-        match end {
-            // A grant is reported when its lease ends.
-            Ok(Acquisition::Granted(_)) => {}
-            Ok(Acquisition::Complete(stored)) => {
-                store.observers.tell(|o| o.replayed(self.identity()));
-                outcome_event::duplicate(self.ctx, stored, waited);
-            }
+    /// Ends the acquire, and reports the end of a call that got neither a lease nor a stored result.
+    #[inline]
+    fn ended(&self, acquired: Result<Acquisition>) -> EndedAcquire {
+        match &acquired {
+            // A grant is reported when its lease ends, a stored result by the code that opens it.
+            Ok(Acquisition::Granted(_) | Acquisition::Complete(_)) => {}
             Ok(Acquisition::InFlight(busy)) => {
-                store.observers.tell(|o| o.in_flight(self.identity(), busy.remaining));
-                outcome_event::in_flight(self.ctx, waited);
+                self.report(|| CallAnswer::InFlight(busy.remaining));
             }
-            Err(error) => outcome_event::refused(self.ctx, error, waited),
+            Err(error) => self.report(|| CallAnswer::Refused(error.kind())),
         }
+        EndedAcquire { acquired, began: self.began }
+    }
+
+    #[cold]
+    fn report(&self, answer: impl FnOnce() -> CallAnswer<'static>) {
+        outcome_event::answered(&self.engine.store, self.ctx, self.began, answer);
     }
 }
 

@@ -244,11 +244,6 @@ impl LeaseState {
             return;
         }
         outcome_event::ended(self, end);
-        self.store.observers.tell(|o| match end {
-            End::Completed(recorded) => o.completed(self.event(), recorded),
-            End::Failed(phase) => o.failed(self.event(), phase),
-            End::Lost => o.lost(self.event()),
-        });
     }
 
     /// Reports the terminal event of a refused completion (CMP-2).
@@ -286,9 +281,11 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
     if state.is_beating() || record.exceeds(store.max_value()) {
         return FirstTry::Unfinished(None);
     }
+    let began = store.call_began();
     let mut call = store.complete_call(&state.identity, state.owner, record.done.clone());
     match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer @ Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
+            store.called("complete", began, &answer);
             store.count(&answer);
             state.end(End::Completed(record.recorded()));
             FirstTry::Recorded

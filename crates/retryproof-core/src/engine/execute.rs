@@ -6,7 +6,6 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 
 use super::IdempotencyEngine;
-use super::acquire::Acquisition;
 use super::lease::{HeldLease, Lease};
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
@@ -21,7 +20,7 @@ use ending::Alone;
 mod ending;
 mod options;
 
-pub(super) use ending::{CompletionRecorder, end, in_flight, replay, undo};
+pub(super) use ending::{CompletionRecorder, end, granted, undo};
 pub(super) use options::Options;
 pub use options::{Hook, NoHook, OnDrop, OnFenced};
 
@@ -142,13 +141,12 @@ impl<C, H> Call<C, H> {
         Fut: Future<Output = Result<T, E>>,
     {
         let Self { engine, ctx, options } = self;
-        match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => {
+        match granted(&engine, &ctx, &options.codec, engine.acquire(&ctx).await) {
+            Ok(held) => {
                 let guard = DropGuard::new(held, options.on_drop, Phase::Released);
                 run(&engine, &ctx, options, guard, action).await
             }
-            Acquisition::Complete(stored) => replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => Ok(in_flight(busy)),
+            Err(answer) => answer,
         }
     }
 
@@ -166,10 +164,10 @@ impl<C, H> Call<C, H> {
         F: FnOnce(Lease) -> Result<T, E>,
     {
         let Self { engine, ctx, options } = self;
-        let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => held,
-            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
+        let acquired = runtime.block_on(engine.acquire(&ctx));
+        let held = match granted(&engine, &ctx, &options.codec, acquired) {
+            Ok(held) => held,
+            Err(answer) => return answer,
         };
         let lease = held.lease().clone();
         let returned = catch_panic(|| action(lease));
@@ -207,12 +205,10 @@ impl<C, H> Call<C, H> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Self { engine, ctx, options } = self;
-        let mut held = match engine.try_acquire_tracked(&ctx).await.map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => held,
-            Acquisition::Complete(stored) => {
-                return replay(&stored, &ctx, &options.codec).map(|r| r.outcome);
-            }
-            Acquisition::InFlight(busy) => return Ok(Outcome::InFlight(busy)),
+        let acquired = engine.acquire_tracked(&ctx).await;
+        let mut held = match granted(&engine, &ctx, &options.codec, acquired) {
+            Ok(held) => held,
+            Err(answer) => return answer.map(|report| report.outcome),
         };
         let permit = held.take_permit();
         // The guard is created before the spawn, so that the key is also released if the runtime

@@ -78,6 +78,8 @@ pub(super) struct LeaseState {
     pub(super) attempt: Attempt,
     pub(super) duration: Duration,
     granted_at: Instant,
+    /// How long the call had taken when it requested the lease.
+    waited: Duration,
     /// After this instant the lease sends no more heartbeats (RUN-6).
     hold_until: Instant,
     beat: Mutex<BeatState>,
@@ -260,7 +262,13 @@ impl fmt::Debug for Lease {
 impl LeaseState {
     pub(super) fn event(&self) -> LeaseEvent<'_> {
         let held_for = self.store.now().saturating_duration_since(self.granted_at);
-        LeaseEvent { identity: &self.identity, token: self.token, held_for }
+        LeaseEvent {
+            identity: &self.identity,
+            token: self.token,
+            attempt: self.attempt,
+            waited: self.waited,
+            held_for,
+        }
     }
 
     /// When the lease ends by the engine's clock.
@@ -316,6 +324,8 @@ pub(super) struct GrantTerms {
     pub(super) max_hold: Duration,
     pub(super) owner: OwnerId,
     pub(super) grant: Grant,
+    /// When the call began.
+    pub(super) began: Instant,
     /// When the granted acquire was sent. The lease is counted from this instant, so that the
     /// holder considers it over before the store does (ACQ-7).
     pub(super) counted_from: Instant,
@@ -331,7 +341,7 @@ impl HeldLease {
         terms: GrantTerms,
         permit: Option<Permit>,
     ) -> Self {
-        let GrantTerms { durations, max_hold, owner, grant, counted_from } = terms;
+        let GrantTerms { durations, max_hold, owner, grant, began, counted_from } = terms;
         let hold_until = counted_from + max_hold;
         let beat = BeatState {
             until: counted_from + durations.lease,
@@ -351,6 +361,7 @@ impl HeldLease {
             attempt: if grant.took_over { Attempt::Takeover } else { Attempt::First },
             duration: durations.lease,
             granted_at: counted_from,
+            waited: counted_from.saturating_duration_since(began),
             hold_until,
             beat: Mutex::new(beat),
             changed: Notify::new(),

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One `tracing` event for the outcome of each call, at the level DEBUG under the target
-//! `retryproof::outcome`.
+//! Reports the outcome of each call once: to the observers (RUN-8), and in one `tracing` event at
+//! the level DEBUG under the target `retryproof::outcome` (RUN-7). Both come from one value, an
+//! [`End`] for a call that was granted a lease and a [`CallAnswer`] for any other, so they cannot
+//! disagree.
 //!
-//! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they apply, `attempt`,
-//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Without a subscriber the event
-//! costs one check of a static variable.
+//! Fields of the `tracing` event: `scope`, `outcome`, `identity` (masked, ID-4), and, where they
+//! apply, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds). Without an
+//! observer and a subscriber, a report costs one check of each and computes nothing.
 
 use std::time::Duration;
 
 use tracing::Level;
 
 use super::lease::{Attempt, LeaseState};
+use super::store_client::StoreClient;
+use crate::clock::Instant;
 use crate::context::IdempotencyContext;
-use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Phase;
+use crate::error::ErrorKind;
+use crate::observe::{CallEvent, Phase};
 use crate::outcome::Recorded;
 use crate::payload::{Opened, StoredResult};
+use crate::store::HolderNote;
 
 const TARGET: &str = "retryproof::outcome";
 
@@ -30,18 +35,108 @@ pub(super) enum End {
     Lost,
 }
 
-/// Emits the outcome of a call that was granted a lease.
-pub(super) fn ended(state: &LeaseState, end: End) {
-    if !is_enabled() {
-        return;
+/// How a call ends that was granted no lease.
+#[derive(Debug, Clone, Copy)]
+pub enum CallAnswer<'a> {
+    /// The stored result, with the note of the holder that executed the work.
+    Replayed(Option<&'a HolderNote>),
+    /// The key was used with a different fingerprint.
+    Mismatch,
+    /// The work is done, but its result cannot be replayed.
+    NotReplayable,
+    /// The holder did not finish within the wait; the time left on its lease.
+    InFlight(Duration),
+    /// Nothing ran, because of an error.
+    Refused(ErrorKind),
+}
+
+impl<'a> CallAnswer<'a> {
+    /// The answer to a call that opens this record with the fingerprint of its context.
+    pub(super) fn from_record(ctx: &IdempotencyContext, stored: &'a StoredResult) -> Self {
+        match stored.open(ctx.fingerprint()) {
+            Ok(Opened::Value(_)) => Self::Replayed(stored.holder()),
+            Ok(Opened::Tombstone(_)) => Self::NotReplayable,
+            Ok(Opened::Mismatch) => Self::Mismatch,
+            Err(error) => Self::Refused(error.kind()),
+        }
     }
+
+    fn outcome(self) -> &'static str {
+        match self {
+            Self::Replayed(_) => "replayed",
+            Self::Mismatch => "mismatch",
+            Self::NotReplayable => "not_replayable",
+            Self::InFlight(_) => "in_flight",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// Reports the end of a call that was granted a lease.
+pub(super) fn ended(state: &LeaseState, end: End) {
+    if is_enabled() {
+        log_end(state, end);
+    }
+    state.store.observers.tell(|o| match end {
+        End::Completed(recorded) => o.completed(state.event(), recorded),
+        End::Failed(phase) => o.failed(state.event(), phase),
+        End::Lost => o.lost(state.event()),
+    });
+}
+
+/// Reports the end of a call that began at `began` and was granted no lease.
+#[inline]
+pub(super) fn answered<'a>(
+    store: &StoreClient,
+    ctx: &IdempotencyContext,
+    began: Instant,
+    answer: impl FnOnce() -> CallAnswer<'a>,
+) {
+    let is_logged = is_enabled();
+    if is_logged || !store.observers.is_empty() {
+        report(store, ctx, began, answer(), is_logged);
+    }
+}
+
+#[cold]
+fn report(
+    store: &StoreClient,
+    ctx: &IdempotencyContext,
+    began: Instant,
+    answer: CallAnswer<'_>,
+    is_logged: bool,
+) {
+    let event =
+        CallEvent { identity: ctx.identity(), took: store.now().saturating_duration_since(began) };
+    if is_logged {
+        let (identity, scope) = (event.identity, event.identity.scope());
+        let (outcome, took) = (answer.outcome(), event.took.as_secs_f64());
+        let error = match answer {
+            CallAnswer::Refused(kind) => Some(tracing::field::debug(kind)),
+            _ => None,
+        };
+        tracing::debug!(
+            target: TARGET, %scope, outcome, %identity, "error.type" = error, took,
+            "a call has ended"
+        );
+    }
+    store.observers.tell(|o| match answer {
+        CallAnswer::Replayed(holder) => o.replayed(event, holder),
+        CallAnswer::Mismatch => o.mismatch(event),
+        CallAnswer::NotReplayable => o.not_replayable(event),
+        CallAnswer::InFlight(remaining) => o.in_flight(event, remaining),
+        CallAnswer::Refused(kind) => o.refused(event, kind),
+    });
+}
+
+#[cold]
+fn log_end(state: &LeaseState, end: End) {
     let (outcome, recorded, phase) = match end {
         End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
         End::Completed(_) => ("executed", Some("yes"), None),
-        // The action ran, but its completion could not be recorded.
-        End::Failed(Phase::Completion) => ("executed", Some("no"), None),
-        End::Failed(Phase::Released) => ("released", None, None),
-        End::Failed(phase) => ("failed", None, Some(phase)),
+        End::Failed(phase @ Phase::Completion) => (phase.outcome(), Some("no"), None),
+        End::Failed(phase @ Phase::Released) => (phase.outcome(), None, None),
+        End::Failed(phase) => (phase.outcome(), None, Some(phase)),
         End::Lost => ("lost", None, None),
     };
     let attempt = match state.attempt {
@@ -57,65 +152,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     );
 }
 
-/// Emits the outcome of a call that found a finished record.
-pub(super) fn duplicate(
-    ctx: &IdempotencyContext,
-    stored: &StoredResult,
-    waited: impl FnOnce() -> Duration,
-) {
-    if is_enabled() {
-        match answer_to(ctx, stored) {
-            Ok(outcome) => emit(ctx, outcome, None, waited()),
-            Err(error) => emit(ctx, "refused", Some(error.kind()), waited()),
-        }
-    }
-}
-
-/// Emits the outcome of a call that found the record still in progress at the end of its wait.
-pub(super) fn in_flight(ctx: &IdempotencyContext, waited: impl FnOnce() -> Duration) {
-    if is_enabled() {
-        emit(ctx, "in_flight", None, waited());
-    }
-}
-
-/// Emits the outcome of a call that failed before a grant.
-pub(super) fn refused(ctx: &IdempotencyContext, error: &Error, waited: impl FnOnce() -> Duration) {
-    if is_enabled() {
-        emit(ctx, "refused", Some(error.kind()), waited());
-    }
-}
-
 #[inline]
 fn is_enabled() -> bool {
     tracing::enabled!(target: TARGET, Level::DEBUG)
-}
-
-fn emit(
-    ctx: &IdempotencyContext,
-    outcome: &'static str,
-    error: Option<ErrorKind>,
-    waited: Duration,
-) {
-    let (identity, scope) = (ctx.identity(), ctx.identity().scope());
-    let (error, waited) = (error.map(tracing::field::debug), waited.as_secs_f64());
-    tracing::debug!(
-        target: TARGET, %scope, outcome, %identity, "error.type" = error, waited,
-        "a call has ended"
-    );
-}
-
-/// The outcome for a duplicate that found a finished record.
-fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static str> {
-    if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
-        && own.algorithm() != theirs.algorithm()
-    {
-        // These fingerprints cannot be compared here. The HTTP filter computes the request's
-        // fingerprint again, with the record's algorithm (FP-3).
-        return Ok("judged_under_another_algorithm");
-    }
-    Ok(match stored.open(ctx.fingerprint())? {
-        Opened::Value(_) => "replayed",
-        Opened::Tombstone(_) => "not_replayable",
-        Opened::Mismatch => "mismatch",
-    })
 }

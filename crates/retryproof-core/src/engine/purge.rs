@@ -9,8 +9,10 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::store_client::{StoreClient, in_time};
+use crate::clock::Instant;
 use crate::config::PurgeConfig;
 use crate::error::Result;
+use crate::observe::PurgeEvent;
 use crate::store::IdempotencyStore;
 
 /// The maximum number of records in one batch, so that no batch holds a lock for long.
@@ -91,26 +93,49 @@ impl Drop for RunningPurge {
     }
 }
 
-/// Purges until a batch is not full; returns `None` if the store cannot purge. Warns when the purge
-/// takes longer than `interval`, and again each time the elapsed time doubles.
+/// Purges until a batch is not full, and reports the round to the observers (RUN-8). Returns `None`
+/// if the store cannot purge.
 pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
-    let mut deleted = 0;
-    let (began, mut late) = (store.now(), interval);
+    let (began, mut deleted) = (store.now(), 0);
+    let ended = purge_batches(store, interval, began, &mut deleted).await;
+    if let Ok(false) = ended {
+        return Ok(None);
+    }
+    let took = store.now().saturating_duration_since(began);
+    let event = PurgeEvent { deleted, took, kept_up: ended.is_ok() && took < interval };
+    store.observers.tell(|o| o.purged(event));
+    ended.map(|_| Some(deleted))
+}
+
+/// Purges until a batch is not full, and adds up in `deleted` what the batches deleted. Returns
+/// whether the store can purge. Warns when the purge takes longer than `interval`, and again each
+/// time the elapsed time doubles.
+async fn purge_batches(
+    store: &StoreClient,
+    interval: Duration,
+    began: Instant,
+    deleted: &mut usize,
+) -> Result<bool> {
+    let mut late = interval;
     let limit = store.operation_timeout().max(BATCH_TIMEOUT);
     loop {
-        let batch = in_time(limit, store.shared().purge(BATCH));
-        let Some(batch) = batch.await.map_err(|error| error.during("purge"))? else {
-            return Ok(None);
+        let sent = store.now();
+        let answer = in_time(limit, store.shared().purge(BATCH)).await;
+        if !matches!(answer, Ok(None)) {
+            store.called("purge", sent, &answer);
+        }
+        let Some(batch) = answer.map_err(|error| error.during("purge"))? else {
+            return Ok(false);
         };
-        deleted += batch;
+        *deleted += batch;
         if batch < BATCH {
-            return Ok(Some(deleted));
+            return Ok(true);
         }
         let took = store.now().saturating_duration_since(began);
         if took >= late {
             late = took * 2;
             tracing::warn!(
-                deleted,
+                deleted = *deleted,
                 after = ?took,
                 "the purge does not keep up with expiring records, or is working off a backlog; \
                  on a server, look for long-running transactions or a slow disk"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, and
-//! every error names its call (STO-5). The `*_call` methods set no time limit and count nothing:
-//! their callers do both.
+//! every error names its call (STO-5), and observers get each call (RUN-8). The `*_call` methods set
+//! no time limit, and count and report nothing: their callers do all three.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use crate::clock::{Clock, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::lock::Mutex;
-use crate::observe::Observers;
+use crate::observe::{Observers, StoreCallEvent};
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::{
     AcquireRequest, Acquired, Completion, DynStore, FencedWrite, Peeked, SharedStore, StoreCall,
@@ -25,10 +25,14 @@ use crate::store::{
 /// The number of failures in a row after which only one call at a time tries the store.
 const FAILURES: u32 = 5;
 
+/// The operation that is not reported to observers, because it lasts as long as the holder works.
+const WAIT: &str = "wait_for_change";
+
 /// The engine's store with its limits, the clock that times leases, and the observers of leases.
 pub(super) struct StoreClient {
     shared: SharedStore,
     store: Arc<dyn DynStore>,
+    name: &'static str,
     max_value: usize,
     max_duration: Duration,
     immediate: bool,
@@ -50,6 +54,7 @@ impl StoreClient {
         Self {
             shared,
             store,
+            name: profile.name,
             max_value: profile.max_value,
             max_duration: profile.max_duration,
             immediate: profile.immediate,
@@ -146,7 +151,7 @@ impl StoreClient {
     ) -> Result<()> {
         let bound = limit.saturating_add(self.operation_timeout);
         let call = Arc::clone(&self.store).dyn_wait_for_change(id.clone(), seen, limit);
-        self.bounded(bound, "wait_for_change", id, call).await
+        self.bounded(bound, WAIT, id, call).await
     }
 
     pub(super) async fn extend(
@@ -206,6 +211,7 @@ impl StoreClient {
         identity: &Identity,
         mut call: StoreCall<T>,
     ) -> Result<T> {
+        let began = self.call_began();
         // An immediate store answers at the first poll, so no timer is created for it.
         let first = poll_fn(|cx| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
@@ -215,6 +221,9 @@ impl StoreClient {
             Some(answer) => answer,
             None => in_time(limit, call).await,
         };
+        if began.is_some() && operation != WAIT {
+            self.called(operation, began, &answer);
+        }
         self.count(&answer);
         answer.map_err(|error| error.during(operation).for_identity(identity))
     }
@@ -223,15 +232,58 @@ impl StoreClient {
     #[inline]
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => self.count_failure(),
             // A refusal also counts as an answer.
-            _ => self.breaker.answered(),
+            _ => {
+                if self.breaker.answered() {
+                    self.observers.tell(|o| o.circuit_closed());
+                }
+            }
         }
     }
 
-    /// Counts a call that was cut off unanswered.
-    pub(super) fn count_unanswered(&self) {
-        self.breaker.failed();
+    #[cold]
+    fn count_failure(&self) {
+        if self.breaker.failed() {
+            self.observers.tell(|o| o.circuit_opened());
+        }
+    }
+
+    /// Counts a call that was sent at `sent` and cut off unanswered.
+    #[cold]
+    pub(super) fn count_unanswered(&self, operation: &'static str, sent: Instant) {
+        if !self.observers.is_empty() {
+            self.report_call(operation, sent, Some(ErrorKind::Unavailable));
+        }
+        self.count_failure();
+    }
+
+    /// The current time if calls are reported to observers.
+    #[inline]
+    pub(super) fn call_began(&self) -> Option<Instant> {
+        if self.observers.is_empty() { None } else { Some(self.now()) }
+    }
+
+    /// Reports a call that has ended to the observers (RUN-8).
+    #[inline]
+    pub(super) fn called<T>(
+        &self,
+        operation: &'static str,
+        began: impl Into<Option<Instant>>,
+        answer: &Result<T>,
+    ) {
+        if !self.observers.is_empty()
+            && let Some(began) = began.into()
+        {
+            self.report_call(operation, began, answer.as_ref().err().map(Error::kind));
+        }
+    }
+
+    #[cold]
+    fn report_call(&self, operation: &'static str, began: Instant, error: Option<ErrorKind>) {
+        let took = self.now().saturating_duration_since(began);
+        let event = StoreCallEvent { store: self.name, operation, took, error };
+        self.observers.tell(|o| o.store_called(event));
     }
 }
 
@@ -293,19 +345,25 @@ impl CircuitBreaker {
         Ok(Admission { probe: Some((self, now)) })
     }
 
+    /// Notes an answer, and returns whether it closed the circuit.
     #[inline]
-    fn answered(&self) {
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-        }
+    fn answered(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) != 0 && self.recovered()
     }
 
     #[cold]
-    fn failed(&self) {
+    fn recovered(&self) -> bool {
+        self.failures.swap(0, Ordering::Relaxed) >= FAILURES
+    }
+
+    /// Notes a failure, and returns whether it opened the circuit.
+    #[cold]
+    fn failed(&self) -> bool {
         // The count saturates, because all that matters is whether it has reached the bound.
-        let _ = self
+        let before = self
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
+        before == Ok(FAILURES - 1)
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{LeaseEvent, Loss, Observer, Phase};
+use super::{CallEvent, LeaseEvent, Loss, Observer, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
+use crate::error::ErrorKind;
 use crate::identity::Identity;
 use crate::outcome::Recorded;
+use crate::store::HolderNote;
 
 /// Counts every event, for programs that export their own metrics, and for tests.
 ///
@@ -43,8 +45,16 @@ pub struct Counters {
     failed: AtomicU64,
     lost: AtomicU64,
     waiting: AtomicU64,
+    waited: AtomicU64,
     replayed: AtomicU64,
+    mismatch: AtomicU64,
+    not_replayable: AtomicU64,
     in_flight: AtomicU64,
+    refused: AtomicU64,
+    store_called: AtomicU64,
+    circuit_opened: AtomicU64,
+    circuit_closed: AtomicU64,
+    purged: AtomicU64,
 }
 
 /// The values of [`Counters`] at one instant.
@@ -59,8 +69,16 @@ pub struct Counts {
     pub failed: u64,
     pub lost: u64,
     pub waiting: u64,
+    pub waited: u64,
     pub replayed: u64,
+    pub mismatch: u64,
+    pub not_replayable: u64,
     pub in_flight: u64,
+    pub refused: u64,
+    pub store_called: u64,
+    pub circuit_opened: u64,
+    pub circuit_closed: u64,
+    pub purged: u64,
 }
 
 impl Counters {
@@ -82,8 +100,16 @@ impl Counters {
             failed: get(&self.failed),
             lost: get(&self.lost),
             waiting: get(&self.waiting),
+            waited: get(&self.waited),
             replayed: get(&self.replayed),
+            mismatch: get(&self.mismatch),
+            not_replayable: get(&self.not_replayable),
             in_flight: get(&self.in_flight),
+            refused: get(&self.refused),
+            store_called: get(&self.store_called),
+            circuit_opened: get(&self.circuit_opened),
+            circuit_closed: get(&self.circuit_closed),
+            purged: get(&self.purged),
         }
     }
 }
@@ -121,11 +147,43 @@ impl Observer for Counters {
         count(&self.waiting);
     }
 
-    fn replayed(&self, _: &Identity) {
+    fn waited(&self, _: &Identity, _: Duration, _: WaitEnd) {
+        count(&self.waited);
+    }
+
+    fn replayed(&self, _: CallEvent<'_>, _: Option<&HolderNote>) {
         count(&self.replayed);
     }
 
-    fn in_flight(&self, _: &Identity, _: Duration) {
+    fn mismatch(&self, _: CallEvent<'_>) {
+        count(&self.mismatch);
+    }
+
+    fn not_replayable(&self, _: CallEvent<'_>) {
+        count(&self.not_replayable);
+    }
+
+    fn in_flight(&self, _: CallEvent<'_>, _: Duration) {
         count(&self.in_flight);
+    }
+
+    fn refused(&self, _: CallEvent<'_>, _: ErrorKind) {
+        count(&self.refused);
+    }
+
+    fn store_called(&self, _: StoreCallEvent) {
+        count(&self.store_called);
+    }
+
+    fn circuit_opened(&self) {
+        count(&self.circuit_opened);
+    }
+
+    fn circuit_closed(&self) {
+        count(&self.circuit_closed);
+    }
+
+    fn purged(&self, _: PurgeEvent) {
+        count(&self.purged);
     }
 }

@@ -10,6 +10,7 @@ mod config;
 mod config_process;
 mod eager;
 mod engine;
+mod events;
 mod faults;
 #[cfg(unix)]
 mod fork;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
+use retryproof_core::observe::{CallEvent, Counters, LeaseEvent, Loss, Observer, Phase};
+use retryproof_core::store::HolderNote;
 use retryproof_core::{
     Acquisition, CodecId, FencingToken, HeldLease, IdempotencyContext, IdempotencyEngine, Identity,
     OnDrop, Payload, Recorded, Tombstone,
@@ -67,8 +68,8 @@ impl Observer for Grumpy {
         panic!("loss");
     }
 
-    fn replayed(&self, _: &Identity) {
-        panic!("duplicate");
+    fn replayed(&self, _: CallEvent<'_>, _: Option<&HolderNote>) {
+        panic!("replayed");
     }
 }
 

@@ -52,10 +52,10 @@ impl Told {
         };
         assert_eq!(named("scope=").as_deref(), Some("told"), "{line}");
         assert!(named("identity=").unwrap().starts_with("told#"), "{line}");
-        let seconds = named("held=").or_else(|| named("waited=")).unwrap();
+        let seconds = named("held=").or_else(|| named("took=")).unwrap();
         assert!(seconds.parse::<f64>().unwrap() >= 0.0, "{line}");
         let rest = fields.split(' ').filter(|field| {
-            !["scope=", "identity=", "held=", "waited="].iter().any(|name| field.starts_with(name))
+            !["scope=", "identity=", "held=", "took="].iter().any(|name| field.starts_with(name))
         });
         rest.map(|field| field.replace('"', "").replace("outcome=", ""))
             .collect::<Vec<_>>()

@@ -4,9 +4,9 @@
 //! This path keeps the HTTP replay of a memory store within its published bound. No other store
 //! uses this path.
 
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
-use super::{AcquireLoop, Acquisition, Found, is_unavailable};
+use super::{AcquireLoop, Acquisition, EndedAcquire, Found, is_unavailable};
 use crate::context::IdempotencyContext;
 use crate::engine::state::EngineState;
 use crate::engine::tasks::current_runtime;
@@ -14,20 +14,19 @@ use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::store::Acquired;
 
-/// Runs [`try_acquire`](super::try_acquire) on an immediate store. If the call has to wait, returns
-/// the owner with which the call continues.
+/// Runs [`acquire`](super::acquire) on an immediate store. If the call has to wait, returns the
+/// owner with which the call continues.
 #[inline]
-pub(super) fn try_acquire_in_place(
+pub(super) fn acquire_in_place(
     engine: &EngineState,
     ctx: &IdempotencyContext,
-) -> Result<Result<Acquisition>, OwnerId> {
-    let acquiring = match AcquireLoop::new(engine, ctx, true) {
-        Ok(acquiring) => acquiring,
-        Err(error) => return Ok(Err(error)),
+) -> Result<EndedAcquire, OwnerId> {
+    let acquiring = AcquireLoop::new(engine, ctx, true);
+    let acquired = match acquiring.check() {
+        Ok(()) => acquiring.run_in_place()?,
+        Err(error) => Err(error),
     };
-    let end = acquiring.run_in_place()?;
-    acquiring.report(&end);
-    Ok(end)
+    Ok(acquiring.ended(acquired))
 }
 
 impl AcquireLoop<'_> {
@@ -43,7 +42,7 @@ impl AcquireLoop<'_> {
         let owner = store.owner();
         let (permit, admission) = may.ok_or(owner)?;
         let answer = self.answer_in_place(owner).ok_or(owner)?;
-        let found = self.found(answer, self.started, owner, permit, || {
+        let found = self.found(answer, self.began, owner, permit, || {
             // Outside a runtime the lease could not send heartbeats, so release it.
             current_runtime().inspect_err(|_| self.release_in_place(owner))
         });
@@ -63,6 +62,7 @@ impl AcquireLoop<'_> {
     fn answer_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let store = &self.engine.store;
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;
+        store.called("acquire", self.began, &answer);
         if is_unavailable(&answer) { self.repeat_in_place(owner) } else { Some(answer) }
     }
 
@@ -71,7 +71,9 @@ impl AcquireLoop<'_> {
     fn repeat_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let runtime = current_runtime().ok()?;
         let store = &self.engine.store;
+        let began = store.call_began();
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;
+        store.called("acquire", began, &answer);
         if is_unavailable(&answer) {
             drop(self.release_if_granted(owner, runtime));
         }
@@ -80,7 +82,12 @@ impl AcquireLoop<'_> {
 
     /// Releases a lease that an immediate store has granted.
     fn release_in_place(&self, owner: OwnerId) {
-        let mut release = self.engine.store.release_call(self.identity(), owner);
-        let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let store = &self.engine.store;
+        let began = store.call_began();
+        let mut release = store.release_call(self.identity(), owner);
+        if let Poll::Ready(answer) = release.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            store.called("release", began, &answer);
+        }
     }
 }

@@ -9,10 +9,12 @@ use tokio::time::{sleep, timeout};
 use super::shared_wait::{Holder, WaitTicket};
 use super::{AcquireLoop, Acquisition, Found};
 use crate::backoff::Backoff;
+use crate::clock::Instant;
 use crate::engine::state::EngineState;
 use crate::engine::tasks::BorrowedPermit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
+use crate::observe::WaitEnd;
 use crate::outcome::InFlight;
 use crate::payload::StoredResult;
 use crate::store::{LiveLease, Peeked};
@@ -25,9 +27,39 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_mi
 /// pause the store would be called in a hot loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
+/// Reports the end of a wait to the observers, once, even if the wait is dropped (RUN-8).
+struct WaitReport<'a> {
+    acquiring: &'a AcquireLoop<'a>,
+    began: Instant,
+    end: WaitEnd,
+}
+
+impl Drop for WaitReport<'_> {
+    fn drop(&mut self) {
+        let store = &self.acquiring.engine.store;
+        let waited = store.now().saturating_duration_since(self.began);
+        store.observers.tell(|o| o.waited(self.acquiring.identity(), waited, self.end));
+    }
+}
+
 impl AcquireLoop<'_> {
-    /// Waits with the other callers of the identity: first for leadership, then as the leader.
+    /// Waits with the other callers of the identity, and reports the wait.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
+        let store = &self.engine.store;
+        store.observers.tell(|o| o.waiting(self.identity()));
+        let mut report = WaitReport { acquiring: self, began: store.now(), end: WaitEnd::Dropped };
+        let end = self.share_wait(ticket).await;
+        report.end = match &end {
+            Ok(Acquisition::Granted(_)) => WaitEnd::Granted,
+            Ok(Acquisition::Complete(_)) => WaitEnd::Complete,
+            Ok(Acquisition::InFlight(_)) => WaitEnd::InFlight,
+            Err(_) => WaitEnd::Refused,
+        };
+        end
+    }
+
+    /// Waits first for leadership, then as the leader.
+    async fn share_wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
         let lead = timeout(self.left(), ticket.shared.lead.lock()).await;
         if let Some(result) = ticket.result() {
             return Ok(Acquisition::Complete(result));

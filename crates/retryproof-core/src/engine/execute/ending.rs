@@ -11,9 +11,11 @@ use crate::codec::{Codec, decode, encode};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
 use crate::engine::IdempotencyEngine;
+use crate::engine::acquire::{Acquisition, EndedAcquire};
 use crate::engine::complete::CompletionResult;
 use crate::engine::lease::{HeldLease, Lease};
-use crate::error::{Error, Result};
+use crate::engine::outcome_event::CallAnswer;
+use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, InFlight, Outcome, Recorded, Report};
 use crate::panics::Panic;
@@ -155,13 +157,50 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
+/// Returns the lease of a call that was granted one. An `Err` is the answer to any other call, which
+/// is reported to the observers (RUN-8).
+pub(in crate::engine) fn granted<T, E, C: Codec<T>>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    codec: &C,
+    EndedAcquire { acquired, began }: EndedAcquire,
+) -> Result<HeldLease, Result<Report<T>, ExecuteError<E>>> {
+    match acquired {
+        Ok(Acquisition::Granted(held)) => Ok(held),
+        Ok(Acquisition::Complete(stored)) => {
+            let report = replay(&stored, ctx, codec);
+            engine.report_answer(ctx, began, || answer_of(&report, &stored));
+            Err(report)
+        }
+        Ok(Acquisition::InFlight(busy)) => Err(Ok(in_flight(busy))),
+        Err(error) => Err(Err(ExecuteError::Store(error))),
+    }
+}
+
+/// How a duplicate of a finished record is answered.
+fn answer_of<'a, T, E>(
+    report: &Result<Report<T>, ExecuteError<E>>,
+    stored: &'a StoredResult,
+) -> CallAnswer<'a> {
+    match report {
+        Ok(_) => CallAnswer::Replayed(stored.holder()),
+        Err(ExecuteError::Mismatch) => CallAnswer::Mismatch,
+        Err(ExecuteError::NotReplayable(_)) => CallAnswer::NotReplayable,
+        Err(ExecuteError::Store(error) | ExecuteError::Codec(error)) => {
+            CallAnswer::Refused(error.kind())
+        }
+        // A replay returns no other error.
+        Err(_) => CallAnswer::Refused(ErrorKind::Unexpected),
+    }
+}
+
 /// Creates the report for a duplicate whose holder is still working.
-pub(in crate::engine) fn in_flight<T>(busy: InFlight) -> Report<T> {
+fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }
 
 /// Creates the report for a duplicate of a finished record.
-pub(in crate::engine) fn replay<T, E, C: Codec<T>>(
+fn replay<T, E, C: Codec<T>>(
     stored: &StoredResult,
     ctx: &IdempotencyContext,
     codec: &C,

@@ -9,9 +9,8 @@ use tokio::time::timeout;
 use super::JoinedEngine;
 use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
-use crate::engine::acquire::Acquisition;
 use crate::engine::complete::CompletionResult;
-use crate::engine::execute::{Call, CompletionRecorder, DropGuard, end, in_flight, replay, undo};
+use crate::engine::execute::{Call, CompletionRecorder, DropGuard, end, granted, undo};
 use crate::engine::lease::{HeldLease, Lease};
 use crate::engine::{Hook, NoHook, OnDrop, OnFenced};
 use crate::error::{Error, Result};
@@ -87,10 +86,9 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         F: AsyncFnOnce(Lease, &mut T) -> Result<V, E>,
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
-        let held = match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => held,
-            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
+        let held = match granted(&engine, &ctx, &options.codec, engine.acquire(&ctx).await) {
+            Ok(held) => held,
+            Err(answer) => return answer,
         };
         let lease = held.lease().clone();
         let mut guard = rolling_back(held);
@@ -138,10 +136,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         F: FnOnce(Lease, &mut T) -> Result<V, E>,
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
-        let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => held,
-            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
+        let acquired = runtime.block_on(engine.acquire(&ctx));
+        let held = match granted(&engine, &ctx, &options.codec, acquired) {
+            Ok(held) => held,
+            Err(answer) => return answer,
         };
         let mut tx = match runtime.block_on(joined.begin()) {
             Ok(tx) => tx,

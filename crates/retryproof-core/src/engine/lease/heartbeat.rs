@@ -334,6 +334,7 @@ impl LeaseState {
             }
             let limit = wake.saturating_duration_since(now);
             if let Some((sent, answer)) = first_answer(&mut unanswered, limit, stopped).await {
+                store.called("extend", sent, &answer);
                 store.count(&answer);
                 match answer {
                     Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => {
@@ -352,8 +353,8 @@ impl LeaseState {
             }
             let now = store.now();
             while unanswered.first().is_some_and(|(sent, _)| now >= *sent + cut_off) {
-                drop(unanswered.remove(0));
-                store.count_unanswered();
+                let (sent, _) = unanswered.remove(0);
+                store.count_unanswered("extend", sent);
                 next_try = next_try.min(now + again);
             }
             let until = self.until();

@@ -242,8 +242,8 @@ async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
             }
             // As the HTTP filter does.
             match engine.begin_acquire(&ctx) {
-                Acquiring::Done(end) => end,
-                Acquiring::Waiting(rest) => rest.await,
+                Acquiring::Done(end) => end.acquired,
+                Acquiring::Waiting(rest) => rest.await.acquired,
             }
         };
         state.lock().0 = 1;
