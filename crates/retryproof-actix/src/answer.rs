@@ -16,7 +16,7 @@ use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
 use retryproof_core::Recorded;
 use retryproof_http::adapter::{BodyParts, FrameworkResponse, HandlerResponse, NoTx, StoredRecord};
-use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
+use retryproof_http::{AnswerFate, Corrupt, ReplayBody, Served};
 
 use crate::body::{ActixBody, HandlerBody, LengthAlone};
 use crate::head::{COMMON, REPLAYED, actix_headers, headers};
@@ -59,7 +59,9 @@ impl KeptHead {
     /// Converts the guard's response for the connection.
     pub(crate) fn join<B>(
         &self,
-        HandlerResponse { response, is_handlers, recorded }: HandlerResponse<HandlerBody<B>>,
+        HandlerResponse { response, is_handlers, recorded, served }: HandlerResponse<
+            HandlerBody<B>,
+        >,
     ) -> HttpResponse
     where
         B: MessageBody + 'static,
@@ -71,7 +73,7 @@ impl KeptHead {
                 BodyParts::Whole(data, _) => BoxBody::new(data),
                 BodyParts::Streaming(body) => BoxBody::new(ActixBody::new(body)),
             };
-            return with_new_head(parts.status, &parts.headers, body);
+            return with_new_head(parts.status, &parts.headers, body, Some(served));
         };
         if self.lines.get() != parts.headers.len() {
             // The count differs because the guard removed a replay mark, or framing fields that do
@@ -82,6 +84,7 @@ impl KeptHead {
         if let Some(recorded) = recorded {
             head.extensions_mut().insert(recorded);
         }
+        head.extensions_mut().insert(served);
         head.set_body(match body {
             BodyParts::Whole(data, _) if data.is_empty() && self.bodiless.get() => {
                 BoxBody::new(NoBody::new())
@@ -98,6 +101,14 @@ pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
     extensions.remove()
+}
+
+/// Marks the response to a request that passed the guard, unless an inner guard marked it (HTTP-18).
+pub(crate) fn mark_unguarded<B>(head: &mut HttpResponse<B>) {
+    let mut extensions = head.extensions_mut();
+    if !extensions.contains::<Served>() {
+        extensions.insert(Served::Unguarded);
+    }
 }
 
 /// A response that is sent without running the handler.
@@ -142,6 +153,7 @@ impl FrameworkResponse for ActixResponse {
         let headers = response.headers_mut();
         headers.append(CACHE_CONTROL, ActixValue::from_static("no-store"));
         headers.append(REPLAYED.clone(), ActixValue::from_static("true"));
+        response.extensions_mut().insert(Served::Replayed);
         Ok(Self(response.set_body(match length {
             Some(length) if length > 0 && body.is_empty() => BoxBody::new(LengthAlone(length)),
             _ => BoxBody::new(body),
@@ -152,21 +164,26 @@ impl FrameworkResponse for ActixResponse {
 /// A response that the filter made itself.
 pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     let (parts, body) = response.into_parts();
-    match BodyParts::<ReplayBody>::from(body) {
-        BodyParts::Whole(data, _) => {
-            with_new_head(parts.status, &parts.headers, BoxBody::new(data))
-        }
-        BodyParts::Streaming(_) => {
-            with_new_head(parts.status, &parts.headers, BoxBody::new(NoBody::new()))
-        }
-    }
+    let body = match BodyParts::<ReplayBody>::from(body) {
+        BodyParts::Whole(data, _) => BoxBody::new(data),
+        BodyParts::Streaming(_) => BoxBody::new(NoBody::new()),
+    };
+    with_new_head(parts.status, &parts.headers, body, parts.extensions.get().copied())
 }
 
 /// A response with a new head. actix sends no trailers, so the head does not announce any.
-fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
+fn with_new_head(
+    status: http::StatusCode,
+    fields: &HeaderMap,
+    body: BoxBody,
+    served: Option<Served>,
+) -> HttpResponse {
     let status = StatusCode::from_u16(status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::with_body(status, body);
     actix_headers(fields, response.headers_mut());
+    if let Some(served) = served {
+        response.extensions_mut().insert(served);
+    }
     if fields.contains_key(TRAILER) {
         response.headers_mut().remove(actix_web::http::header::TRAILER);
     }

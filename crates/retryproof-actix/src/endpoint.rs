@@ -22,7 +22,7 @@ use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 
 pub use actix_web::{Handler, HttpResponse, Responder};
 
-use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
+use crate::answer::{ActixResponse, KeptHead, mark_unguarded, of_filter, take_fate};
 use crate::body::{DeferredPayload, PayloadBody, PayloadCell};
 use crate::fate::WithFate as _;
 use crate::head::{ActixHead, key_name};
@@ -216,16 +216,15 @@ where
                 Ok(early) => Args::late(early, &request, &mut payload).await,
                 Err(rejection) => Err(rejection),
             };
-            match args {
-                Ok(args) => {
-                    let mut response = run(args).await.respond_to(&request).map_into_boxed_body();
-                    if is_outermost {
-                        take_fate(&mut response);
-                    }
-                    response
-                }
+            let mut response = match args {
+                Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
                 Err(rejection) => rejection,
+            };
+            if is_outermost {
+                take_fate(&mut response);
+                mark_unguarded(&mut response);
             }
+            response
         }),
         AdmitOutcome::Admitted(admitted) => {
             let body = PayloadBody { payload, declared: head.declared_length() };
@@ -272,7 +271,10 @@ where
     then(extracting, move |extracted| {
         let (early, head) = match extracted {
             Ok(extracted) => extracted,
-            Err(rejection) => return Either::rare(ready(rejection)),
+            Err(mut rejection) => {
+                mark_unguarded(&mut rejection);
+                return Either::rare(ready(rejection));
+            }
         };
         Either::usual(acquire_and_run::<Args, _, _, _>(
             admitted,

@@ -21,7 +21,7 @@ use retryproof_http::adapter::{
 };
 use retryproof_http::{IdempotencyFilter, Policy};
 
-use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
+use crate::answer::{ActixResponse, KeptHead, mark_unguarded, of_filter, take_fate};
 use crate::body::PayloadBody;
 use crate::head::{ActixHead, key_name};
 use crate::limits::Limits;
@@ -254,6 +254,7 @@ where
                 ready!(future.poll(cx)).map(|mut response| {
                     if *is_outermost {
                         take_fate(response.response_mut());
+                        mark_unguarded(response.response_mut());
                     }
                     response.map_into_left_body()
                 })

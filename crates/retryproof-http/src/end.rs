@@ -15,6 +15,7 @@ use crate::call::RunningCall;
 use crate::fate::RollBackWrites;
 use crate::protocol::decide::{Finding, NoTx};
 use crate::response::{HandlerResponse, ResponseContext};
+use crate::served::Served;
 
 /// Why nothing is recorded.
 pub(crate) enum Unrecorded<R, E> {
@@ -38,13 +39,13 @@ pub(crate) async fn end_unrecorded<R, E>(
             });
             release(call, Phase::Released).await;
             Ok(match replacement {
-                Some(replacement) => HandlerResponse::in_place(replacement),
-                None => of_handler(response),
+                Some(replacement) => HandlerResponse::in_place(replacement, Served::Released),
+                None => of_handler(response, Served::Released),
             })
         }
         Unrecorded::RolledBack(response) => {
             release(call, Phase::RolledBack).await;
-            Ok(of_handler(response))
+            Ok(of_handler(response, Served::Failed))
         }
         Unrecorded::Held(response) => {
             call.roll_back().await;
@@ -52,7 +53,7 @@ pub(crate) async fn end_unrecorded<R, E>(
             if let Some(lease) = call.as_mut().take_lease() {
                 lease.hold();
             }
-            Ok(of_handler(response))
+            Ok(of_handler(response, Served::Failed))
         }
         Unrecorded::Failed(error) => {
             release(call, Phase::Action).await;
@@ -74,12 +75,12 @@ async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
 }
 
 /// Prepares the handler's response to be sent, without the gRPC layer's marks for the guard.
-fn of_handler<R>(response: Response<R>) -> HandlerResponse<R> {
+fn of_handler<R>(response: Response<R>, served: Served) -> HandlerResponse<R> {
     #[cfg(feature = "grpc")]
     let response = {
         let mut response = response;
         response.extensions_mut().remove::<RollBackWrites>();
         response
     };
-    HandlerResponse::of_handler(response.map(GuardedBody::of_handler), None)
+    HandlerResponse::of_handler(response.map(GuardedBody::of_handler), None, served)
 }

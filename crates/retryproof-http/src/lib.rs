@@ -90,7 +90,8 @@
 //! | finds a record that cannot be read, or hits another store error | 500, and nothing runs |
 //!
 //! The filter's own responses are RFC 9457 problems; [`Code`] lists them. They never contain the
-//! key.
+//! key. Every response that leaves the guard has the extension [`Served`], so that an outer layer can
+//! count responses by how they came about.
 //!
 //! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`]
 //! names others. Requests for which the router found no route pass unguarded, unless
@@ -228,6 +229,7 @@ mod protocol;
 mod record;
 mod response;
 mod run;
+mod served;
 mod tower;
 mod transaction;
 
@@ -242,6 +244,7 @@ pub use policy::{Methods, Policy};
 pub use protocol::fingerprint::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
 pub use protocol::problem::{Code, Problem};
 pub use protocol::stored::{Corrupt, StoredResponse};
+pub use served::Served;
 pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 pub use transaction::{GuardedTx, OpenTx, TxError};
 

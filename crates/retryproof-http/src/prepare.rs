@@ -17,7 +17,9 @@ use crate::protocol::fingerprint::{
     FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
 };
 use crate::protocol::key::MAX_KEY;
+use crate::protocol::problem::Code;
 use crate::response::ResponseContext;
+use crate::served::Served;
 
 /// JSON bodies up to this many bytes are canonicalised on the thread that serves the request.
 /// Canonicalising that much takes half a millisecond in the worst case, at 32 ns a byte.
@@ -88,7 +90,8 @@ fn scope_and_caller<H: RequestHead>(
         (Some(Caller::Named(caller)), _) => CallerIdentity::Named(caller),
         (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => CallerIdentity::Absent,
         (Some(Caller::Absent), _) => return Err(refuse(admitted, head, Finding::NoCaller)),
-        (Some(Caller::Refused(response)), _) => {
+        (Some(Caller::Refused(mut response)), _) => {
+            response.extensions_mut().insert(Served::Refused(Code::CallerMissing));
             return Err(Box::new(response.map(ReplayBody::from)));
         }
     };

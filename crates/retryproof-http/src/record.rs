@@ -33,6 +33,7 @@ use crate::protocol::stored::{
     encode_tombstone,
 };
 use crate::response::{HandlerResponse, ResponseContext};
+use crate::served::Served;
 
 /// How a response is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +82,7 @@ where
                     Err(failure) => {
                         let response = ResponseContext::of_call(call.mark());
                         let response = response.refuse(Finding::NotCommitted(failure));
-                        return Ok(HandlerResponse::in_place(response));
+                        return Ok(HandlerResponse::in_place(response, failure.served()));
                     }
                 }
             }
@@ -94,23 +95,37 @@ where
         let unsent = UnsentResponse { parts, body: captured.body, call };
         Ok(match (completed, captured.recorded) {
             (CompletionResult::Recorded, Ok(recorded)) => match unsent.into_response() {
-                Ok(response) => HandlerResponse::of_handler(response, Some(recorded)),
+                Ok(response) => {
+                    HandlerResponse::of_handler(response, Some(recorded), Served::Executed)
+                }
                 Err(call) => HandlerResponse::in_place(
                     ResponseContext::of_call(call.mark()).refuse(Finding::ResponseFailed),
+                    Served::Executed,
                 ),
             },
             // CMP-9: the work is done and will not run again; this caller gets a completion
             // failure.
             (CompletionResult::Recorded, Err(EncodingFailed))
             | (CompletionResult::Tombstoned(_), _) => {
-                completion_failed(unsent, Recorded::Tombstone)
+                completion_failed(unsent, Recorded::Tombstone, Served::Executed)
             }
             // Box the future of this rare case, so that the common case takes less space.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
             // After `Unconfirmed`, or after a variant that a later engine adds, the response might
             // not have been recorded.
-            _ => completion_failed(unsent, Recorded::No),
+            _ => completion_failed(unsent, Recorded::No, Served::Executed),
         })
+    }
+}
+
+impl CommitFailure {
+    /// The outcome that the engine reports for the call (RUN-7).
+    fn served(self) -> Served {
+        match self {
+            Self::RolledBack => Served::Failed,
+            Self::LeaseLost => Served::Lost,
+            Self::InDoubt => Served::Executed,
+        }
     }
 }
 
@@ -431,25 +446,30 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
         Ok(Err(in_flight)) => DuplicateRequest::of_call(&unsent.call).in_flight(in_flight),
         Err(error) => {
             tracing::error!(%error, "the action ran, but its result was not recorded");
-            return completion_failed(unsent, Recorded::No);
+            return completion_failed(unsent, Recorded::No, Served::Lost);
         }
     };
-    HandlerResponse::in_place(response)
+    HandlerResponse::in_place(response, Served::Lost)
 }
 
 /// Sends the response with its `Recorded`, or fails the call, depending on the policy (CMP-4). The
 /// call always fails if the response's body broke off.
-fn completion_failed<R>(unsent: UnsentResponse<R>, recorded: Recorded) -> HandlerResponse<R> {
+fn completion_failed<R>(
+    unsent: UnsentResponse<R>,
+    recorded: Recorded,
+    served: Served,
+) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     let response = match policy {
         CompletionFailurePolicy::LogAndReturn => unsent.into_response(),
         _ => Err(unsent.call),
     };
     match response {
-        Ok(response) => HandlerResponse::of_handler(response, Some(recorded)),
+        Ok(response) => HandlerResponse::of_handler(response, Some(recorded), served),
         Err(call) => {
             let finding = Finding::CompletionFailed(recorded);
-            HandlerResponse::in_place(ResponseContext::of_call(call.mark()).refuse(finding))
+            let response = ResponseContext::of_call(call.mark()).refuse(finding);
+            HandlerResponse::in_place(response, served)
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::protocol::problem::Problem;
 use crate::protocol::stored::{
     COMMON_NAMES, Corrupt, StoredName, StoredReader, StoredRecord, trailer_field,
 };
+use crate::served::Served;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
@@ -82,6 +83,7 @@ impl<'a> ResponseContext<'a> {
             Some(format) => format(problem),
             None => problem_response(problem),
         };
+        response.extensions_mut().insert(Served::of_problem(problem.code));
         // An HTTP/1.x connection cannot be reused after an unread body (HTTP-4). HTTP/2 does not
         // allow the `Connection` field.
         if problem.close && self.version < Version::HTTP_2 {
@@ -124,37 +126,43 @@ pub struct HandlerResponse<R> {
     /// How much of the handler's response was recorded (CMP-4); `None` if nothing had to be
     /// recorded, or if the response is not the handler's.
     pub recorded: Option<Recorded>,
+    /// How the call ended (HTTP-18).
+    pub served: Served,
 }
 
 impl<R> HandlerResponse<R> {
     pub(crate) fn of_handler(
         response: Response<GuardedBody<R>>,
         recorded: Option<Recorded>,
+        served: Served,
     ) -> Self {
-        Self { response, is_handlers: true, recorded }
+        Self { response, is_handlers: true, recorded, served }
     }
 
     /// Creates the result for a response that replaces the handler's.
-    pub(crate) fn in_place(response: Response<ReplayBody>) -> Self {
-        Self { response: response.map(GuardedBody::replay), is_handlers: false, recorded: None }
+    pub(crate) fn in_place(response: Response<ReplayBody>, served: Served) -> Self {
+        let response = response.map(GuardedBody::replay);
+        Self { response, is_handlers: false, recorded: None, served }
     }
 
-    /// Returns the response with `recorded` as an extension.
+    /// Returns the response with `recorded` and `served` as extensions.
     pub(crate) fn into_response(self) -> Response<GuardedBody<R>> {
-        let Self { mut response, recorded, .. } = self;
+        let Self { mut response, recorded, served, .. } = self;
         if let Some(recorded) = recorded {
             response.extensions_mut().insert(recorded);
         }
+        response.extensions_mut().insert(served);
         response
     }
 }
 
 /// A web framework's type for responses that are sent without running the handler.
 pub trait FrameworkResponse: Sized {
-    /// Converts one of the filter's own responses.
+    /// Converts one of the filter's own responses, whose extension [`Served`] it keeps.
     fn from_refusal(response: Response<ReplayBody>) -> Self;
 
-    /// Converts the stored response, and adds the marks of a replay (HTTP-8).
+    /// Converts the stored response, and adds the marks of a replay (HTTP-8) and the extension
+    /// [`Served::Replayed`].
     ///
     /// # Errors
     /// [`Corrupt`] if the record cannot be read, or has a field that cannot be sent.
@@ -202,6 +210,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
         Response::new(ReplayBody::new(record.slice(record.len() - body_len..), trailers));
     *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Corrupt::bad_field())?;
     *response.headers_mut() = headers;
+    response.extensions_mut().insert(Served::Replayed);
     Ok(response)
 }
 

@@ -27,6 +27,7 @@ use crate::head::RequestHead;
 use crate::header_map::strip_replay_mark;
 use crate::record::{ResponseDelivery, record};
 use crate::response::{HandlerResponse, ResponseContext};
+use crate::served::Served;
 
 /// Creates the call of a granted request, without polling it. `handler` gets the head, the call's
 /// mark, and the body's bytes and trailers.
@@ -113,7 +114,7 @@ where
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime is shutting down and has dropped the task.
-                Err(_) => Ok(HandlerResponse::in_place(shutting_down(&filter))),
+                Err(_) => Ok(HandlerResponse::in_place(shutting_down(&filter), Served::Failed)),
             },
         }
     }

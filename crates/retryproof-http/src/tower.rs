@@ -19,6 +19,7 @@ use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
+use crate::served::Served;
 
 impl IdempotencyFilter {
     /// Creates the layer that guards a route under `policy`:
@@ -84,8 +85,8 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// A service whose requests are guarded. A request that passes unguarded costs no allocation, and
-/// no byte of it is buffered.
+/// A service whose requests are guarded. No byte of a request that passes unguarded is buffered, and
+/// only its response's extension [`Served`] is allocated.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -182,6 +183,7 @@ where
             ResponseStateProjection::Passed { future } => {
                 Poll::Ready(ready!(future.poll(cx)).map(|mut response| {
                     AnswerFate::take(response.extensions_mut());
+                    Served::mark_unguarded(response.extensions_mut());
                     response.map(GuardedBody::inner)
                 }))
             }

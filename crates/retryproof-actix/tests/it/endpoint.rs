@@ -21,7 +21,7 @@ static POLICY_OF_ENDPOINTS: Policy = POLICY;
 
 /// A function behind the guard, as the attribute makes one.
 #[derive(Clone)]
-struct Endpoint<F> {
+pub(crate) struct Endpoint<F> {
     filter: IdempotencyFilter,
     function: F,
 }
@@ -54,7 +54,7 @@ endpoint! { A B }
 endpoint! { A B C }
 
 /// Tells the endpoints apart by their arguments; the attribute's are types of their own.
-struct Marker<T>(std::marker::PhantomData<T>);
+pub(crate) struct Marker<T>(std::marker::PhantomData<T>);
 
 impl<T> FromRequest for Marker<T> {
     type Error = Error;
@@ -65,12 +65,12 @@ impl<T> FromRequest for Marker<T> {
     }
 }
 
-fn guarded<F>(filter: &IdempotencyFilter, function: F) -> Endpoint<F> {
+pub(crate) fn guarded<F>(filter: &IdempotencyFilter, function: F) -> Endpoint<F> {
     Endpoint { filter: filter.clone(), function }
 }
 
 /// Wants `x-user`; takes its time.
-struct User(String);
+pub(crate) struct User(String);
 
 impl FromRequest for User {
     type Error = Error;

@@ -6,5 +6,6 @@ mod callers;
 mod endpoint;
 mod methods;
 mod middleware;
+mod served;
 mod stream;
 mod world;

@@ -18,6 +18,7 @@ use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{AdmitOutcome, admit, guarded};
 use crate::policy::{GuardPolicy, Policy};
+use crate::served::Served;
 
 /// The future of an annotated handler, boxed once, like the futures of axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
@@ -188,17 +189,19 @@ where
             Box::pin(ready(response.map(axum_core::body::Body::new)))
         }
         AdmitOutcome::PassThrough | AdmitOutcome::Inside => Box::pin(async move {
-            match extract::<S, M, Early, Last>(&mut parts, &state).await {
+            let mut response = match extract::<S, M, Early, Last>(&mut parts, &state).await {
                 Ok((early, last)) => {
-                    let Ok(mut response) =
+                    let Ok(response) =
                         handle(state, early, last, Request::from_parts(*parts, body)).await;
-                    if is_outermost {
-                        AnswerFate::take(response.extensions_mut());
-                    }
                     response
                 }
                 Err(rejection) => rejection,
+            };
+            if is_outermost {
+                AnswerFate::take(response.extensions_mut());
+                Served::mark_unguarded(response.extensions_mut());
             }
+            response
         }),
         AdmitOutcome::Admitted(admitted) => Box::pin(async move {
             // If there are no extractors, nothing can take the key or the lease. The compiler
@@ -216,7 +219,10 @@ where
             };
             let (early, last, handles) = match extracted {
                 (Ok((early, last)), handles) => (early, last, handles),
-                (Err(rejection), _) => return rejection,
+                (Err(mut rejection), _) => {
+                    Served::mark_unguarded(rejection.extensions_mut());
+                    return rejection;
+                }
             };
             let handler = move |request| handle(state, early, last, request);
             let Ok(response) = guarded(admitted, parts, body, handles, handler).await;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Served`]: how a response came about, for layers outside the guard (HTTP-18).
+
+use http::Extensions;
+
+use crate::protocol::problem::Code;
+
+/// How the guard served a request: an extension of every response that leaves the guard, in axum,
+/// in any tower stack, over gRPC and in actix-web (HTTP-18).
+///
+/// A layer outside the guard can count responses by it. [`as_str`](Self::as_str) is the same name
+/// that the call's `outcome` has in the log (RUN-7) and among the
+/// [observer's events](retryproof_core::Observer). A request that ends before the engine is called,
+/// for example because its key is missing, has no such event: only this extension shows it.
+///
+/// | value | `as_str` | the response |
+/// |---|---|---|
+/// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; [`Recorded`](retryproof_core::Recorded), another extension, tells whether the record is the response, or "done, not replayable", or missing |
+/// | [`Released`](Self::Released) | `released` | is the handler's; the key is free |
+/// | [`Failed`](Self::Failed) | `failed` | is the handler's, or a 500 or 503 in its place; the response is [held](crate::Hold), or the writes were rolled back |
+/// | [`Lost`](Self::Lost) | `lost` | is that of another run, which took over the key while this handler ran |
+/// | [`Replayed`](Self::Replayed) | `replayed` | is the stored one |
+/// | [`Mismatch`](Self::Mismatch) | `mismatch` | is the problem `fingerprint-mismatch` |
+/// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
+/// | [`InFlight`](Self::InFlight) | `in_flight` | is the problem `in-flight` |
+/// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
+/// | [`Unguarded`](Self::Unguarded) | `unguarded` | is that of a request that passed the guard: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
+///
+/// A streamed response is `Executed`, with `Recorded::Tombstone`. A response that passes a second,
+/// outer guard unguarded keeps the value of the inner guard. A panic, and an error of the service,
+/// is no response, and has no `Served`.
+///
+/// ```
+/// use http::Response;
+/// use retryproof_http::{Code, Served};
+///
+/// fn label<B>(response: &Response<B>) -> (&'static str, Option<&'static str>) {
+///     match response.extensions().get::<Served>() {
+///         Some(Served::Refused(code)) => ("refused", Some(code.as_str())),
+///         Some(served) => (served.as_str(), None),
+///         None => ("no guard", None),
+///     }
+/// }
+///
+/// let mut response = Response::new(());
+/// assert_eq!(label(&response), ("no guard", None));
+/// response.extensions_mut().insert(Served::Refused(Code::KeyMissing));
+/// assert_eq!(label(&response), ("refused", Some("key-missing")));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Served {
+    /// The handler ran, and its work counts as done.
+    Executed,
+    /// The handler ran, and its response freed the key, or certainly nothing happened.
+    Released,
+    /// The handler ran, and its work is not recorded.
+    Failed,
+    /// The handler ran, but another run had taken over, whose response this is.
+    Lost,
+    /// The stored response.
+    Replayed,
+    /// The key was used with a different request.
+    Mismatch,
+    /// The work is done, but its response was not kept.
+    NotReplayable,
+    /// The first request with this key is still running.
+    InFlight,
+    /// Nothing ran, for the reason that the code names. If the caller hook sent its own response,
+    /// the code is [`CallerMissing`](Code::CallerMissing).
+    Refused(Code),
+    /// The guard did not take part.
+    Unguarded,
+}
+
+impl Served {
+    /// The name for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Released => "released",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+            Self::Replayed => "replayed",
+            Self::Mismatch => "mismatch",
+            Self::NotReplayable => "not_replayable",
+            Self::InFlight => "in_flight",
+            Self::Refused(_) => "refused",
+            Self::Unguarded => "unguarded",
+        }
+    }
+
+    /// The value for a problem that is sent to a request without a grant.
+    pub(crate) fn of_problem(code: Code) -> Self {
+        match code {
+            Code::FingerprintMismatch => Self::Mismatch,
+            Code::ResultNotReplayable => Self::NotReplayable,
+            Code::InFlight => Self::InFlight,
+            code => Self::Refused(code),
+        }
+    }
+
+    /// Marks the response to a request that passed the guard, unless an inner guard marked it.
+    pub(crate) fn mark_unguarded(extensions: &mut Extensions) {
+        extensions.get_or_insert(Self::Unguarded);
+    }
+}
