@@ -37,7 +37,7 @@ fn cfg_1_every_setting_is_on_the_page_with_its_variable_and_default() {
         // Setting the default that the page tells changes nothing. Stores have their defaults
         // themselves.
         let value = row[3].trim_matches('`').to_owned();
-        let has_none = matches!(key, "store" | "max-running" | "postgres.pooler");
+        let has_none = matches!(key, "store" | "max-running" | "instance" | "postgres.pooler");
         let loaded = IdempotencyConfig::from_sources(None, [(variable, value.clone())]);
         let of_a_store = STORES
             .iter()
