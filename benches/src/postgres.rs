@@ -100,8 +100,8 @@ impl Place {
         Ok(Arc::new(Bare {
             connections: all,
             insert: format!(
-                "INSERT INTO \"{table}\" (scope,key,state,owner,token,taken,expires_at,purge_bucket) \
-                 VALUES ($1,$2,0,$3,$4,false,clock_timestamp()+interval '30 seconds',$5)"
+                "INSERT INTO \"{table}\" (scope,key,state,owner,token,takeovers,expires_at,purge_bucket) \
+                 VALUES ($1,$2,0,$3,$4,0,clock_timestamp()+interval '30 seconds',$5)"
             )
             .into(),
             update: format!(
@@ -110,7 +110,7 @@ impl Place {
             )
             .into(),
             select: format!(
-                "SELECT state,owner,token,taken,expires_at,fp,result FROM \"{table}\" WHERE \
+                "SELECT state,owner,token,takeovers,expires_at,fp,result FROM \"{table}\" WHERE \
                  scope=$1 AND key=$2"
             )
             .into(),
@@ -133,8 +133,8 @@ impl Place {
         self.migrated(part).await?;
         let sql = format!(
             "INSERT INTO \"{}\" \
-             (scope,key,state,owner,token,taken,expires_at,purge_bucket,result) SELECT \
-             $1,k,1,decode(md5(k::text),'hex'),1,false,clock_timestamp()+interval \
+             (scope,key,state,owner,token,takeovers,expires_at,purge_bucket,result) SELECT \
+             $1,k,1,decode(md5(k::text),'hex'),1,0,clock_timestamp()+interval \
              '{rest}',(extract(epoch FROM clock_timestamp()+interval \
              '{rest}')*1000000)::bigint/3600000000*3600000000,$3 FROM unnest($2::bytea[]) AS k",
             self.table(part)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- retryproof, PostgreSQL, schema version 1. Safe to run twice. To use another table name, replace every
--- `retryproof_records`. Run it inside a transaction, and R__grant.sql and R__complete.sql after it.
+-- `retryproof_records`. Run it inside a transaction, and R__grant_1.sql and R__complete_1.sql after it.
 
 -- Compared byte for byte (ID-2), so bytea: no encoding and no collation touches it. Times are the server's (ACQ-7).
 -- The key comes first in the index, because keys differ where scopes are alike.
@@ -8,27 +8,30 @@
 CREATE TABLE IF NOT EXISTS "retryproof_records" (
     scope        bytea       NOT NULL,
     key          bytea       NOT NULL,
-    state        smallint    NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    state        smallint    NOT NULL, -- 0 in progress, 1 complete (CMP-5), 2 kept: released with a log, counts as absent (REC-3)
     owner        bytea       NOT NULL, -- 16 bytes, kept after completion (CMP-3); all zero: released
     token        bigint      NOT NULL, -- fencing token (ACQ-10)
-    taken        boolean     NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
+    takeovers    smallint    NOT NULL, -- takeovers of an expired lease since the key was last free (ACQ-12, REC-2)
     expires_at   timestamptz NOT NULL, -- lease end while in progress, retention end once complete
     purge_bucket bigint      NOT NULL, -- acquire + ttl in microseconds, rounded up; no beat and no completion moves it (STO-4)
     fp           bytea,                -- fingerprint (FP-1)
     result       bytea,                -- the value's envelope (CMP-8)
+    holder       bytea,                -- the note of the last grant, up to 64 bytes (REC-2)
+    log          bytea,                -- opaque; this version only clears it (REC-3)
     PRIMARY KEY (key, scope)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 
--- Values come encoded: no use in compressing them.
-ALTER TABLE "retryproof_records" ALTER COLUMN result SET STORAGE EXTERNAL;
+-- These columns hold encoded bytes, which compression would not shrink.
+ALTER TABLE "retryproof_records" ALTER COLUMN result SET STORAGE EXTERNAL, ALTER COLUMN log SET STORAGE EXTERNAL;
 
 CREATE INDEX IF NOT EXISTS "retryproof_records_purge" ON "retryproof_records" (purge_bucket);
 
--- One row: the version of this schema.
+-- `schema`: the version of these tables. `compatible_from`: the oldest version of the program that can work with them (REC-1).
 CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (
     name  text   NOT NULL PRIMARY KEY,
     value bigint NOT NULL
 );
 
-INSERT INTO "retryproof_records_meta" (name, value) VALUES ('schema', 1)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+-- Newer tables keep their numbers if this file runs again.
+INSERT INTO "retryproof_records_meta" AS m (name, value) VALUES ('schema', 1), ('compatible_from', 1)
+ON CONFLICT (name) DO UPDATE SET value = greatest(m.value, excluded.value);

@@ -37,6 +37,10 @@ impl From<Driver> for Failure {
 const TLS: &str =
     "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
 
+pub(crate) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; GRANT it SELECT, INSERT, \
+     UPDATE and DELETE on the table, SELECT on the `_meta` table, and EXECUTE on the `_grant_1` and \
+     `_complete_1` functions";
+
 /// Like [`classify_at_connect`], but for a store that has already connected.
 pub(crate) fn classify(error: &Driver) -> Error {
     while_running(classify_at_connect(error))
@@ -92,12 +96,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             "the store's tables or functions are missing or have another version; call \
              `retryproof::migrate(url)`, or `PostgresConfig::migrate()` if only this crate is used",
         ),
-        "42501" => (
-            Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
-             table, SELECT on the `_meta` table, and EXECUTE on the `_grant` and `_complete` \
-             functions",
-        ),
+        "42501" => (Unexpected, LACKS_PRIVILEGE),
         // The kind is `Unavailable`, because after a fail-over the next connection finds the new
         // primary.
         "25006" => (

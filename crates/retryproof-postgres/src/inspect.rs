@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{Identity, Result};
+use retryproof_core::{Identity, OwnerId, Result};
 use retryproof_store_kit::{CallPriority, unreadable};
 use sqlx_postgres::PgRow;
 use tokio::time::Instant;
 
 use crate::error::Failure;
-use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token};
+use crate::record::{COMPLETE, IN_PROGRESS, KEPT, NO_OWNER, column, holder, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
@@ -84,21 +84,24 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// The summary of a row; `None` for a released record.
+/// The summary of a row; `None` for a record that was released or is kept.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
     let state = match column::<i16>(row, 0, "state")? {
+        KEPT => return Ok(None),
         IN_PROGRESS if owner == NO_OWNER => return Ok(None),
         IN_PROGRESS => RecordState::InProgress,
         COMPLETE => RecordState::Complete,
         _ => return Err(unreadable("state")),
     };
+    let token = token(row)?;
     let bytes: i64 = column(row, 4, "result")?;
-    Ok(Some(RecordSummary::new(
-        state,
-        token(row)?,
-        remaining(row)?,
-        usize::try_from(bytes).unwrap_or(0),
-        column(row, 5, "fp")?,
-    )))
+    let bytes = usize::try_from(bytes).unwrap_or(0);
+    let holder = owner.try_into().ok().and_then(|owner| holder(row, OwnerId::from_bytes(owner)));
+    let takeovers: i16 = column(row, 7, "takeovers")?;
+    // Zero if the clock has stepped back since the grant.
+    let granted_ago = u64::try_from(column::<i64>(row, 8, "token")?).unwrap_or(0);
+    let granted_ago = Duration::from_micros(granted_ago);
+    let summary = RecordSummary::new(state, token, remaining(row)?, bytes, column(row, 5, "fp")?);
+    Ok(Some(summary.with_grant(Some(granted_ago), u16::try_from(takeovers).ok(), holder)))
 }

@@ -6,6 +6,7 @@ pub(crate) mod hash;
 
 use std::time::Duration;
 
+use retryproof_core::store::HolderNote;
 use retryproof_core::{FencingToken, Fingerprint, OwnerId, Result, StoredResult};
 use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
@@ -16,6 +17,8 @@ use sqlx_postgres::PgRow;
 pub(crate) const IN_PROGRESS: i16 = 0;
 /// The `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
+/// The `state` of a record that was released with a log. It counts as absent (REC-3).
+pub(crate) const KEPT: i16 = 2;
 /// The owner of a released record.
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
 
@@ -32,7 +35,7 @@ pub(crate) enum AcquireRow {
 
 impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
-        match column::<Option<i64>>(row, 6, "token")? {
+        match column::<Option<i64>>(row, 7, "token")? {
             // The value was left out because the ttl ended while the row was read. If the value is
             // really missing, a later read reports the error.
             None | Some(0)
@@ -56,11 +59,15 @@ impl AcquireRow {
     }
 }
 
-/// Reads a row; `None` for a released record.
+/// Reads a row; `None` for a record that was released or is kept.
 pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
+    let state: i16 = column(row, 0, "state")?;
+    if state == KEPT {
+        return Ok(None);
+    }
     let owner: [u8; 16] = column(row, 1, "owner")?;
     let remaining = remaining(row)?;
-    let phase = match column::<i16>(row, 0, "state")? {
+    let phase = match state {
         IN_PROGRESS if owner == NO_OWNER => return Ok(None),
         IN_PROGRESS => RecordPhase::InProgress(remaining),
         COMPLETE => RecordPhase::Complete(match remaining {
@@ -69,8 +76,16 @@ pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
         }),
         _ => return Err(unreadable("state")),
     };
-    let (owner, token) = (OwnerId::from_bytes(owner), token(row)?);
-    Ok(Some(Record { owner, token, takeovers: 0, holder: None, phase }))
+    let owner = OwnerId::from_bytes(owner);
+    // No statement that returns a `Record` reads the count of takeovers.
+    Ok(Some(Record { owner, token: token(row)?, takeovers: 0, holder: holder(row, owner), phase }))
+}
+
+/// The note about the owner's grant; `None` if the row has none, or the statement does not return
+/// it. A note of another grant, or one that cannot be read, counts as missing (REC-2).
+pub(crate) fn holder(row: &PgRow, owner: OwnerId) -> Option<HolderNote> {
+    let bytes: Option<Vec<u8>> = row.try_get(6).ok()?;
+    HolderNote::of_owner(&bytes?, owner)
 }
 
 /// Whether the statement left the value out because the ttl is over.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The shipped schema, [`PostgresConfig::migrate`], and the check of server and schema before the
-//! store is used (STO-3).
+//! store is used (STO-3, REC-1).
+
+mod function;
 
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::{Schema, TableVersions, table_name};
@@ -10,8 +12,9 @@ use sqlx_postgres::PgConnection;
 
 use crate::config::{DEFAULT_TABLE, PostgresConfig};
 use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres, open};
-use crate::error::{classify_at_connect, is_missing_table};
+use crate::error::{LACKS_PRIVILEGE, classify_at_connect, is_missing_table};
 use crate::record::hash::pair_hash;
+use crate::schema::function::FUNCTIONS;
 
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
@@ -19,70 +22,19 @@ const SCHEMA: Schema = Schema {
     migrate: "PostgresConfig::migrate()",
 };
 
-/// A function of the schema. It has no version; instead, `migrate` compares its body and settings
-/// with those in the database.
-struct Function {
-    /// The suffix that follows the table name; also the tag of the dollar quotes around the body.
-    suffix: &'static str,
-    parameters: &'static str,
-    /// The function's `SET` clauses, as the catalogue stores them.
-    settings: &'static str,
-    script: &'static str,
-}
-
-const FUNCTIONS: [Function; 2] = [
-    Function {
-        suffix: "grant",
-        parameters: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean,bigint",
-        settings: "",
-        script: include_str!("../migrations/R__grant.sql"),
-    },
-    Function {
-        suffix: "complete",
-        parameters: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
-        settings: "{enable_seqscan=off}",
-        script: include_str!("../migrations/R__complete.sql"),
-    },
-];
-
-impl Function {
-    /// The name and parameters by which the server finds the function.
-    fn signature(&self, table: &str) -> String {
-        format!("\"{table}_{}\"({})", self.suffix, self.parameters)
-    }
-
-    /// The settings and the body that the function must have.
-    fn expected(&self, table: &str) -> Option<(String, String)> {
-        let quote = format!("${}$", self.suffix);
-        let body = self.script.split(quote.as_str()).nth(1)?;
-        Some((self.settings.to_owned(), body.replace(DEFAULT_TABLE, table)))
-    }
-
-    /// The function's settings and body in the database, if it exists.
-    async fn found(
-        &self,
-        conn: &mut PgConnection,
-        table: &str,
-    ) -> Result<Option<(String, String)>, sqlx_core::Error> {
-        let sql = format!(
-            "SELECT coalesce(proconfig::text,''),prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')",
-            self.signature(table)
-        );
-        fetch_row(conn, sql).await?.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
-    }
-}
-
 /// The schema as plain SQL, for your own migrator. It creates the tables under the name `table`, and
-/// writes the version row. Run it inside a transaction. Two of the statements create functions whose
-/// bodies contain semicolons between dollar quotes, so the migrator must understand dollar quotes.
+/// writes the version rows. Run it inside a transaction. Two of the statements create functions
+/// whose bodies contain semicolons between dollar quotes, so the migrator must understand dollar
+/// quotes. The SQL may run again: it never lowers a version row (REC-1), and it replaces both
+/// functions by those of this release.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
     let table = table_name(table)?;
-    let functions = FUNCTIONS.iter().map(|function| function.script);
-    let scripts = SCHEMA.migrations.iter().copied().chain(functions);
-    Ok(scripts.collect::<Vec<_>>().join("\n").replace(DEFAULT_TABLE, table))
+    let tables = SCHEMA.migrations.iter().map(|script| script.replace(DEFAULT_TABLE, table));
+    let functions = FUNCTIONS.iter().map(|function| function.sql(table));
+    Ok(tables.chain(functions).collect::<Vec<_>>().join("\n"))
 }
 
 impl PostgresConfig {
@@ -91,11 +43,15 @@ impl PostgresConfig {
     /// exist, and the user needs the privilege to create tables in the first schema of its
     /// `search_path`. No other call creates a table (STO-3).
     ///
+    /// Tables of a newer version that this program can still use are left unchanged (REC-1). A
+    /// function is replaced only if the database has a lower revision of it, so several releases may
+    /// call `migrate` on the same table.
+    ///
     /// If the future is dropped early, either everything or nothing has been done.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise the
-    /// errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
+    /// [`ErrorKind::Schema`] if the tables have a newer version that this program cannot use;
+    /// otherwise the errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
@@ -128,20 +84,19 @@ impl PostgresConfig {
         execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))
             .await
             .map_err(fail)?;
-        let found = version(&mut conn, table).await.map_err(fail)?;
+        let found = versions(&mut conn, table).await.map_err(fail)?;
         for script in SCHEMA.pending(found)? {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // A function is created only if it is missing or differs, so that `migrate` also succeeds
-        // for a user who may not create anything, if another user has called it before. It is
-        // created in the table's schema, because the table may have been restored, without its
-        // functions, into a schema that is not the first in the `search_path`.
+        // A function is created only if it is missing or has a lower revision, so that `migrate`
+        // also succeeds for a user who may not create anything, if another user has called it
+        // before. It is created in the table's schema, because the table may have been restored,
+        // without its functions, into a schema that is not the first in the `search_path`.
         for function in FUNCTIONS {
-            if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
+            let found = function.find(&mut conn, table).await.map_err(fail)?;
+            if function.is_pending(found.as_ref()) {
                 execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;
-                execute_text(&mut conn, function.script.replace(DEFAULT_TABLE, table))
-                    .await
-                    .map_err(fail)?;
+                execute_text(&mut conn, function.sql(table)).await.map_err(fail)?;
             }
         }
         execute_text(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
@@ -151,8 +106,8 @@ impl PostgresConfig {
     }
 }
 
-/// Reads the version row; `None` if the table or the row is missing.
-async fn version(
+/// Reads the version rows; `None` if the table or the row `schema` is missing.
+async fn versions(
     conn: &mut PgConnection,
     table: &str,
 ) -> Result<Option<TableVersions>, sqlx_core::Error> {
@@ -163,9 +118,10 @@ async fn version(
     if !exists.map_or(Ok(false), |row| row.try_get(0))? {
         return Ok(None);
     }
-    match fetch_row(conn, format!("SELECT value FROM \"{table}_meta\" WHERE name='schema'")).await?
-    {
-        Some(row) => row.try_get(0).map(|schema| TableVersions::from_rows(Some(schema), None)),
+    let value = |name| format!("(SELECT value FROM \"{table}_meta\" WHERE name='{name}')");
+    let sql = format!("SELECT {},{}", value("schema"), value("compatible_from"));
+    match fetch_row(conn, sql).await? {
+        Some(row) => Ok(TableVersions::from_rows(row.try_get(0)?, row.try_get(1)?)),
         None => Ok(None),
     }
 }
@@ -179,7 +135,7 @@ fn prefer_schema_of(table: &str) -> String {
     )
 }
 
-/// Fails if the store cannot work with the server or the schema (STO-3).
+/// Fails if the store cannot work with the server or the schema (STO-3, REC-1).
 pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
     let unreadable = |error: sqlx_core::Error| classify_at_connect(&error);
     let facts = fetch_row(
@@ -210,25 +166,37 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
              primary",
         ));
     }
-    let found = match version(conn, table).await {
+    let found = match versions(conn, table).await {
         Ok(found) => found,
         Err(error) if is_missing_table(&error) => None,
         Err(error) => return Err(classify_at_connect(&error)),
     };
     SCHEMA.check(found, table)?;
-    for function in FUNCTIONS {
-        if function.found(conn, table).await.map_err(unreadable)?.is_none() {
-            return Err(SCHEMA.missing(table));
-        }
-    }
+    check_functions(conn, table).await?;
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
-        return Err(Error::new(
-            ErrorKind::Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
-             table, SELECT on the `_meta` table, and EXECUTE on the `_grant` and `_complete` \
-             functions",
-        )
-        .with("table", table));
+        return Err(Error::new(ErrorKind::Unexpected, LACKS_PRIVILEGE).with("table", table));
     }
     Ok(ServerInfo { reads_committed: facts.try_get(2).map_err(unreadable)? })
+}
+
+/// Fails if a function is missing. Logs one warning if a function has a lower revision than the one
+/// that this program ships.
+async fn check_functions(conn: &mut PgConnection, table: &str) -> Result<()> {
+    let mut older = Vec::new();
+    for function in FUNCTIONS {
+        let found =
+            function.find(conn, table).await.map_err(|error| classify_at_connect(&error))?;
+        let Some(found) = found else { return Err(SCHEMA.missing(table)) };
+        if found.revision < function.revision() {
+            older.push(format!("{table}_{}", function.suffix));
+        }
+    }
+    if !older.is_empty() {
+        tracing::warn!(
+            functions = older.join(", "),
+            "functions of the schema have a lower revision than this program ships; call \
+             `retryproof::migrate(url)`"
+        );
+    }
+    Ok(())
 }

@@ -87,31 +87,32 @@ impl Statement {
     const fn text(self) -> &'static str {
         match self {
             // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is not live
-            // (absent, expired or released), or is the caller's own, the statement also calls the
-            // function that inserts or replaces the record. Any other record is neither locked nor
+            // (absent, expired, released or kept), or is the caller's own, the statement also calls
+            // the function that inserts or replaces the record. Any other record is neither locked nor
             // written, and the function is not even started, because starting it costs as much as
             // reading the record. The remaining time is computed first, so if no time is left, the
             // function has been called. The value of an expired record is not sent, because it may
-            // be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 lock
-            // timeout in ms. Returns: state, owner, token, remaining, fp, result, granted (NULL:
-            // not tried; 0: another caller was faster; else the token, negative for a takeover).
+            // be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note,
+            // 9 lock timeout in ms. Returns: state, owner, token, remaining, fp, result, holder,
+            // granted (NULL: not tried; 0: another caller was faster; else the token, negative for
+            // a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
-                ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,CASE WHEN \
-                 (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) THEN \
-                 \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL,$8) END \
-                 FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND \
-                 t.key=$2"
+                ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,t.holder,CASE \
+                 WHEN (t.expires_at>clock_timestamp() AND t.state<>2) IS NOT TRUE OR (t.state=0 AND \
+                 t.owner=$3) THEN \"retryproof_records_grant_1\"($1,$2,$3,$4,$5,$6,$7,$8,t.state IS \
+                 NOT NULL,$9) END FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON \
+                 t.scope=$1 AND t.key=$2"
             ),
             // ACQ-8: reads one record. Binds: 1 scope, 2 key. Returns: state, owner, token,
-            // remaining, fp, result.
+            // remaining, fp, result, holder.
             Self::Read => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
-                ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
+                ",fp,result,holder FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: READ without the value, for waiters. Binds: 1 scope, 2 key. Returns: state,
+            // ACQ-4: READ without the value and the note, for waiters. Binds: 1 scope, 2 key. Returns: state,
             // owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
@@ -143,7 +144,7 @@ impl Statement {
             // scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the
             // positions of the completions that took effect.
             Self::CompleteMany => {
-                "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
+                "SELECT \"retryproof_records_complete_1\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
             // CMP-7: like COMPLETE, but on the application's connection. The statement calls a
@@ -152,20 +153,20 @@ impl Statement {
             // took effect. Same bind order as COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
-                 unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
+                 unnest(\"retryproof_records_complete_1\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
             // RUN-4, ACQ-10: the row stays for an hour as a released record, which every call
             // treats as absent. Binds: 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
-                ",taken=false,expires_at=to_timestamp(0),purge_bucket=",
+                ",takeovers=0,holder=NULL,expires_at=to_timestamp(0),purge_bucket=",
                 now_us!(),
                 "+3600000000,fp=NULL WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3 AND ",
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4. A row with a state that the store never writes is left alone (CMP-8). The
+            // STO-4, REC-3. A row with a state that no version writes is left alone (CMP-8). The
             // upper bound is a subquery so that the index can be used. The lower bound skips the
             // index entries of deleted rows, which the server would otherwise scan as long as a
             // transaction might still see the rows. Binds: 1 limit, 2 first bucket. Returns: the
@@ -175,23 +176,24 @@ impl Statement {
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
                  purge_bucket<=(SELECT ",
                 now_us!(),
-                ") AND expires_at<clock_timestamp() AND state IN (0,1) \
+                ") AND (expires_at<clock_timestamp() OR state=2) AND state IN (0,1,2) \
                  ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
                  SELECT count(*),coalesce(max(purge_bucket),0) FROM gone"
             ),
             // For operators. Binds: 1 scope, 2 key. Returns: state, owner, token, remaining, bytes,
-            // has fp.
+            // has fp, holder, takeovers, microseconds since the grant.
             Self::Summary => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
-                ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL) \
-                 FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
+                ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL),holder,takeovers,",
+                now_us!(),
+                "-token FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
             // For operators; scans the table. Returns: records, in progress, bytes on disk.
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
                  state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
-                 FROM \"retryproof_records\" WHERE owner<>",
+                 FROM \"retryproof_records\" WHERE state<>2 AND owner<>",
                 no_owner!()
             ),
         }
@@ -246,6 +248,7 @@ impl StatementTexts {
             Param::Int(ttl),
             Param::Int(granularity(ttl)),
             req.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+            req.holder.as_ref().map(|note| note.as_bytes()).into(),
             Param::Int(i64::try_from(lock_timeout.as_millis()).unwrap_or(i64::MAX).max(1)),
         ];
         self.bind(Statement::Acquire, params)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::FencingToken;
+use retryproof_core::store::LiveLease;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
@@ -48,9 +48,8 @@ struct RecordCallers {
     running: usize,
     queued: usize,
     changed: Arc<Notify>,
-    /// When the last read that found the record locked began, and the holder's token that it
-    /// returned.
-    found_locked: Option<(Instant, FencingToken)>,
+    /// When the last read that found the record locked began, and the lease that it returned.
+    found_locked: Option<(Instant, LiveLease)>,
 }
 
 /// Whether an acquire may be sent.
@@ -112,9 +111,9 @@ impl RecordLimits {
 
     /// Notifies the queued acquires of a record that a read, begun at `since`, found the record
     /// locked.
-    pub(crate) fn publish_locked(&self, hash: u64, since: Instant, token: FencingToken) {
+    pub(crate) fn publish_locked(&self, hash: u64, since: Instant, lease: LiveLease) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
-            callers.found_locked = Some((since, token));
+            callers.found_locked = Some((since, lease));
             callers.changed.notify_waiters();
         }
     }
@@ -146,10 +145,11 @@ impl AcquirePermit<'_> {
 }
 
 impl QueuedAcquire<'_> {
-    /// Returns the holder's token if a read that began at `since` or later found the record locked.
-    pub(crate) fn locked_since(&self, since: Instant) -> Option<FencingToken> {
-        let found_locked = self.limits.state.lock().records.get(&self.hash)?.found_locked;
-        found_locked.filter(|(began, _)| *began >= since).map(|(_, token)| token)
+    /// Returns the holder's lease if a read that began at `since` or later found the record locked.
+    pub(crate) fn locked_since(&self, since: Instant) -> Option<LiveLease> {
+        let state = self.limits.state.lock();
+        let (began, lease) = state.records.get(&self.hash)?.found_locked.as_ref()?;
+        (*began >= since).then(|| lease.clone())
     }
 }
 
@@ -174,6 +174,8 @@ impl Drop for QueuedAcquire<'_> {
 
 #[cfg(test)]
 mod tests {
+    use retryproof_core::FencingToken;
+
     use super::*;
 
     fn admitted(limits: &RecordLimits, hash: u64) -> AcquirePermit<'_> {
@@ -209,11 +211,15 @@ mod tests {
         let probe = admitted(&limits, 1);
         let since = Instant::now();
         let mut waiting = queued(&limits, 1);
-        assert_eq!(waiting.locked_since(since), None);
-        limits.publish_locked(1, since, FencingToken::new(7));
+        let token_since = |waiting: &QueuedAcquire<'_>, since| {
+            waiting.locked_since(since).map(|lease| lease.token)
+        };
+        assert_eq!(token_since(&waiting, since), None);
+        let token = FencingToken::new(7);
+        limits.publish_locked(1, since, LiveLease::new(Duration::ZERO, token));
         waiting.changed.as_mut().await;
-        assert_eq!(waiting.locked_since(since), Some(FencingToken::new(7)));
-        assert_eq!(waiting.locked_since(since + LOCKED_FOR), None, "an older look");
+        assert_eq!(token_since(&waiting, since), Some(token));
+        assert_eq!(token_since(&waiting, since + LOCKED_FOR), None, "an older read");
         drop(waiting);
         admitted(&limits, 2).found_locked();
         admitted(&limits, 3).found_locked();

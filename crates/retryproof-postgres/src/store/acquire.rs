@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Peeked};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, HolderNote, LiveLease, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use retryproof_store_kit::{CallPriority, Record, RecordPhase, jitter};
 use tokio::time::{Instant, timeout};
@@ -54,9 +54,14 @@ impl PostgresStore {
         for attempt in 0..MAX_ATTEMPTS {
             if attempt >= ATTEMPTS_WITHOUT_LOOK {
                 match self.read_record(CallPriority::Normal, Statement::Read, id).await? {
-                    Some(Record { token, phase: RecordPhase::InProgress(remaining), .. }) => {
-                        let remaining = remaining.unwrap_or_default();
-                        return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
+                    Some(Record {
+                        token,
+                        holder,
+                        phase: RecordPhase::InProgress(remaining),
+                        ..
+                    }) => {
+                        let lease = LiveLease::new(remaining.unwrap_or_default(), token);
+                        return Ok(Acquired::Busy(lease.with_holder(holder)));
                     }
                     record => {
                         if let Peeked::Complete(stored) = self.peeked(id, record) {
@@ -108,14 +113,12 @@ impl PostgresStore {
             let waited = began.elapsed();
             if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
-                let status = self.status_of_blocked(id, true).await?;
-                if let Some(Acquired::Busy(LiveLease {
-                    remaining: Duration::ZERO, token, ..
-                })) = status
-                {
-                    self.record_limits.publish_locked(hash, since, token);
-                }
-                if let Some(acquired) = status {
+                if let Some(acquired) = self.status_of_blocked(id, true).await? {
+                    if let Acquired::Busy(lease @ LiveLease { remaining: Duration::ZERO, .. }) =
+                        &acquired
+                    {
+                        self.record_limits.publish_locked(hash, since, lease.clone());
+                    }
                     return Ok(AcquireAttempt::Blocked(acquired));
                 }
             }
@@ -130,8 +133,8 @@ impl PostgresStore {
                 LimitDecision::Admitted(permit) => permit,
                 LimitDecision::Queued(mut queued) => {
                     let _ = timeout(rest + QUEUE_GRACE, queued.changed.as_mut()).await;
-                    if let Some(token) = queued.locked_since(began) {
-                        return Ok(AcquireAttempt::Blocked(expired_but_locked(token)));
+                    if let Some(lease) = queued.locked_since(began) {
+                        return Ok(AcquireAttempt::Blocked(Acquired::Busy(lease)));
                     }
                     continue;
                 }
@@ -160,8 +163,10 @@ impl PostgresStore {
     async fn status_of_blocked(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
         let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
         Ok(match record {
-            Some(Record { token, phase: RecordPhase::InProgress(None), .. }) if is_locked => {
-                Some(expired_but_locked(token))
+            Some(Record { token, holder, phase: RecordPhase::InProgress(None), .. })
+                if is_locked =>
+            {
+                Some(expired_but_locked(token, holder))
             }
             record => live(self.peeked(id, record)),
         })
@@ -171,14 +176,12 @@ impl PostgresStore {
 fn live(peeked: Peeked) -> Option<Acquired> {
     match peeked {
         Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
-        Peeked::Busy(LiveLease { remaining, token, .. }) => {
-            Some(Acquired::Busy(LiveLease::new(remaining, token)))
-        }
+        Peeked::Busy(lease) => Some(Acquired::Busy(lease)),
         Peeked::Absent => None,
     }
 }
 
 /// The result if the lease is over but the row is locked, so that the record cannot be granted yet.
-fn expired_but_locked(token: FencingToken) -> Acquired {
-    Acquired::Busy(LiveLease::new(Duration::ZERO, token))
+fn expired_but_locked(token: FencingToken, holder: Option<HolderNote>) -> Acquired {
+    Acquired::Busy(LiveLease::new(Duration::ZERO, token).with_holder(holder))
 }

@@ -8,6 +8,7 @@ mod join;
 mod pooler;
 mod round_trips;
 mod schema;
+mod stored_form;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

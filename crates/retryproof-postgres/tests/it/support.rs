@@ -126,7 +126,7 @@ impl Drop for Table {
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
                     let sql = format!(
                         "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_ledger\"; \
-                         DROP FUNCTION IF EXISTS \"{name}_grant\", \"{name}_complete\""
+                         DROP FUNCTION IF EXISTS \"{name}_grant_1\", \"{name}_complete_1\""
                     );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }

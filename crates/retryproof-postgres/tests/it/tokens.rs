@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Purge};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, HolderNote, Inspect, Purge,
+};
 use retryproof_core::{CodecId, IdempotencyStore, OwnerId, Payload};
 use retryproof_postgres::{Pooler, PostgresStore};
 
@@ -74,7 +76,7 @@ async fn sto_4_a_large_purge_goes_in_batches_and_keeps_what_is_live() {
     execute(&store, &id("live"), "result").await;
     // 2,500 expired records, as this store writes them.
     let sql = format!(
-        "INSERT INTO \"{0}\" SELECT scope, decode(md5(n::text),'hex'), 1, owner, token, false, \
+        "INSERT INTO \"{0}\" SELECT scope, decode(md5(n::text),'hex'), 1, owner, token, 0, \
          clock_timestamp()-interval '1 hour', 0, NULL, result FROM \"{0}\", generate_series(1,2500) AS n",
         table.name
     );
@@ -92,7 +94,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     stranger
         .run(format!(
             "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, \
-             decode(md5('o'),'hex'), 1, false, clock_timestamp()+interval '1 day', \
+             decode(md5('o'),'hex'), 1, 0, clock_timestamp()+interval '1 day', \
              (extract(epoch FROM clock_timestamp())*1000000)::bigint+n::bigint*1000000000, NULL, \
              NULL FROM generate_series(1,20000) AS n; ANALYZE \"{name}\""
         ))
@@ -123,7 +125,7 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let store = store.expect("connected");
     let sql = format!(
         "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, \
-         decode(md5('o'),'hex'), 1, false, clock_timestamp()-interval '1 hour', 0, NULL, NULL \
+         decode(md5('o'),'hex'), 1, 0, clock_timestamp()-interval '1 hour', 0, NULL, NULL \
          FROM generate_series(1,400) AS n; CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE \
          plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$; CREATE TRIGGER slow \
          BEFORE DELETE ON \"{name}\" FOR EACH ROW EXECUTE FUNCTION f_{name}()"
@@ -153,8 +155,8 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         stranger
             .run(format!(
                 "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); INSERT INTO \"{name}\" \
-                 SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, \
-                 false, clock_timestamp()-interval '1 hour', \
+                 SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, 0, \
+                 clock_timestamp()-interval '1 hour', \
                  1000000000000000+n/10000*10000000::bigint, NULL, NULL FROM \
                  generate_series(1,{ROWS}) AS n"
             ))
@@ -199,7 +201,8 @@ async fn run_1_beats_and_completions_stay_on_their_page() {
     const UNITS: i64 = 1_000;
     for at in 0..UNITS {
         let (id, owner) = (id(&format!("a key of thirty-six bytes, or so {at}")), OwnerId::new());
-        let req = AcquireRequest::new(owner, LONG, DAY);
+        let note = HolderNote::new(owner, LONG, None, "payments-7f9c5d:4711");
+        let req = AcquireRequest::new(owner, LONG, DAY).with_holder(Some(note));
         assert!(matches!(store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
         assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), FencedWrite::Applied);
         let done = Completion::new(payload.envelope().clone(), DAY, None);

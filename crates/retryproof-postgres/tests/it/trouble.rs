@@ -165,7 +165,7 @@ async fn sto_5_missing_privileges_are_named() {
         table.name
     );
     table.stranger().await.run(sql).await;
-    for function in ["grant", "complete"] {
+    for function in ["grant_1", "complete_1"] {
         let function = format!("EXECUTE ON FUNCTION \"{}_{function}\"", table.name);
         table.stranger().await.run(format!("REVOKE {function} FROM PUBLIC")).await;
         let refuse = refused(on(&url, &table)).await;
@@ -202,7 +202,7 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     let mut admin = table.stranger().await;
     // A schema with the user's name comes first in its search path.
     admin.run(format!("CREATE SCHEMA {name}")).await;
-    for function in ["grant", "complete"] {
+    for function in ["grant_1", "complete_1"] {
         admin.run(format!("DROP FUNCTION \"{}_{function}\"", table.name)).await;
         assert_eq!(refused(on(&url, &table)).await.kind(), ErrorKind::Schema);
         on(&url, &table).migrate().await.expect("made again");
@@ -212,9 +212,9 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
     assert_eq!(replay(&store, &id("done")).await, "result");
     let old = format!(
-        "CREATE OR REPLACE FUNCTION \"{}_grant\"(a_scope bytea, a_key bytea, a_owner bytea, \
-         a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean, a_patience \
-         bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
+        "CREATE OR REPLACE FUNCTION \"{}_grant_1\"(a_scope bytea, a_key bytea, a_owner bytea, \
+         a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_holder bytea, a_there boolean, \
+         a_patience bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
         table.name
     );
     admin.run(old).await;

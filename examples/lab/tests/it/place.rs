@@ -149,7 +149,7 @@ impl Rest {
                     sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");
                 let sql = format!(
                     "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \
-                     \"{table}_grant\", \"{table}_complete\""
+                     \"{table}_grant_1\", \"{table}_complete_1\""
                 );
                 let sql = sqlx_core::raw_sql::raw_sql(sqlx_core::sql_str::AssertSqlSafe(sql));
                 conn.execute(sql).await.expect("the tables are dropped");

@@ -21,7 +21,7 @@ const EXPIRED: &str = "SELECT token FROM retryproof_records WHERE scope=$1 AND k
 const OVERWRITE: &str = "UPDATE retryproof_records SET \
      owner=$3,expires_at=clock_timestamp()+$4*interval '1 \
      microsecond',token=greatest((extract(epoch FROM \
-     clock_timestamp())*1000000)::bigint,$5),state=0,taken=true,result=NULL WHERE scope=$1 AND \
+     clock_timestamp())*1000000)::bigint,$5),state=0,takeovers=1,result=NULL WHERE scope=$1 AND \
      key=$2 RETURNING token";
 
 pub(super) struct Postgres(PgPool);

@@ -88,7 +88,7 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
         let fill = |keys: &str, count: i64| {
             format!(
                 "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5('{keys}'||n),'hex'), 1, \
-                 decode(md5('o'),'hex'), 1, false, clock_timestamp()+interval '1 day', \
+                 decode(md5('o'),'hex'), 1, 0, clock_timestamp()+interval '1 day', \
                  4000000000000000, NULL, NULL FROM generate_series(1,{count}) AS n"
             )
         };

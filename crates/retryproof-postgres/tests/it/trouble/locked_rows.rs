@@ -134,7 +134,7 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
         // callers.
         sleep(Duration::from_millis(500)).await;
         let waiting = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock' AND query LIKE '%{}_grant%'",
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock' AND query LIKE '%{}_grant_1%'",
             table.name
         );
         let mut stranger = table.stranger().await;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Function`]: a function of the schema, its generation and its revision (REC-1).
+//!
+//! The name of a function ends with its generation, whose parameters and meaning never change. Two
+//! versions of a program that run on one table therefore call the function that they were tested
+//! with, and a generation that a program does not call is left alone. A correction of a generation
+//! raises its revision, the number in the first line of its body. A program replaces only a lower
+//! revision, so two releases that both migrate at each start do not undo each other's correction.
+
+use retryproof_core::Result;
+use sqlx_core::row::Row as _;
+use sqlx_postgres::PgConnection;
+
+use crate::config::DEFAULT_TABLE;
+use crate::connection::fetch_row;
+
+/// A function of the schema.
+pub(super) struct Function {
+    /// The suffix that follows the table name, with the generation; also the tag of the dollar
+    /// quotes around the body.
+    pub(super) suffix: &'static str,
+    parameters: &'static str,
+    /// The function's `SET` clauses, as the catalogue stores them.
+    settings: &'static str,
+    script: &'static str,
+}
+
+pub(super) const FUNCTIONS: [Function; 2] = [
+    Function {
+        suffix: "grant_1",
+        parameters: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,bytea,boolean,bigint",
+        settings: "",
+        script: include_str!("../../migrations/R__grant_1.sql"),
+    },
+    Function {
+        suffix: "complete_1",
+        parameters: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
+        settings: "{enable_seqscan=off}",
+        script: include_str!("../../migrations/R__complete_1.sql"),
+    },
+];
+
+/// What the database has of a function.
+#[derive(Debug)]
+pub(super) struct StoredFunction {
+    pub(super) revision: u32,
+    settings: String,
+}
+
+impl Function {
+    /// The name and parameters by which the server finds the function.
+    pub(super) fn signature(&self, table: &str) -> String {
+        format!("\"{table}_{}\"({})", self.suffix, self.parameters)
+    }
+
+    /// The SQL that creates or replaces the function.
+    pub(super) fn sql(&self, table: &str) -> String {
+        self.script.replace(DEFAULT_TABLE, table)
+    }
+
+    /// The revision that this program ships.
+    pub(super) fn revision(&self) -> u32 {
+        revision(self.body())
+    }
+
+    fn body(&self) -> &'static str {
+        let quote = format!("${}$", self.suffix);
+        self.script.split(quote.as_str()).nth(1).unwrap_or_default()
+    }
+
+    /// Reads the function in the database, if it exists.
+    pub(super) async fn find(
+        &self,
+        conn: &mut PgConnection,
+        table: &str,
+    ) -> Result<Option<StoredFunction>, sqlx_core::Error> {
+        let sql = format!(
+            "SELECT coalesce(proconfig::text,''),prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')",
+            self.signature(table)
+        );
+        let Some(row) = fetch_row(conn, sql).await? else { return Ok(None) };
+        let body: String = row.try_get(1)?;
+        Ok(Some(StoredFunction { revision: revision(&body), settings: row.try_get(0)? }))
+    }
+
+    /// Whether `migrate` has to create or replace the function. Settings belong to a revision, so
+    /// those of a higher one are not compared.
+    pub(super) fn is_pending(&self, found: Option<&StoredFunction>) -> bool {
+        let own = self.revision();
+        found.is_none_or(|found| {
+            found.revision < own || (found.revision == own && found.settings != self.settings)
+        })
+    }
+}
+
+/// The number in the first line of a body, `-- revision 3`. A body without a readable number
+/// counts as 0, which is lower than every revision that was shipped.
+fn revision(body: &str) -> u32 {
+    let line = body.trim_start().lines().next().unwrap_or_default();
+    line.strip_prefix("-- revision ").and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::hash::pair_hash;
+
+    /// The shipped functions with a hash of their settings and body. A change of a body must raise
+    /// its revision, and changes this list with it.
+    const SHIPPED: [(&str, u32, u64); 2] =
+        [("grant_1", 1, 14_849_798_503_691_942_581), ("complete_1", 1, 13_071_607_127_649_798_859)];
+
+    #[test]
+    fn rec_1_a_changed_body_has_a_higher_revision() {
+        let shipped = FUNCTIONS.map(|function| {
+            let hash = pair_hash(function.settings.as_bytes(), function.body().as_bytes());
+            (function.suffix, function.revision(), hash)
+        });
+        assert_eq!(shipped, SHIPPED);
+    }
+
+    #[test]
+    fn rec_1_a_body_without_a_readable_revision_is_the_lowest() {
+        assert_eq!(revision("\n-- revision 12\nBEGIN"), 12);
+        assert_eq!(revision("-- revision 3\r\nBEGIN"), 3);
+        let unreadable = [
+            "",
+            "BEGIN",
+            "-- revision",
+            "-- revision -1",
+            "-- revision 1.2",
+            "-- revision 99999999999",
+        ];
+        for body in unreadable {
+            assert_eq!(revision(body), 0, "{body}");
+        }
+    }
+
+    #[test]
+    fn rec_1_only_a_lower_revision_or_other_settings_of_the_same_one_are_replaced() {
+        let [_, complete] = FUNCTIONS;
+        let own = complete.revision();
+        let stored =
+            |revision, settings: &str| StoredFunction { revision, settings: settings.to_owned() };
+        assert!(complete.is_pending(None));
+        assert!(complete.is_pending(Some(&stored(own - 1, complete.settings))));
+        assert!(complete.is_pending(Some(&stored(own, ""))));
+        assert!(!complete.is_pending(Some(&stored(own, complete.settings))));
+        assert!(!complete.is_pending(Some(&stored(own + 1, ""))));
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The versions of the tables and of the program may differ while a fleet is upgraded (REC-1).
+
+use retryproof_core::ErrorKind;
+use retryproof_postgres::schema_sql;
+
+use super::refused;
+use crate::support::{Table, execute, id, replay};
+
+/// Sets the version rows; `None` removes the row.
+async fn set(table: &Table, schema: i64, compatible_from: Option<i64>) {
+    let meta = format!("\"{}_meta\"", table.name);
+    let from = compatible_from.map_or(String::new(), |from| format!(",('compatible_from',{from})"));
+    let sql = format!("DELETE FROM {meta}; INSERT INTO {meta} VALUES ('schema',{schema}){from}");
+    table.stranger().await.run(sql).await;
+}
+
+/// The values of both version rows.
+async fn versions(table: &Table) -> (i64, i64) {
+    let mut stranger = table.stranger().await;
+    let mut read = async |name: &str| {
+        let sql = format!("SELECT value FROM \"{}_meta\" WHERE name='{name}'", table.name);
+        stranger.number(sql).await
+    };
+    (read("schema").await, read("compatible_from").await)
+}
+
+#[tokio::test]
+async fn rec_1_new_tables_say_which_programs_can_use_them() {
+    let table = Table::new().await;
+    assert_eq!(versions(&table).await, (1, 1));
+}
+
+#[tokio::test]
+async fn rec_1_newer_tables_that_are_compatible_are_used_and_left_unchanged() {
+    let table = Table::new().await;
+    execute(&table.store().await, &id("kept"), "result").await;
+    // A newer program has added a column.
+    let add = format!("ALTER TABLE \"{}\" ADD COLUMN later bigint", table.name);
+    table.stranger().await.run(add).await;
+    set(&table, 2, Some(1)).await;
+    let store = table.store().await;
+    assert_eq!(replay(&store, &id("kept")).await, "result");
+    execute(&store, &id("new"), "result").await;
+    table.config().migrate().await.expect("there is nothing to do");
+    assert_eq!(versions(&table).await, (2, 1));
+}
+
+#[tokio::test]
+async fn rec_1_tables_that_need_a_newer_program_are_refused() {
+    let table = Table::new().await;
+    // Without the second row, the tables are compatible with their own version only.
+    for from in [Some(2), None] {
+        set(&table, 2, from).await;
+        let error = refused(&table).await.to_string();
+        for part in ["found = 2", "compatible_from = 2", "expected = 1", "upgrade"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        let error = table.config().migrate().await.expect_err("it would go back");
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Schema, Some("migrate")));
+        assert!(error.to_string().contains("upgrade"), "{error}");
+    }
+    set(&table, 3, Some(2)).await;
+    assert!(table.config().migrate().await.is_err());
+    assert_eq!(versions(&table).await, (3, 2));
+}
+
+#[tokio::test]
+async fn rec_1_the_shipped_sql_never_lowers_a_version() {
+    let table = Table::new().await;
+    let sql = schema_sql(&table.name).expect("a valid name");
+    set(&table, 3, Some(2)).await;
+    table.stranger().await.run(format!("BEGIN; {sql} COMMIT")).await;
+    assert_eq!(versions(&table).await, (3, 2));
+    set(&table, 0, Some(0)).await;
+    table.stranger().await.run(sql).await;
+    assert_eq!(versions(&table).await, (1, 1));
+}
