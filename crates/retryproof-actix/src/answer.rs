@@ -103,7 +103,8 @@ pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     extensions.remove()
 }
 
-/// Marks the response to a request that passed the guard, unless an inner guard marked it (HTTP-18).
+/// Marks the response to a request that this guard did not handle, unless an inner guard marked it
+/// (HTTP-18).
 pub(crate) fn mark_unguarded<B>(head: &mut HttpResponse<B>) {
     let mut extensions = head.extensions_mut();
     if !extensions.contains::<Served>() {

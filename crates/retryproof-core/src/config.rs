@@ -214,7 +214,7 @@ impl IdempotencyConfig {
     /// Checks every setting. [`build`](crate::EngineBuilder::build) calls it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], naming the first setting that is out of bounds and its value.
+    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }
@@ -257,7 +257,7 @@ impl IdempotencyConfig {
     }
 }
 
-/// A setting whose value is out of bounds.
+/// A setting whose value is out of range.
 struct OutOfBounds {
     key: Cow<'static, str>,
     value: String,
@@ -269,7 +269,7 @@ impl OutOfBounds {
         let Self { key, value, expected } = self;
         Error::new(
             ErrorKind::Config,
-            format!("idempotency.{key} = {value} is out of bounds; expected {expected}"),
+            format!("idempotency.{key} = {value} is out of range; expected {expected}"),
         )
     }
 }

@@ -199,7 +199,7 @@ fn within(name: &str, value: Option<Duration>, bounds: &RangeInclusive<Duration>
         Some(value) if !bounds.contains(&value) => Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{name} {value:?} is out of bounds; expected {:?} to {:?}",
+                "{name} {value:?} is out of range; expected {:?} to {:?}",
                 bounds.start(),
                 bounds.end()
             ),

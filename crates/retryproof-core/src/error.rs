@@ -26,7 +26,7 @@ pub enum ErrorKind {
     TooBusy,
     /// A stored record cannot be read. Nothing ran and nothing was deleted (CMP-8).
     Corrupt,
-    /// A configuration value is missing, unknown or out of bounds (CFG-1).
+    /// A configuration value is missing, unknown or out of range (CFG-1).
     Config,
     /// The store, or this way of calling it, does not support the operation.
     Unsupported,

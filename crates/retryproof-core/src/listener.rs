@@ -17,7 +17,7 @@
 //! | the work is done, but its result cannot be decoded | ack; a dead letter if the result has to be [forwarded](Verdict::replying) | `Unreadable` |
 //! | the record cannot be decoded, so it is unknown whether the work is done | dead letter, because an ack could skip work that never ran | `Unreadable` |
 //! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack: redelivered no sooner than the lease ends, within the broker's redelivery limit | `Held` |
-//! | the lease was lost, the store is unavailable, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack: redelivered within the broker's redelivery limit | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
+//! | the lease was lost, the store is unavailable, the program's scope or durations are out of range, the completion failed, the work failed or panicked | nack: redelivered within the broker's redelivery limit | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
 //! A listener turns the three verdicts into the broker's own answers. A consumer without a listener
 //! does so with one `match`:

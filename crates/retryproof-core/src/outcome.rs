@@ -256,7 +256,7 @@ pub enum Rejected {
     LeaseLost,
     /// The work is done, but its result cannot be replayed.
     NotReplayable,
-    /// The store failed, or the key or a duration is out of bounds.
+    /// The store failed, or the key or a duration is out of range.
     Store(Error),
     /// The function's codec cannot decode the stored value.
     Codec(Error),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Method;
 
 /// The settings of one endpoint. A setting that is not given has its configured default (CTX-3). In
-/// a `const`, a value out of bounds is a compile error.
+/// a `const`, a value out of range is a compile error.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -24,7 +24,7 @@ use crate::protocol::problem::Code;
 /// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
 /// | [`InFlight`](Self::InFlight) | `in_flight` | is the problem `in-flight` |
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
-/// | [`Unguarded`](Self::Unguarded) | `unguarded` | is that of a request that passed the guard: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
+/// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
 ///
 /// A streamed response is `Executed`, with `Recorded::Tombstone`. A response that passes a second,
 /// outer guard unguarded keeps the value of the inner guard. A panic, and an error of the service,
@@ -101,7 +101,8 @@ impl Served {
         }
     }
 
-    /// Marks the response to a request that passed the guard, unless an inner guard marked it.
+    /// Marks the response to a request that this guard did not handle, unless an inner guard marked
+    /// it.
     pub(crate) fn mark_unguarded(extensions: &mut Extensions) {
         extensions.get_or_insert(Self::Unguarded);
     }

@@ -114,7 +114,7 @@ fn ann_2_ctx_2_bounds_are_judged_at_compile_time() {
             takes(&format!("http, {name} = {text:?}"), ENDPOINT);
         }
         for text in outside {
-            let message = format!("`{name} = {text:?}` is out of bounds");
+            let message = format!("`{name} = {text:?}` is out of range");
             refuses(&format!("http, {name} = {text:?}"), ENDPOINT, &message);
         }
     }

@@ -308,7 +308,7 @@ fn duration(arg: &Arg, bounds: &Bounds, errors: &mut Errors) -> Option<Duration>
         Ok(duration) if !bounds.range.contains(&duration) => {
             errors.at(
                 &arg.value,
-                format!("`{name} = {text:?}` is out of bounds: expected {}", bounds.shown),
+                format!("`{name} = {text:?}` is out of range: expected {}", bounds.shown),
             );
         }
         Ok(duration) => return Some(duration),

@@ -34,8 +34,8 @@ pub(crate) struct Shard {
     pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
-    /// The time before which no IN_PROGRESS record may be purged; `None` if there is no such
-    /// record.
+    /// A lower bound on the time at which an IN_PROGRESS record can first be purged; `None` if
+    /// there are no such records.
     pub(crate) busy_due: Option<Instant>,
 }
 

@@ -228,8 +228,8 @@ impl Statement {
             Self::Peek => {
                 concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
-            // RUN-1, CMP-2: the owner decides whether the lease is extended, never the time. Binds:
-            // 1 lease, 2 scope, 3 key, 4 owner.
+            // RUN-1, CMP-2: fenced by owner, never by time. Binds: 1 lease, 2 scope, 3 key,
+            // 4 owner.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"

@@ -15,7 +15,7 @@ use crate::delivery::Delivery;
 use crate::error::{no_reply_subject, reply_not_confirmed};
 
 /// How many times an answer that needs a confirmation is sent. If the last try fails too, the
-/// message may be redelivered, and is then skipped.
+/// message may be redelivered; completed work is then skipped.
 const MAX_TRIES: u32 = 3;
 
 /// Sends the answers of one listener.
@@ -51,8 +51,8 @@ impl ServerReplies {
         self.counters.count(&verdict);
         verdict.log("nats", delivery.call().identity().as_ref());
         if let Err(error) = answered {
-            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; if the message is \
-                 redelivered, it is skipped");
+            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the server may \
+                 redeliver the message");
         }
     }
 

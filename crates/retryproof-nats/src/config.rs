@@ -73,7 +73,8 @@ impl NatsListenerBuilder {
             jetstream,
             consumer,
             scope: scope.into_scope(),
-            // Publishers set `Nats-Msg-Id` for the stream's own duplicate check.
+            // The default key is `Nats-Msg-Id`, which publishers already set for the stream's own
+            // duplicate check.
             key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
             dead_letters: None,
             messages: MessageOptions::default(),

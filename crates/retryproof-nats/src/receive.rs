@@ -32,9 +32,10 @@ pub(crate) struct Fetcher<'a> {
     /// How long a request stays open while there are no messages.
     timeout: Duration,
     failures: u32,
-    /// The maximum number of messages in one request. A message that breaks the connection costs
-    /// each message behind it a delivery. So after a break the listener fetches one message, and
-    /// doubles the number after each message that arrives.
+    /// The maximum number of messages in one request. A message that async-nats cannot decode
+    /// breaks the connection, and every message behind it in the batch has then used up one of its
+    /// deliveries. So after a break the listener fetches one message, and doubles the number after
+    /// each message that arrives.
     max_messages: usize,
 }
 

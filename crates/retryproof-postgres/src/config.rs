@@ -125,7 +125,7 @@ impl PostgresConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (named without its
-    /// value), or a value out of bounds. No message contains the URL (ID-4).
+    /// value), or a value out of range. No message contains the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {

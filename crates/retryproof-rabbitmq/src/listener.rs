@@ -58,7 +58,7 @@ impl RabbitmqListenerBuilder {
     /// dead letters that is not set, or that is the work queue or one of its wait queues; a queue
     /// name of more than 230 bytes; a prefetch or a number of attempts of zero.
     /// [`ErrorKind::Unsupported`]: `amqps://` without the feature `tls`. [`ErrorKind::Invalid`]: a
-    /// scope or a duration out of bounds (ID-3, CTX-2).
+    /// scope or a duration out of range (ID-3, CTX-2).
     pub fn build(self) -> Result<RabbitmqListener> {
         Ok(RabbitmqListener { settings: self.check()?, counters: Arc::default() })
     }

@@ -222,7 +222,7 @@ impl RedisConfig {
         if usize::try_from(replicas).map_or(true, |replicas| !REPLICA_BOUNDS.contains(&replicas)) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "the number of replicas to wait for is out of bounds",
+                "the number of replicas to wait for is out of range",
             )
             .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
@@ -231,7 +231,7 @@ impl RedisConfig {
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "the time to wait for replicas is out of bounds",
+                "the time to wait for replicas is out of range",
             )
             .with("wait_timeout", format_args!("{time:?}"))
             .with(

@@ -21,7 +21,7 @@
 //! milliseconds long, and the kit relies on the store's answers instead of measured time, so a
 //! loaded machine makes the kit slow but not wrong.
 //!
-//! With either setting, a store with an injected clock declares it with
+//! If your store has an injected clock, declare it under either setting with
 //! [`with_clock`](crate::SubjectBuilder::with_clock); expiry is then tested to the last
 //! millisecond.
 //!

@@ -47,7 +47,7 @@ impl<I, C> EngineLayer<I, C> {
         EngineLayer { engine, identify, codec, terms }
     }
 
-    /// Sets how long a response is kept after completion: 1 ms to 3,650 days. A value out of bounds
+    /// Sets how long a response is kept after completion: 1 ms to 3,650 days. A value out of range
     /// makes every call fail (CTX-2).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -56,7 +56,7 @@ impl<I, C> EngineLayer<I, C> {
     }
 
     /// Sets how long a holder that stopped extending its lease keeps the key: 10 ms to 24 h. A
-    /// value out of bounds makes every call fail (CTX-2).
+    /// value out of range makes every call fail (CTX-2).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.terms.lease = Some(lease);
@@ -64,7 +64,7 @@ impl<I, C> EngineLayer<I, C> {
     }
 
     /// Sets how long a duplicate waits for the holder: up to 24 h. With zero, a duplicate checks
-    /// once and never waits; use zero if the sender retries anyway. A value out of bounds makes
+    /// once and never waits; use zero if the sender retries anyway. A value out of range makes
     /// every call fail (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {

@@ -59,7 +59,7 @@ impl WebConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], naming the first setting that is out of bounds and its value.
+    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }

@@ -92,7 +92,7 @@ impl EngineBuilder {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the setting that is out of bounds
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the setting that is out of range
     /// and its value.
     pub fn build(self) -> Result<IdempotencyEngine> {
         self.config.validate()?;

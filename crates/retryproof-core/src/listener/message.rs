@@ -53,7 +53,7 @@ impl MessageSettings {
     /// Checks the options.
     ///
     /// # Errors
-    /// `Invalid` for a duration out of bounds (CTX-2).
+    /// `Invalid` for a duration out of range (CTX-2).
     pub fn new(scope: Scope, options: MessageOptions) -> Result<Self> {
         let settings = Self { scope, options };
         settings.context_builder("any", b"").build()?;

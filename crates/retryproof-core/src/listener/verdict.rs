@@ -61,7 +61,7 @@ pub enum Reason {
     /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
     /// Nothing ran: the store could not answer, the engine accepts no more work, or the program's
-    /// scope or durations are out of bounds.
+    /// scope or durations are out of range.
     Store,
     /// The work ran, but its completion could not be recorded (CMP-4).
     NotRecorded,

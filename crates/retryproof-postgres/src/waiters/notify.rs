@@ -21,7 +21,7 @@ use crate::waiters::Waiters;
 
 /// How long opening a connection, or sending a message, may take.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pauses before listening is tried again.
+/// The backoff before LISTEN is retried, and the pause after a NOTIFY has failed twice.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// The task that receives and the task that sends. Dropping the value ends both tasks.
