@@ -19,10 +19,13 @@ CREATE TABLE IF NOT EXISTS `retryproof_records` (
     KEY retryproof_purge (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row: the version of this schema (STO-3). Written last, so that a schema made in part counts as missing.
+-- Two rows: the version of these tables, and the version of the oldest program that may use the tables (REC-1, STO-3).
+-- Written last, so that a schema made in part counts as missing.
 CREATE TABLE IF NOT EXISTS `retryproof_records_meta` (
     name   VARBINARY(32) NOT NULL PRIMARY KEY,
     value  BIGINT        NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
-REPLACE INTO `retryproof_records_meta` (name, value) VALUES ('schema', 1);
+-- Running this script again on newer tables lowers neither number.
+INSERT INTO `retryproof_records_meta` (name, value) VALUES ('schema', 1), ('compatible_from', 1)
+    ON DUPLICATE KEY UPDATE value = GREATEST(value, VALUES(value));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
-use retryproof_store_kit::{Schema, TableVersions, table_name};
+use retryproof_store_kit::{Schema, TableVersions, table_name, unreadable};
+use sqlx_core::row::Row as _;
 
 use crate::config::{DEFAULT_TABLE, MysqlConfig};
 use crate::connection::{Connection, ResultKind};
@@ -29,13 +30,15 @@ const LOCK: &str =
 const UNLOCK: &str =
     "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// Reads the version row, and also queries the record table: without that table, the schema counts
-/// as missing, whatever the version row says.
-const READ_VERSION: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
-     FROM `retryproof_records_meta` WHERE name='schema'";
+/// Reads both version rows, and also queries the record table: without that table, the schema
+/// counts as missing, whatever the version rows say.
+const READ_VERSIONS: &str = "SELECT \
+     (SELECT value FROM `retryproof_records_meta` WHERE name='schema'),\
+     (SELECT value FROM `retryproof_records_meta` WHERE name='compatible_from'),\
+     (SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='')";
 
 /// The schema as plain SQL, for your own migrator: it creates the tables, named after `table`, and
-/// writes the version row.
+/// writes the version rows. Running the SQL again, even on newer tables, changes nothing (REC-1).
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
@@ -44,17 +47,18 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl MysqlConfig {
-    /// Creates or updates the store's tables, under an advisory lock on the server. Repeated calls
-    /// are safe, even from several processes concurrently: call `migrate` at start-up or in a
-    /// deployment step. No other call creates tables (STO-3). The account needs CREATE and INDEX in
-    /// addition to the store's privileges.
+    /// Creates or updates the store's tables, under an advisory lock on the server. Newer tables
+    /// that this version can use stay unchanged (REC-1). Repeated calls are safe, even from several
+    /// processes concurrently: call `migrate` at start-up or in a deployment step. No other call
+    /// creates tables (STO-3). The account needs CREATE and INDEX in addition to the store's
+    /// privileges.
     ///
     /// # Cancel safety
     /// If the call is dropped, some of the tables may already exist; the next call creates the
     /// rest.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if a newer version of this library created the tables;
+    /// [`ErrorKind::Schema`] if the tables need a newer version of this library;
     /// [`ErrorKind::Unavailable`] if another migration holds the lock for a minute; otherwise the
     /// errors of [`MysqlStore::connect`](crate::MysqlStore::connect).
     pub async fn migrate(&self) -> Result<()> {
@@ -85,35 +89,34 @@ impl MysqlConfig {
 }
 
 async fn apply(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    for script in SCHEMA.pending(version(connection, table).await?)? {
+    for script in SCHEMA.pending(versions(connection, table).await?)? {
         // MySQL commits each statement of the script by itself. Each statement is safe to run
-        // twice, and the version row is written last.
+        // twice, and the version rows are written last.
         connection.run_script(script.replace(DEFAULT_TABLE, table)).await?;
     }
     Ok(())
 }
 
-/// Fails if this version of the library cannot work with the schema (STO-3).
+/// Fails if this version of the library cannot use the tables (REC-1, STO-3).
 pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    Ok(SCHEMA.check(version(connection, table).await?, table)?)
+    Ok(SCHEMA.check(versions(connection, table).await?, table)?)
 }
 
-/// Reads the version row; `None` if the tables or the row are missing.
-async fn version(
+/// Reads the version rows; `None` if the tables or the row `schema` are missing.
+async fn versions(
     connection: &mut Connection,
     table: &str,
 ) -> Result<Option<TableVersions>, Failure> {
-    let sql = Arc::from(READ_VERSION.replace(DEFAULT_TABLE, table));
+    let sql = Arc::from(READ_VERSIONS.replace(DEFAULT_TABLE, table));
     let read = connection.run(&sql, &[], ResultKind::Rows, false).await;
     let found = match read.map_err(classify_at_connect) {
         Ok(found) => found,
         Err(failure) if failure.error.kind() == ErrorKind::Schema => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    match found.rows.first() {
-        Some(row) => Ok(TableVersions::from_rows(Some(integer(row, 0, "value")?), None)),
-        None => Ok(None),
-    }
+    let Some(row) = found.rows.first() else { return Ok(None) };
+    let value = |at| row.try_get::<Option<i64>, _>(at).map_err(|_| unreadable("value"));
+    Ok(TableVersions::from_rows(value(0)?, value(1)?))
 }
 
 /// How long each check in `connect()` may take, apart from opening the connection.

@@ -52,10 +52,11 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing or have
-    /// another version (STO-3); `Config` for a wrong user, password or database, an invalid table
-    /// name, or a failed TLS handshake; `Unexpected` for a missing privilege; `Unsupported` for a
-    /// server that is too old; `Unavailable` if the server cannot be reached.
+    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing (STO-3)
+    /// or have a version that this program cannot use (REC-1); `Config` for a wrong user, password
+    /// or database, an invalid table name, or a failed TLS handshake; `Unexpected` for a missing
+    /// privilege; `Unsupported` for a server that is too old; `Unavailable` if the server cannot be
+    /// reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))
     }

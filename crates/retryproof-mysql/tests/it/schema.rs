@@ -3,6 +3,7 @@
 //! (STO-3).
 
 mod identity;
+mod versions;
 
 use retryproof_core::store::Peeked;
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
@@ -13,7 +14,8 @@ use crate::support::{
     CANARY, Table, assert_masked, execute, id, replay, request, sql, stranger, unique, url,
 };
 
-async fn refused(config: MysqlConfig) -> String {
+/// The error of `connect`.
+pub(crate) async fn refused(config: MysqlConfig) -> String {
     let error = MysqlStore::connect(config).await.expect_err("the schema does not fit");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     error.to_string()
@@ -66,37 +68,6 @@ async fn sto_3_migrate_from_many_at_once() {
         one.await.expect("no panic").expect("migrated");
     }
     execute(&table.store().await, &id("k"), "result").await;
-}
-
-#[tokio::test]
-async fn sto_3_older_and_newer_schemas_are_refused() {
-    let table = Table::new().await;
-    let mut conn = stranger().await;
-    let meta = format!("{}_meta", table.name);
-    let set = |version: i64| format!("UPDATE `{meta}` SET value = {version} WHERE name = 'schema'");
-    sql(&mut conn, &set(0)).await;
-    let text = refused(table.config()).await;
-    assert!(
-        text.contains("older")
-            && text.contains("retryproof::migrate(url)")
-            && text.contains("found = 0"),
-        "{text}"
-    );
-    sql(&mut conn, &set(2)).await;
-    let text = refused(table.config()).await;
-    assert!(
-        text.contains("newer")
-            && text.contains("retryproof::migrate(url)")
-            && text.contains("found = 2"),
-        "{text}"
-    );
-    let error = table.config().migrate().await.expect_err("it does not go back");
-    assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-    sql(&mut conn, &set(0)).await;
-    table.config().migrate().await.expect("an older one is brought up");
-    drop(table.store().await);
-    sql(&mut conn, &format!("DELETE FROM `{meta}`")).await;
-    assert!(refused(table.config()).await.contains("retryproof::migrate(url)"));
 }
 
 #[tokio::test]
