@@ -105,7 +105,7 @@ impl Place {
         Ok(Arc::new(Bare {
             connections: all,
             insert: format!(
-                "INSERT INTO `{table}` (scope,k,state,owner,token,taken,expires_at,purge_after) \
+                "INSERT INTO `{table}` (scope,k,state,owner,token,takeovers,expires_at,purge_after) \
                  VALUES (?,?,0,?,?,0,UTC_TIMESTAMP(6)+INTERVAL 30 SECOND,UTC_TIMESTAMP(6)+INTERVAL 1 DAY)"
             )
             .into(),
@@ -141,7 +141,7 @@ impl Place {
         for chunk in sorted_keys(records).chunks(2_000) {
             let mut sql = format!(
                 "INSERT INTO `{table}` \
-                 (scope,k,state,owner,token,taken,expires_at,purge_after,result) VALUES "
+                 (scope,k,state,owner,token,takeovers,expires_at,purge_after,result) VALUES "
             );
             for (at, key) in chunk.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };

@@ -7,14 +7,16 @@
 CREATE TABLE IF NOT EXISTS `retryproof_records` (
     scope        VARBINARY(255) NOT NULL,
     k            VARBINARY(512) NOT NULL,
-    state        TINYINT        NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    state        TINYINT        NOT NULL, -- 0 in progress, 1 complete (CMP-5), 2 kept: released with a log, counts as absent (REC-3)
     owner        BINARY(16)     NOT NULL, -- kept after completion (CMP-3); zero: what a release leaves (ACQ-10)
     token        BIGINT         NOT NULL, -- fencing token (ACQ-10)
-    taken        TINYINT        NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
+    takeovers    SMALLINT       NOT NULL, -- takeovers since the key was last free, at most 32767 (ACQ-12, REC-2)
     expires_at   DATETIME(6)    NOT NULL, -- lease end while in progress, retention end once complete
     purge_after  DATETIME(6)    NOT NULL, -- acquire + ttl; in no extension's way, so its index stays as it is (STO-4)
     fp           VARBINARY(64)  NULL,     -- fingerprint (FP-1)
+    holder       VARBINARY(64)  NULL,     -- note about the holder of the last grant (REC-2)
     result       LONGBLOB       NULL,     -- the value's envelope (CMP-8)
+    log          LONGBLOB       NULL,     -- reserved for a later version; every grant clears it (REC-3)
     PRIMARY KEY (scope, k),
     KEY retryproof_purge (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -5,16 +5,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use retryproof_core::store::{Inspect, Param, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{FencingToken, Identity, Result};
-use retryproof_store_kit::{CallPriority, unreadable};
+use retryproof_core::store::{Inspect, Param, Purge, RecordSummary, StoreStats};
+use retryproof_core::{Identity, Result};
+use retryproof_store_kit::CallPriority;
 use sqlx_core::row::Row as _;
-use sqlx_mysql::MySqlRow;
 use tokio::time::Instant;
 
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery, classify};
-use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining};
+use crate::record::{integer, read_summary};
 use crate::statement::{Statement, key_of, size};
 use crate::store::MysqlStore;
 
@@ -114,7 +113,7 @@ impl Inspect for MysqlStore {
             .run(CallPriority::Normal, Statement::Summary, &key_of(id), ResultKind::Rows)
             .await
             .map_err(|failure| failure.error.during("get").for_identity(id))?;
-        result.rows.first().map(summary).transpose()
+        result.rows.first().map(read_summary).transpose()
     }
 
     /// Scans the table.
@@ -128,20 +127,4 @@ impl Inspect for MysqlStore {
         let count = |at| integer(row, at, "count").map(i64::unsigned_abs);
         Ok(StoreStats::new(count(0)?, count(1)?, count(2)?))
     }
-}
-
-fn summary(row: &MySqlRow) -> Result<RecordSummary> {
-    let state = match integer(row, 0, "state")? {
-        IN_PROGRESS => RecordState::InProgress,
-        COMPLETE => RecordState::Complete,
-        _ => return Err(unreadable("state")),
-    };
-    let token = u64::try_from(integer(row, 1, "token")?).map_err(|_| unreadable("token"))?;
-    Ok(RecordSummary::new(
-        state,
-        FencingToken::new(token),
-        remaining(integer(row, 2, "expires_at")?),
-        usize::try_from(integer(row, 3, "result")?).unwrap_or(0),
-        integer(row, 4, "fp")? != 0,
-    ))
 }

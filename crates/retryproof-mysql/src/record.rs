@@ -2,40 +2,45 @@
 //! Reads stored bytes into a [`Record`] strictly: a row that the store did not write is an error,
 //! and stays unchanged (CMP-8).
 
+use std::str::Split;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::store::{HolderNote, LiveLease, RecordState, RecordSummary};
 use retryproof_core::{Blob, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
 use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
 /// The `state` of a record whose holder is running or has died.
-pub(crate) const IN_PROGRESS: i64 = 0;
+const IN_PROGRESS: i64 = 0;
 /// The `state` of a completed record.
-pub(crate) const COMPLETE: i64 = 1;
+const COMPLETE: i64 = 1;
+/// The `state` of a kept record, which a newer version released with a log. It counts as absent
+/// (REC-3).
+const KEPT: i64 = 2;
 /// The owner of a released record.
-const NO_OWNER: [u8; 16] = [0; 16];
+const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// What a record means to a caller that does not hold it.
 pub(crate) enum RecordStatus {
     Complete(StoredResult),
-    Busy {
-        remaining: Duration,
-        token: FencingToken,
-    },
-    /// The record counts as absent. If its row still exists, this is its last token.
-    Absent(Option<FencingToken>),
+    Busy(LiveLease),
+    /// The record counts as absent. If its row still exists, this is its last lease, without any
+    /// time left.
+    Absent(Option<LiveLease>),
 }
 
 impl RecordStatus {
     pub(crate) fn of(record: Option<Record>) -> Self {
-        let Some(Record { token, phase, .. }) = record else { return Self::Absent(None) };
+        let Some(Record { token, holder, phase, .. }) = record else { return Self::Absent(None) };
         match phase {
-            RecordPhase::Complete(Some((stored, _))) => Self::Complete(stored),
-            RecordPhase::InProgress(Some(remaining)) => Self::Busy { remaining, token },
+            RecordPhase::Complete(Some((stored, _))) => Self::Complete(stored.with_holder(holder)),
+            RecordPhase::InProgress(Some(remaining)) => {
+                Self::Busy(LiveLease::new(remaining, token).with_holder(holder))
+            }
             RecordPhase::InProgress(None) | RecordPhase::Complete(None) | RecordPhase::Released => {
-                Self::Absent(Some(token))
+                Self::Absent(Some(LiveLease::new(Duration::ZERO, token).with_holder(holder)))
             }
         }
     }
@@ -43,51 +48,107 @@ impl RecordStatus {
 
 /// Reads a row that ENTER, GRANT, FIND or PEEK has returned.
 pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
-    read_grant(row).map(|(record, _)| record)
-}
-
-/// Like [`read_record`], but also returns whether the last grant took over an expired lease.
-pub(crate) fn read_grant(row: &MySqlRow) -> Result<(Record, bool)> {
-    let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
-    let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
-    let state = number("state")?;
-    let token =
-        u64::try_from(number("token")?).map(FencingToken::new).map_err(|_| unreadable("token"))?;
-    let took_over = number("taken")? != 0;
-    let phase = match (state, remaining(number("expires_at")?)) {
-        (IN_PROGRESS, _) if owner == NO_OWNER => RecordPhase::Released,
+    let mut head = Head::of(row)?;
+    let state = head.number("state")?;
+    let (token, takeovers, left) = head.grant()?;
+    // PEEK returns only the head, without details.
+    let (fingerprint, holder) = if row.len() > 1 { head.details()? } else { (None, None) };
+    let phase = match (state, left) {
+        (IN_PROGRESS, _) if head.owner == NO_OWNER => RecordPhase::Released,
         (IN_PROGRESS, left) => RecordPhase::InProgress(left),
         (COMPLETE, Some(left)) if row.len() > 1 => {
-            RecordPhase::Complete(Some((stored_result(row, 1)?, left)))
+            RecordPhase::Complete(Some((stored_result(row, fingerprint)?, left)))
         }
         (COMPLETE, _) => RecordPhase::Complete(None),
+        (KEPT, _) => RecordPhase::Released,
         _ => return Err(unreadable("state")),
     };
-    let owner = OwnerId::from_bytes(owner);
-    Ok((Record { owner, token, takeovers: took_over.into(), holder: None, phase }, took_over))
+    Ok(Record { owner: head.owner, token, takeovers, holder, phase })
 }
 
-/// Converts a remaining time, measured in microseconds by the server's clock; `None` if no time is
-/// left.
-pub(crate) fn remaining(micros: i64) -> Option<Duration> {
-    u64::try_from(micros).ok().filter(|&us| us > 0).map(Duration::from_micros)
+/// Reads a row that REPLAY has returned.
+pub(crate) fn read_replay(row: &MySqlRow) -> Result<StoredResult> {
+    let (fingerprint, holder) = Head::of(row)?.details()?;
+    Ok(stored_result(row, fingerprint)?.with_holder(holder))
 }
 
-/// Reads the first column: the owner's bytes, then numbers.
-fn head(row: &MySqlRow) -> Option<([u8; 16], impl Iterator<Item = Option<i64>>)> {
-    let (owner, numbers) = bytes(row, 0)?.split_first_chunk()?;
-    Some((*owner, str::from_utf8(numbers).ok()?.split(',').map(|digits| digits.parse().ok())))
-}
-
-/// Reads the fingerprint from the column with the index `fp`, and the stored value, without
-/// decoding it, from the next column.
-pub(crate) fn stored_result(row: &MySqlRow, fp: usize) -> Result<StoredResult> {
-    let fingerprint = match row.try_get::<Option<&[u8]>, _>(fp) {
-        Ok(None) => None,
-        Ok(Some(bytes)) => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fp"))?),
-        Err(_) => return Err(unreadable("fp")),
+/// Reads a row that SUMMARY has returned.
+pub(crate) fn read_summary(row: &MySqlRow) -> Result<RecordSummary> {
+    let mut head = Head::of(row)?;
+    let state = match head.number("state")? {
+        IN_PROGRESS => RecordState::InProgress,
+        COMPLETE => RecordState::Complete,
+        _ => return Err(unreadable("state")),
     };
-    match bytes(row, fp + 1) {
+    let (token, takeovers, left) = head.grant()?;
+    let (fingerprint, holder) = head.details()?;
+    let value_bytes = usize::try_from(integer(row, 1, "result")?).unwrap_or(0);
+    // A token is the time of its grant, or later if the server's clock has stepped back (ACQ-10).
+    let now = u64::try_from(integer(row, 2, "now")?).unwrap_or(0);
+    let granted_ago = Duration::from_micros(now.saturating_sub(token.get()));
+    Ok(RecordSummary::new(state, token, left, value_bytes, fingerprint.is_some()).with_grant(
+        Some(granted_ago),
+        Some(takeovers),
+        holder,
+    ))
+}
+
+/// The first column of a row: the owner, numbers, and the details.
+struct Head<'r> {
+    owner: OwnerId,
+    numbers: Split<'r, char>,
+    details: &'r [u8],
+}
+
+impl<'r> Head<'r> {
+    fn of(row: &'r MySqlRow) -> Result<Self> {
+        let read = || {
+            let (owner, rest) = bytes(row, 0)?.split_first_chunk()?;
+            let end = rest.iter().position(|&byte| byte == b';').unwrap_or(rest.len());
+            let numbers = str::from_utf8(&rest[..end]).ok()?.split(',');
+            let details = rest.get(end + 1..).unwrap_or_default();
+            Some(Self { owner: OwnerId::from_bytes(*owner), numbers, details })
+        };
+        read().ok_or_else(|| unreadable("owner"))
+    }
+
+    /// Reads the next number; the error names `field`.
+    fn number(&mut self, field: &'static str) -> Result<i64> {
+        let digits = self.numbers.next().and_then(|digits| digits.parse().ok());
+        digits.ok_or_else(|| unreadable(field))
+    }
+
+    /// Reads what the last grant has set: the token, how often the key was taken over, and the time
+    /// that is left.
+    fn grant(&mut self) -> Result<(FencingToken, u16, Option<Duration>)> {
+        let token = u64::try_from(self.number("token")?).map_err(|_| unreadable("token"))?;
+        let takeovers = u16::try_from(self.number("takeovers")?);
+        let takeovers = takeovers.map_err(|_| unreadable("takeovers"))?;
+        let left = u64::try_from(self.number("expires_at")?).ok().filter(|&us| us > 0);
+        Ok((FencingToken::new(token), takeovers, left.map(Duration::from_micros)))
+    }
+
+    /// Reads the bytes of the fingerprint, and the note of this grant; bytes that are not such a
+    /// note are ignored (REC-2).
+    fn details(&mut self) -> Result<(Option<&'r [u8]>, Option<HolderNote>)> {
+        let (fingerprint, note) = match usize::try_from(self.number("fp")?) {
+            Ok(length) => {
+                let (fp, note) =
+                    self.details.split_at_checked(length).ok_or_else(|| unreadable("fp"))?;
+                (Some(fp), note)
+            }
+            // The length is negative if there is no fingerprint.
+            Err(_) => (None, self.details),
+        };
+        Ok((fingerprint, HolderNote::of_owner(note, self.owner)))
+    }
+}
+
+/// Reads the stored value from the second column, without decoding the value.
+fn stored_result(row: &MySqlRow, fingerprint: Option<&[u8]>) -> Result<StoredResult> {
+    let fingerprint =
+        fingerprint.map(Fingerprint::new).transpose().map_err(|_| unreadable("fp"))?;
+    match bytes(row, 1) {
         Some(bytes) => Ok(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)),
         None => Err(unreadable("result")),
     }

@@ -1,85 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every SQL statement of the store as constant text, with its bind order.
 //!
-//! Bound values are bytes and integers only, so that any driver can bind them. Durations are bound
-//! as microseconds, which the statement adds to the time of the server's clock (ACQ-7).
-//! `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is in the
-//! past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but is unsafe
-//! for statement-based replication.
+//! A duration is bound as microseconds, which the statement adds to the time of the server's clock
+//! (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is
+//! in the past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but is
+//! unsafe for statement-based replication.
 //!
 //! Each statement that writes, except the DELETE of a purge, touches one row by its primary key and
 //! commits by itself, so two of them cannot deadlock.
 
+mod bound;
+
 use std::sync::Arc;
-use std::time::Duration;
 
-use retryproof_core::store::{Completion, Param};
-use retryproof_core::{Identity, OwnerId};
-use sqlx_core::arguments::Arguments as _;
-use sqlx_mysql::MySqlArguments;
-
+pub(crate) use self::bound::{arguments, completion_params, key_of, micros, size};
 use crate::config::DEFAULT_TABLE;
 
 /// The part of a packet, in bytes, that is reserved for the SQL text, for the columns other than
 /// the value, and for their lengths.
 pub(crate) const PACKET_OVERHEAD: usize = 4_096;
-
-/// The primary key as bound values (ID-2).
-pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
-    [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
-}
-
-/// A duration as a bound value, in microseconds. CTX-2 keeps durations far below the limits of
-/// `i64` and of DATETIME.
-pub(crate) fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// The values of [`Statement::Complete`] in bind order. Both on the store's connection and in the
-/// application's transaction, the statement reports one row if it took effect (CMP-7).
-pub(crate) fn completion_params<'a>(
-    id: &'a Identity,
-    owner: &'a OwnerId,
-    done: &'a Completion,
-) -> [Param<'a>; 7] {
-    let ttl = Param::Int(micros(done.ttl));
-    let [scope, key] = key_of(id);
-    [
-        ttl,
-        ttl,
-        done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
-        Param::Bytes(&done.value),
-        scope,
-        key,
-        Param::Bytes(owner.as_bytes()),
-    ]
-}
-
-/// An upper bound for the bytes that the values take up in a packet.
-pub(crate) fn size(params: &[Param<'_>]) -> usize {
-    let bytes = |param: &Param<'_>| match param {
-        Param::Bytes(value) => value.len() + 9,
-        _ => 8,
-    };
-    params.iter().map(bytes).sum()
-}
-
-/// Converts the values to the driver's arguments.
-pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_core::Error> {
-    let mut arguments = MySqlArguments::default();
-    arguments.reserve(params.len(), size(params));
-    for param in params {
-        match *param {
-            Param::Bytes(bytes) => arguments.add(bytes),
-            Param::NoBytes => arguments.add(None::<&[u8]>),
-            Param::Int(number) => arguments.add(number),
-            Param::Bool(truth) => arguments.add(truth),
-            _ => Err("the store cannot bind a value of this type".into()),
-        }
-        .map_err(sqlx_core::Error::Encode)?;
-    }
-    Ok(arguments)
-}
 
 /// The statements. The comment before each text gives its rules, its bind order and its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,14 +37,59 @@ pub(crate) enum Statement {
     Stats,
 }
 
+/// The owner of a record that was released.
+macro_rules! no_owner {
+    () => {
+        "X'00000000000000000000000000000000'"
+    };
+}
+
+/// Whether an existing row may be granted to any caller: its lease or its ttl has ended, or it is
+/// kept (REC-3). A row with an unknown state is left alone (CMP-8).
+macro_rules! free {
+    () => {
+        "(state=2 OR (expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1)))"
+    };
+}
+
+/// Whether the row is in progress by the caller.
+macro_rules! own {
+    () => {
+        "state=0 AND owner=VALUES(owner)"
+    };
+}
+
+/// A value that depends on whether the row is the caller's own, or else free.
+macro_rules! choose {
+    ($own:literal, $free:expr, $other:literal) => {
+        concat!("IF(", own!(), ",", $own, ",IF(", free!(), ",", $free, ",", $other, "))")
+    };
+}
+
+/// The assignment of a column that only a grant changes.
+macro_rules! granted {
+    ($column:literal, $value:literal) => {
+        concat!(",", $column, "=IF(", own!(), ",", $value, ",", $column, ")")
+    };
+}
+
+/// The count of takeovers after the grant of a free row.
+macro_rules! counted {
+    () => {
+        concat!("IF(state=0 AND owner<>", no_owner!(), ",LEAST(ABS(takeovers),32766)+1,0)")
+    };
+}
+
 /// The INSERT of an upsert; `$first` is the token of a new row.
 macro_rules! insert {
     ($first:literal) => {
         concat!(
             "INSERT INTO `retryproof_records` \
-             (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES (?,?,0,?,",
+             (scope,k,state,owner,token,takeovers,expires_at,purge_after,fp,holder,result,log) \
+             VALUES (?,?,0,?,",
             $first,
-            ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,?,NULL)"
+            ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,\
+             ?,?,NULL,NULL)"
         )
     };
 }
@@ -113,10 +97,10 @@ macro_rules! insert {
 /// The upsert of an acquire. Assignments run from left to right and see the values assigned before
 /// them, so their order matters:
 ///
-/// 1. `taken` and `token` compare the old owner and state: the caller's own lease is renewed and
-///    keeps both values (ACQ-9); a lease that has ended, in a state that the store wrote (CMP-8),
-///    is taken over;
-/// 2. `state` and then `owner` are assigned: from here on, "own and in progress" means that the row
+/// 1. `takeovers` and `token` compare the old owner and state: the caller's own lease is renewed
+///    and keeps both values (ACQ-9); a free row is granted. That grant is a takeover if the row is
+///    in progress by another owner;
+/// 2. `owner` and then `state` are assigned: from here on, "own and in progress" means that the row
 ///    was granted, and the remaining assignments check only that;
 /// 3. `expires_at` comes last, because the other assignments read its old value.
 ///
@@ -127,32 +111,54 @@ macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
             insert!($first),
-            " ON DUPLICATE KEY UPDATE taken=IF(state=0 AND \
-             owner=VALUES(owner),taken,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN \
-             (0,1),state=0 AND \
-             owner<>X'00000000000000000000000000000000',taken)),token=IF(state=0 AND \
-             owner=VALUES(owner),",
-            $kept,
-            ",IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),",
-            $next,
-            ",",
-            $other,
-            ")),\
-             state=IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),0,state),\
-             owner=IF(state=0 AND expires_at<=UTC_TIMESTAMP(6),VALUES(owner),owner),\
-             fp=IF(owner=VALUES(owner) AND state=0,VALUES(fp),fp),\
-             result=IF(owner=VALUES(owner) AND state=0,NULL,result),\
-             purge_after=IF(owner=VALUES(owner) AND state=0,VALUES(purge_after),purge_after),\
-             expires_at=IF(owner=VALUES(owner) AND state=0,VALUES(expires_at),expires_at)"
+            " ON DUPLICATE KEY UPDATE takeovers=",
+            choose!("takeovers", counted!(), "takeovers"),
+            ",token=",
+            choose!($kept, $next, $other),
+            ",owner=IF(",
+            free!(),
+            ",VALUES(owner),owner),state=IF(",
+            free!(),
+            ",0,state)",
+            granted!("fp", "VALUES(fp)"),
+            granted!("holder", "VALUES(holder)"),
+            granted!("result", "NULL"),
+            granted!("log", "NULL"),
+            granted!("purge_after", "VALUES(purge_after)"),
+            granted!("expires_at", "VALUES(expires_at)"),
         )
     };
 }
 
-/// A record's small columns combined into one: the owner's 16 bytes, then the numbers as decimal
-/// text. The driver spends more than a microsecond on each column description of each result.
+/// The beginning of a row's first column: the owner's 16 bytes, then numbers as decimal text.
+macro_rules! numbers {
+    () => {
+        "owner,state,',',token,',',takeovers,',',\
+         TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at)"
+    };
+}
+
+/// The end of a row's first column: the length of the fingerprint, -1 if there is none, and then
+/// the bytes of the fingerprint and of the note about the holder (REC-2).
+macro_rules! details {
+    () => {
+        "IFNULL(LENGTH(fp),-1),';',IFNULL(fp,''),IFNULL(holder,'')"
+    };
+}
+
+/// A record's small columns combined into one, because the driver spends more than a microsecond on
+/// each column description of each result.
 macro_rules! head {
     () => {
-        "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
+        concat!("CONCAT(", numbers!(), ",',',", details!(), ")")
+    };
+}
+
+/// Whether the row is a record: what a release leaves, with a log (REC-3) or without, counts as
+/// absent.
+macro_rules! present {
+    () => {
+        concat!("state<>2 AND (state<>0 OR owner<>", no_owner!(), ")")
     };
 }
 
@@ -179,16 +185,16 @@ impl Statement {
             // ACQ-2, ACQ-7: inserts a new row, or leaves an existing one unchanged, and returns the
             // row. If the existing row's lease has ended, or is the caller's own, the store then
             // runs `Self::Grant`, which can change the row. Binds: 1 scope, 2 key, 3 owner, 4
-            // lease, 5 ttl, 6 fp. Returns: the head, fp, result.
+            // lease, 5 ttl, 6 fp, 7 note. Returns: the head, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",
                 head!(),
-                ",fp,result"
+                ",result"
             ),
             // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: inserts a new row, or renews an existing one,
             // takes it over or leaves it unchanged, and returns the row. Binds: 1 scope, 2 key, 3
-            // owner, 4 lease, 5 ttl, 6 fp. Returns: the head, fp, result.
+            // owner, 4 lease, 5 ttl, 6 fp, 7 note. Returns: the head, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -198,35 +204,45 @@ impl Statement {
                 ),
                 " RETURNING ",
                 head!(),
-                ",fp,result"
+                ",result"
             ),
             // GRANT for servers without RETURNING: the insert id of the result is twice the token,
             // plus one for a takeover, or zero if nothing was granted. Same bind order. Returns no
             // rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
-                "LAST_INSERT_ID(2*token+taken) DIV 2",
-                "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
+                "LAST_INSERT_ID(2*token+(takeovers>0)) DIV 2",
+                "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+(takeovers>0)) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
             // ACQ-8: locks and writes nothing. It returns no row if the record is not complete, or
-            // differs from what the store writes. Binds: 1 scope, 2 key. Returns: fp, result.
+            // differs from what the store writes. Binds: 1 scope, 2 key. Returns: the owner with
+            // details, result.
             Self::Replay => {
-                "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
-                 AND expires_at>UTC_TIMESTAMP(6)"
+                concat!(
+                    "SELECT CONCAT(owner,",
+                    details!(),
+                    "),result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND \
+                     token>=0 AND takeovers>=0 AND expires_at>UTC_TIMESTAMP(6)"
+                )
             }
             // ACQ-8: like REPLAY, but for a record in any state. Binds: 1 scope, 2 key. Returns:
-            // the head, fp, result.
+            // the head, result.
             Self::Find => {
                 concat!(
                     "SELECT ",
                     head!(),
-                    ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?"
+                    ",result FROM `retryproof_records` WHERE scope=? AND k=?"
                 )
             }
-            // ACQ-4: FIND without the value, for waiters. Binds: 1 scope, 2 key. Returns: the head.
+            // ACQ-4: FIND without details and value, for waiters. Binds: 1 scope, 2 key. Returns:
+            // the head.
             Self::Peek => {
-                concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
+                concat!(
+                    "SELECT CONCAT(",
+                    numbers!(),
+                    ") FROM `retryproof_records` WHERE scope=? AND k=?"
+                )
             }
             // RUN-1, CMP-2: fenced by owner, never by time. Binds: 1 lease, 2 scope, 3 key,
             // 4 owner.
@@ -248,34 +264,50 @@ impl Statement {
             // deletes it once no statement that drew an older token can still be running. Binds: 1
             // scope, 2 key, 3 owner.
             Self::Release => {
-                "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
-                 expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
-                 WHERE scope=? AND k=? AND state=0 AND owner=?"
+                concat!(
+                    "UPDATE `retryproof_records` SET owner=",
+                    no_owner!(),
+                    ",takeovers=0,expires_at='1970-01-01',\
+                     purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL,holder=NULL \
+                     WHERE scope=? AND k=? AND state=0 AND owner=?"
+                )
             }
-            // STO-4. A row with a state that the store never writes is left alone (CMP-8). The
-            // SELECT needs no lock, because the DELETE checks each row again. The lower bound skips
-            // the index entries of deleted rows, which the server would otherwise scan as long as a
-            // transaction might still see the rows. Binds: 1 microseconds since 1970, 2 limit.
-            // Returns: scope, key, microseconds since 1970.
+            // STO-4, REC-3. The SELECT needs no lock, because the DELETE checks each row again. The
+            // lower bound skips the index entries of deleted rows, which the server would otherwise
+            // scan as long as a transaction might still see the rows. Binds: 1 microseconds since
+            // 1970, 2 limit. Returns: scope, key, microseconds since 1970.
             Self::PurgeKeys => {
-                "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
-                 00:00:00',purge_after) FROM `retryproof_records` WHERE \
-                 purge_after>=TIMESTAMPADD(MICROSECOND,?,TIMESTAMP'1970-01-01 00:00:00') AND \
-                 purge_after<=UTC_TIMESTAMP(6) AND expires_at<=UTC_TIMESTAMP(6) AND state IN \
-                 (0,1) ORDER BY purge_after LIMIT ?"
+                concat!(
+                    "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
+                     00:00:00',purge_after) FROM `retryproof_records` WHERE \
+                     purge_after>=TIMESTAMPADD(MICROSECOND,?,TIMESTAMP'1970-01-01 00:00:00') AND \
+                     purge_after<=UTC_TIMESTAMP(6) AND ",
+                    free!(),
+                    " ORDER BY purge_after LIMIT ?"
+                )
             }
-            // For operators. Binds: 1 scope, 2 key. Returns: state, token, remaining, bytes, has
-            // fp.
+            // For operators. Binds: 1 scope, 2 key. Returns: the head, bytes, the
+            // server's clock in microseconds since 1970.
             Self::Summary => {
-                "SELECT state,token,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at),\
-                 IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
-                 AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
+                concat!(
+                    "SELECT ",
+                    head!(),
+                    ",IFNULL(LENGTH(result),0),\
+                     TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) \
+                     FROM `retryproof_records` WHERE scope=? AND k=? AND ",
+                    present!()
+                )
             }
             // For operators; scans the table. The constant 100 is an estimate of the size of a
             // row's fixed columns and index entries. Returns three counts.
             Self::Stats => {
-                "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
-                 SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
+                concat!(
+                    "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS SIGNED),\
+                     CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)\
+                     +IFNULL(LENGTH(holder),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) \
+                     FROM `retryproof_records` WHERE ",
+                    present!()
+                )
             }
         }
     }
@@ -304,9 +336,9 @@ impl StatementTexts {
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(
-            "DELETE FROM `{}` WHERE ({keys}) AND purge_after<=UTC_TIMESTAMP(6) \
-             AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1)",
-            self.table
+            "DELETE FROM `{}` WHERE ({keys}) AND purge_after<=UTC_TIMESTAMP(6) AND {}",
+            self.table,
+            free!()
         ))
     }
 }

@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, LiveLease, Param};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, HolderNote, LiveLease, Param};
 use retryproof_core::{Error, FencingToken, Identity, StoredResult};
-use retryproof_store_kit::{CallPriority, Record, RecordPhase};
+use retryproof_store_kit::CallPriority;
 use tokio::time::Instant;
 
 use super::{Executor, MAX_LOCK_RETRIES};
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery};
-use crate::record::{RecordStatus, read_grant, stored_result};
+use crate::record::{RecordStatus, read_record, read_replay};
 use crate::statement::{Statement, key_of, micros};
 
 /// The result of an upsert.
@@ -28,7 +28,7 @@ impl Executor {
         let result = self
             .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)
             .await?;
-        Ok(result.rows.first().map(|row| stored_result(row, 0)).transpose()?)
+        Ok(result.rows.first().map(read_replay).transpose()?)
     }
 
     /// Grants the lease, or reports why not. `has_row` is a hint that the row exists: ENTER would
@@ -52,16 +52,13 @@ impl Executor {
                 // The acquire does not wait until that transaction ends.
                 Err(failure) if failure.recovery == Recovery::RowLocked => {
                     match find().await? {
-                        Some(Record { owner, phase: RecordPhase::InProgress(_), .. })
-                            if owner == req.owner =>
-                        {
-                            return Err(failure);
-                        }
+                        Some(record) if record.is_held_by(req.owner) => return Err(failure),
                         None if retries == MAX_LOCK_RETRIES => return Err(failure),
                         // If the row exists, the upsert is not repeated, because each attempt would
                         // occupy a connection for a second.
                         found => match RecordStatus::of(found) {
-                            RecordStatus::Absent(Some(token)) => return Ok(blocked(token)),
+                            // The lease is over, but the caller has to wait for the row.
+                            RecordStatus::Absent(Some(ended)) => return Ok(Acquired::Busy(ended)),
                             status => Upserted::NotGranted(status),
                         },
                     }
@@ -80,8 +77,8 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Complete(stored)) => {
                     return Ok(Acquired::Complete(stored));
                 }
-                Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
-                    return Ok(Acquired::Busy(LiveLease::new(remaining, token)));
+                Upserted::NotGranted(RecordStatus::Busy(lease)) => {
+                    return Ok(Acquired::Busy(lease));
                 }
                 // Only `Statement::Grant` can take over an existing row. A takeover may cost a
                 // second round trip (ACQ-8).
@@ -93,8 +90,8 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Absent(_)) if retries < MAX_LOCK_RETRIES => {
                     retries += 1;
                 }
-                Upserted::NotGranted(RecordStatus::Absent(Some(token))) => {
-                    return Ok(blocked(token));
+                Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
+                    return Ok(Acquired::Busy(ended));
                 }
                 Upserted::NotGranted(RecordStatus::Absent(None)) => {
                     return Err(Error::unavailable(
@@ -109,7 +106,7 @@ impl Executor {
 
     /// Runs one of the upserts. Takes one round trip, or two if the server cannot return the row
     /// and the key is in use. ENTER never changes an existing row: if GRANT would take the row
-    /// over, the result is `Absent` with a token.
+    /// over, the result is `Absent` with a lease.
     async fn upsert(
         &self,
         deadline: Instant,
@@ -125,30 +122,25 @@ impl Executor {
             Param::Int(micros(req.lease)),
             Param::Int(micros(req.ttl)),
             req.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+            req.holder.as_ref().map(HolderNote::as_bytes).into(),
         ];
         let granted = |token, took_over| Upserted::Granted(Grant::new(token, req.lease, took_over));
         if self.returning {
             let result = self
                 .run_until(deadline, CallPriority::Normal, statement, &params, ResultKind::Rows)
                 .await?;
-            let grant = result.rows.first().map(read_grant).transpose()?;
-            return Ok(match grant {
-                // If the returned row is in progress under this owner, GRANT has granted the lease.
-                // ENTER has granted the lease only if all of its time is left; otherwise the row
-                // already existed, and GRANT has to renew the lease (ACQ-9).
-                Some((
-                    Record { owner, token, phase: RecordPhase::InProgress(left), .. },
-                    took_over,
-                )) if owner == req.owner => {
-                    if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease))
-                    {
-                        granted(token, took_over)
-                    } else {
-                        Upserted::NotGranted(RecordStatus::Absent(Some(token)))
-                    }
-                }
-                grant => Upserted::NotGranted(RecordStatus::of(grant.map(|(record, _)| record))),
-            });
+            let record = match result.rows.first().map(read_record).transpose()? {
+                Some(record) if record.is_held_by(req.owner) => record,
+                found => return Ok(Upserted::NotGranted(RecordStatus::of(found))),
+            };
+            // GRANT has granted the lease. ENTER has granted the lease only if all of its time is
+            // left; otherwise the row already existed, and GRANT has to renew the lease (ACQ-9).
+            let left = record.remaining_lease(record.token).map(micros);
+            if statement == Statement::Grant || left == Some(micros(req.lease)) {
+                return Ok(granted(record.token, record.takeovers > 0));
+            }
+            let ended = LiveLease::new(Duration::ZERO, record.token);
+            return Ok(Upserted::NotGranted(RecordStatus::Absent(Some(ended))));
         }
         let (priority, statement) = (CallPriority::Normal, Statement::GrantPortable);
         let result =
@@ -159,9 +151,4 @@ impl Executor {
         let found = self.read_record_until(deadline, priority, Statement::Find, id).await?;
         Ok(Upserted::NotGranted(RecordStatus::of(found)))
     }
-}
-
-/// The result if the lease is over but the row cannot be taken over yet, so the caller has to wait.
-fn blocked(token: FencingToken) -> Acquired {
-    Acquired::Busy(LiveLease::new(Duration::ZERO, token))
 }

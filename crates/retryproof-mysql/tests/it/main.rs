@@ -5,6 +5,7 @@ mod conformance;
 mod join;
 mod round_trips;
 mod schema;
+mod stored_form;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

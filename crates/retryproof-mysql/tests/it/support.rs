@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote,
+};
 use retryproof_core::{
     CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
@@ -118,8 +120,10 @@ pub(crate) fn id(key: &str) -> Identity {
     Identity::of("mysql.tests", key).expect("a valid identity")
 }
 
+/// A request with a note about its holder (REC-2).
 pub(crate) fn request(owner: OwnerId) -> AcquireRequest {
-    AcquireRequest::new(owner, LONG, DAY)
+    let note = HolderNote::new(owner, LONG, None, "tests:1");
+    AcquireRequest::new(owner, LONG, DAY).with_holder(Some(note))
 }
 
 pub(crate) fn completion(body: &str) -> Completion {

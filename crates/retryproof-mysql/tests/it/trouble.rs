@@ -345,6 +345,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
         "state = 7, expires_at = '1980-01-01'",
         "token = -1",
         "token = -1, expires_at = '1980-01-01', state = 7",
+        "takeovers = -1",
         "fp = ''",
         "result = NULL",
     ]

@@ -14,8 +14,8 @@ use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::time::Instant;
 
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, body, completion, execute, grant, id, replay, request,
-    sql, stranger,
+    CANARY, LONG, Table, assert_masked, body, completion, execute, grant, id, replay, request, sql,
+    stranger,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -78,7 +78,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     let table = Table::new().await;
     let store = table.store().await;
     let (locked, owner) = (id(CANARY), OwnerId::new());
-    let req = AcquireRequest::new(owner, 50 * MS, DAY);
+    let mut req = request(owner);
+    req.lease = 50 * MS;
     let Ok(Acquired::Granted(first)) = store.acquire(&locked, &req).await else {
         panic!("not granted")
     };
@@ -88,7 +89,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     sql(
         &mut theirs,
         &format!(
-            "UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = '{CANARY}'",
+            "UPDATE `{}` SET takeovers = 1 WHERE scope = 'mysql.tests' AND k = '{CANARY}'",
             table.name
         ),
     )
@@ -98,11 +99,11 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     }
 
     // The takeover cannot happen yet: the answer is busy, with nothing left of the lease, and the
-    // holder's token.
+    // holder's token and note.
     let started = Instant::now();
     match store.acquire(&locked, &request(OwnerId::new())).await {
-        Ok(Acquired::Busy(LiveLease { remaining, token, .. })) => {
-            assert_eq!((remaining, token), (Duration::ZERO, first.token))
+        Ok(Acquired::Busy(LiveLease { remaining, token, holder, .. })) => {
+            assert_eq!((remaining, token, holder), (Duration::ZERO, first.token, req.holder))
         }
         other => panic!("{other:?}"),
     }
@@ -147,7 +148,7 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     sql(&mut theirs, "BEGIN").await;
     let insert = format!(
         "INSERT INTO `{}` VALUES ('mysql.tests','k',1,X'00112233445566778899AABBCCDDEEFF',5,0,\
-         UTC_TIMESTAMP(6)+INTERVAL 1 DAY,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,NULL,?)",
+         UTC_TIMESTAMP(6)+INTERVAL 1 DAY,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,NULL,NULL,?,NULL)",
         table.name
     );
     let query = sqlx::query(AssertSqlSafe(insert)).bind(completion("theirs").value.to_vec());

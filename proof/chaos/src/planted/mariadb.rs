@@ -20,7 +20,7 @@ const EXPIRED: &str = "SELECT token FROM retryproof_records WHERE scope=? AND k=
 const CLOCK: &str = "SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 const OVERWRITE: &str = "UPDATE retryproof_records SET \
      owner=?,expires_at=UTC_TIMESTAMP(6)+INTERVAL ? \
-     MICROSECOND,token=?,state=0,taken=1,result=NULL WHERE scope=? AND k=?";
+     MICROSECOND,token=?,state=0,takeovers=1,result=NULL WHERE scope=? AND k=?";
 
 pub(super) struct Mariadb(MySqlPool);
 

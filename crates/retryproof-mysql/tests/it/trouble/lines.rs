@@ -271,7 +271,7 @@ async fn run_2_holders_have_connections_of_their_own() {
     let mut theirs = stranger().await;
     sql(&mut theirs, "BEGIN").await;
     let lock = format!(
-        "UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = 'locked'",
+        "UPDATE `{}` SET takeovers = 1 WHERE scope = 'mysql.tests' AND k = 'locked'",
         table.name
     );
     sql(&mut theirs, &lock).await;

@@ -79,7 +79,7 @@ async fn sto_5_a_call_without_a_new_connection_waits_for_a_returned_one() {
     sql(&mut root, "USE app").await;
     sql(&mut root, "BEGIN").await;
     let key = "scope = 'mysql.tests' AND k = 'locked'";
-    sql(&mut root, &format!("UPDATE retryproof_records SET taken = 1 WHERE {key}")).await;
+    sql(&mut root, &format!("UPDATE retryproof_records SET takeovers = 1 WHERE {key}")).await;
     let mut others = Vec::new();
     while let Ok(conn) = MySqlConnection::connect(&server.url("app", "secret")).await {
         others.push(conn);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The values of a statement. They are bytes and integers only, so that any driver can bind them.
+
+use std::time::Duration;
+
+use retryproof_core::store::{Completion, Param};
+use retryproof_core::{Identity, OwnerId};
+use sqlx_core::arguments::Arguments as _;
+use sqlx_mysql::MySqlArguments;
+
+/// The primary key as bound values (ID-2).
+pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
+    [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
+}
+
+/// A duration as a bound value, in microseconds. CTX-2 keeps durations far below the limits of
+/// `i64` and of DATETIME.
+pub(crate) fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. Both on the store's connection and in the
+/// application's transaction, the statement reports one row if it took effect (CMP-7).
+pub(crate) fn completion_params<'a>(
+    id: &'a Identity,
+    owner: &'a OwnerId,
+    done: &'a Completion,
+) -> [Param<'a>; 7] {
+    let ttl = Param::Int(micros(done.ttl));
+    let [scope, key] = key_of(id);
+    [
+        ttl,
+        ttl,
+        done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+        Param::Bytes(&done.value),
+        scope,
+        key,
+        Param::Bytes(owner.as_bytes()),
+    ]
+}
+
+/// An upper bound for the bytes that the values take up in a packet.
+pub(crate) fn size(params: &[Param<'_>]) -> usize {
+    let bytes = |param: &Param<'_>| match param {
+        Param::Bytes(value) => value.len() + 9,
+        _ => 8,
+    };
+    params.iter().map(bytes).sum()
+}
+
+/// Converts the values to the driver's arguments.
+pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_core::Error> {
+    let mut arguments = MySqlArguments::default();
+    arguments.reserve(params.len(), size(params));
+    for param in params {
+        match *param {
+            Param::Bytes(bytes) => arguments.add(bytes),
+            Param::NoBytes => arguments.add(None::<&[u8]>),
+            Param::Int(number) => arguments.add(number),
+            Param::Bool(truth) => arguments.add(truth),
+            _ => Err("the store cannot bind a value of this type".into()),
+        }
+        .map_err(sqlx_core::Error::Encode)?;
+    }
+    Ok(arguments)
+}
