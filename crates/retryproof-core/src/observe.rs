@@ -24,12 +24,12 @@ pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent,
 ///
 /// | terminal event | `outcome` | the call |
 /// |---|---|---|
-/// | [`completed`](Self::completed) | `executed` | ran its action, which is recorded |
-/// | [`failed`](Self::failed) | [`Phase::outcome`] | had the lease, and recorded nothing |
-/// | [`lost`](Self::lost) | `lost` | ran its action, and another owner had taken over |
+/// | [`completed`](Self::completed) | `executed` | ran its action, and the result is recorded |
+/// | [`failed`](Self::failed) | [`Phase::outcome`] | had the lease, but recorded nothing |
+/// | [`lost`](Self::lost) | `lost` | ran its action, but another owner had taken over |
 /// | [`replayed`](Self::replayed) | `replayed` | got the stored result |
-/// | [`mismatch`](Self::mismatch) | `mismatch` | used the key of a different request |
-/// | [`not_replayable`](Self::not_replayable) | `not_replayable` | found work that is done, without its result |
+/// | [`mismatch`](Self::mismatch) | `mismatch` | used a key that belongs to a different request |
+/// | [`not_replayable`](Self::not_replayable) | `not_replayable` | found that the work is done, but its result was not kept |
 /// | [`in_flight`](Self::in_flight) | `in_flight` | found a holder that did not finish within the wait |
 /// | [`refused`](Self::refused) | `refused` | failed before anything ran |
 ///
@@ -115,7 +115,7 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Terminal: a duplicate received the stored result. `holder` is the note of the grant that
     /// executed the work, if the store has one (REC-2); its
-    /// [`trace`](HolderNote::trace) leads to the trace of that execution.
+    /// [`trace`](HolderNote::trace) identifies the trace of that execution.
     fn replayed(&self, event: CallEvent<'_>, holder: Option<&HolderNote>) {
         let _ = (event, holder);
     }
@@ -142,8 +142,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, kind);
     }
 
-    /// A call to the store ended, with or without an error. Not reported are a wait for a holder
-    /// inside the store, and a call whose caller was dropped before the answer.
+    /// A call to the store ended, with or without an error. Two calls are not reported: a wait for
+    /// a holder inside the store, and a call whose caller was dropped before the answer.
     fn store_called(&self, event: StoreCallEvent) {
         let _ = event;
     }

@@ -55,7 +55,7 @@ impl<'a> DuplicateRequest<'a, ()> {
 }
 
 impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
-    /// Creates the response to a request that was not granted, whose call began at `began`.
+    /// Creates the response to a request that got no lease. `began` is when its call began.
     pub(crate) fn respond<A: FrameworkResponse>(
         &self,
         acquired: Result<Acquisition, Error>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Served`]: how a response came about, for layers outside the guard (HTTP-18).
+//! [`Served`] tells layers outside the guard how a response came about (HTTP-18).
 
 use http::Extensions;
 
@@ -8,14 +8,14 @@ use crate::protocol::problem::Code;
 /// How the guard served a request: an extension of every response that leaves the guard, in axum,
 /// in any tower stack, over gRPC and in actix-web (HTTP-18).
 ///
-/// A layer outside the guard can count responses by it. [`as_str`](Self::as_str) is the same name
-/// that the call's `outcome` has in the log (RUN-7) and among the
+/// A layer outside the guard can count responses by this value. [`as_str`](Self::as_str) returns
+/// the call's `outcome` as in the log (RUN-7) and among the
 /// [observer's events](retryproof_core::Observer). A request that ends before the engine is called,
-/// for example because its key is missing, has no such event: only this extension shows it.
+/// for example because its key is missing, causes no event: only this extension shows it.
 ///
 /// | value | `as_str` | the response |
 /// |---|---|---|
-/// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; [`Recorded`](retryproof_core::Recorded), another extension, tells whether the record is the response, or "done, not replayable", or missing |
+/// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; [`Recorded`](retryproof_core::Recorded), another extension, tells whether the record holds the response, holds only "done, not replayable", or is missing |
 /// | [`Released`](Self::Released) | `released` | is the handler's; the key is free |
 /// | [`Failed`](Self::Failed) | `failed` | is the handler's, or a 500 or 503 in its place; the response is [held](crate::Hold), or the writes were rolled back |
 /// | [`Lost`](Self::Lost) | `lost` | is that of another run, which took over the key while this handler ran |
@@ -26,9 +26,9 @@ use crate::protocol::problem::Code;
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
 /// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
 ///
-/// A streamed response is `Executed`, with `Recorded::Tombstone`. A response that passes a second,
-/// outer guard unguarded keeps the value of the inner guard. A panic, and an error of the service,
-/// is no response, and has no `Served`.
+/// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer
+/// guard does not handle the request, the response keeps the value of the inner guard. A panic or
+/// an error of the service is not a response, and has no `Served`.
 ///
 /// ```
 /// use http::Response;
@@ -52,11 +52,11 @@ use crate::protocol::problem::Code;
 pub enum Served {
     /// The handler ran, and its work counts as done.
     Executed,
-    /// The handler ran, and its response freed the key, or certainly nothing happened.
+    /// The handler ran, and the key is free: its response released it, or certainly nothing happened.
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,
-    /// The handler ran, but another run had taken over, whose response this is.
+    /// The handler ran, but another run had taken over; this is that run's response.
     Lost,
     /// The stored response.
     Replayed,
@@ -69,7 +69,7 @@ pub enum Served {
     /// Nothing ran, for the reason that the code names. If the caller hook sent its own response,
     /// the code is [`CallerMissing`](Code::CallerMissing).
     Refused(Code),
-    /// The guard did not take part.
+    /// The guard did not handle the request.
     Unguarded,
 }
 
@@ -91,7 +91,7 @@ impl Served {
         }
     }
 
-    /// The value for a problem that is sent to a request without a grant.
+    /// The value for a problem that answers a request whose key was not granted.
     pub(crate) fn of_problem(code: Code) -> Self {
         match code {
             Code::FingerprintMismatch => Self::Mismatch,

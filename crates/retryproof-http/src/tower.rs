@@ -85,8 +85,8 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// A service whose requests are guarded. No byte of a request that passes unguarded is buffered, and
-/// only its response's extension [`Served`] is allocated.
+/// A service whose requests are guarded. For a request that the guard does not handle, no byte is
+/// buffered, and only the extension [`Served`] of the response is allocated.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,

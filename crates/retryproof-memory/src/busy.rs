@@ -13,8 +13,8 @@ use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
 
-/// What few records have: a note about the holder, and takeovers (REC-2). A record that has an
-/// `Extra` keeps it while it is in progress.
+/// The parts that few records have: a note about the holder, and a count of takeovers (REC-2). A
+/// record that has an `Extra` keeps it while it is in progress.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Extra {
     pub(crate) note: Option<HolderNote>,
@@ -49,7 +49,8 @@ pub(crate) struct Busy {
     /// The index of the record's slot; in a free entry, the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// The note and the takeovers; `None` for a grant that has neither and need not allocate.
+    /// The note and the takeovers; `None` if there are neither, so that such a grant allocates
+    /// nothing.
     pub(crate) extra: Option<Box<Extra>>,
     /// Notifies waiters when the grant is over. The first waiter creates it.
     pub(crate) ended: Option<Arc<Ended>>,
@@ -98,8 +99,8 @@ impl Busy {
         self.has_fingerprint = req.fingerprint.is_some();
     }
 
-    /// Writes what [`grant`](Self::grant) leaves out: the note of the request, or none, and whether
-    /// the grant is a takeover. Returns the sizes of the [`Extra`] before and after.
+    /// Writes what [`grant`](Self::grant) leaves out: the request's note, which may be `None`, and
+    /// the count of takeovers. Returns the sizes of the [`Extra`] before and after.
     pub(crate) fn amend(&mut self, req: &AcquireRequest, takes_over: bool) -> (u64, u64) {
         let before = self.extra_size();
         let extra = self.extra.get_or_insert_default();

@@ -12,7 +12,7 @@ use crate::busy::Extra;
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
 /// replay returns a window into this allocation, and only increments its reference count.
 ///
-/// The takeovers and the note stand between key and fingerprint, in a record that has either.
+/// If the record has takeovers or a note, they stand between the key and the fingerprint.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -20,8 +20,8 @@ const EXPIRES: usize = TOKEN + 8;
 const KEY_LEN: usize = EXPIRES + 8;
 const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
-/// The bit of the fingerprint's length that says that an [`Extra`] follows the key. A replay without
-/// either tests one byte.
+/// The bit of the fingerprint's length that is set if an [`Extra`] follows the key. A replay thus
+/// tests one byte to find that a record has neither fingerprint nor `Extra`.
 const HAS_EXTRA: u8 = 0x80;
 /// The takeovers and the length of the note.
 const EXTRA_HEADER: usize = 3;
@@ -205,7 +205,7 @@ impl View<'_> {
         usize::from(u16::from_le_bytes([self.header[KEY_LEN], self.header[KEY_LEN + 1]]))
     }
 
-    /// The fingerprint's length, and [`HAS_EXTRA`].
+    /// The fingerprint's length, with the bit [`HAS_EXTRA`].
     #[inline(always)]
     fn lengths(&self) -> u8 {
         self.header[FINGERPRINT_LEN]
@@ -225,7 +225,7 @@ pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the key ends.
     start: usize,
-    /// The fingerprint's length, and [`HAS_EXTRA`].
+    /// The fingerprint's length, with the bit [`HAS_EXTRA`].
     lengths: u8,
 }
 

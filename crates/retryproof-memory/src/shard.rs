@@ -231,7 +231,7 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// Writes the note of a grant, and counts it if it is a takeover. Returns whether the key has
+    /// Writes the note of a grant, and counts the grant if it is a takeover. Returns whether the key has
     /// been taken over since it was last free.
     #[cold]
     fn amend(

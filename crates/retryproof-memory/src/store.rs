@@ -63,9 +63,9 @@ const SWEEP_LIMIT: usize = 32;
 /// was set back (ACQ-10).
 ///
 /// # Holders
-/// A note about the holder (REC-2) is kept only if the request has one. The engine sends one for
-/// calls with a trace, because the holder of every other record is this process. The time since the
-/// last acquire of the holder is known while the record is in progress.
+/// A note about the holder (REC-2) is kept only if the request has one. The engine sends one
+/// only for calls with a trace, because every holder is in this process anyway. While a record is
+/// in progress, the time since its holder's last acquire is known.
 ///
 /// # Waiting
 /// A completion, release or takeover wakes the waiters immediately (ACQ-4).

@@ -24,7 +24,10 @@ pub(crate) fn reply_not_confirmed(error: impl Into<SourceError>) -> Error {
 }
 
 pub(crate) fn no_reply_subject() -> Error {
-    Error::new(ErrorKind::Unexpected, "the message has no reply subject, so it cannot be acknowledged")
+    Error::new(
+        ErrorKind::Unexpected,
+        "the message has no reply subject, so it cannot be acknowledged",
+    )
 }
 
 pub(crate) fn dead_letter_not_confirmed(error: impl Into<SourceError>) -> Error {

@@ -19,8 +19,8 @@ use crate::error::classify;
 const IN_PROGRESS: i64 = 0;
 /// `state` of a record that has a result.
 const COMPLETE: i64 = 1;
-/// `state` of a record that was released with a log by a newer version. It counts as absent
-/// (REC-3).
+/// `state` of a record that a newer version released but kept for its log. The record counts as
+/// absent (REC-3).
 const RELEASED_WITH_LOG: i64 = 2;
 
 /// Why a read failed.

@@ -40,7 +40,7 @@ impl CompletedHint {
         Self { sets: (0..SETS).map(|_| Default::default()).collect(), start: now() }
     }
 
-    /// Whether the identity was seen complete and its record has not expired.
+    /// Whether the identity's record was seen complete and has not expired since.
     #[must_use]
     pub fn has(&self, id: &Identity) -> bool {
         let (set, mark) = self.set(id);

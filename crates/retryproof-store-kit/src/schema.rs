@@ -11,9 +11,9 @@ use retryproof_core::{Error, ErrorKind, Result};
 /// version of the tables (REC-1).
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// The shipped migrations, oldest first. The index of each is the version that it upgrades
-    /// from. Each script writes both numbers of [`TableVersions`], and lowers neither, so that
-    /// running an old script again is harmless.
+    /// The shipped migrations, oldest first. The index of each migration is the version that it
+    /// upgrades from. Each script writes both numbers of [`TableVersions`] and lowers neither, so
+    /// that running an old script again is harmless.
     pub migrations: &'static [&'static str],
     /// The oldest version of the tables that the store can use.
     pub reads_from: i64,
@@ -34,8 +34,8 @@ pub struct TableVersions {
 
 impl TableVersions {
     /// Combines the rows `schema` and `compatible_from` of the meta table. Returns `None` if there
-    /// is no `schema` row. Without a `compatible_from` row, only programs of the version of the
-    /// tables, or newer ones, may use them.
+    /// is no `schema` row. Without a `compatible_from` row, only programs whose version is that of
+    /// the tables, or newer, may use the tables.
     #[must_use]
     pub fn from_rows(schema: Option<i64>, compatible_from: Option<i64>) -> Option<Self> {
         let schema = schema?;
@@ -69,8 +69,8 @@ impl Schema {
     /// pending.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables are missing, too old for this version, or do not allow
-    /// it.
+    /// [`ErrorKind::Schema`] if the tables are missing, too old for this version, or need a newer
+    /// one.
     pub fn check(&self, found: Option<TableVersions>, table: &str) -> Result<()> {
         let Some(found) = found else { return Err(self.missing(table)) };
         let version = self.version();

@@ -81,7 +81,7 @@ impl IdempotencyEngine {
         try_acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
 
-    /// Acquires for a call that opens a stored result itself.
+    /// Acquires a lease for a caller that opens and reports a stored result itself.
     pub(super) async fn acquire(&self, ctx: &IdempotencyContext) -> EndedAcquire {
         acquire(&self.0, ctx, false, self.0.store.owner()).await
     }
@@ -92,7 +92,7 @@ impl IdempotencyEngine {
     }
 }
 
-/// Acquires, and reports a stored result as the answer that it is to the context's fingerprint.
+/// Acquires a lease. If there is a stored result, reports how it answers the context's fingerprint.
 pub(super) async fn try_acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
@@ -106,7 +106,7 @@ pub(super) async fn try_acquire(
     acquired
 }
 
-/// Acquires, and reports the end unless it is a stored result.
+/// Acquires a lease, and reports a call that got neither a lease nor a stored result.
 pub(super) async fn acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
@@ -326,11 +326,12 @@ impl<'a> AcquireLoop<'a> {
         ))
     }
 
-    /// Ends the acquire, and reports the end of a call that got neither a lease nor a stored result.
+    /// Ends the acquire, and reports a call that got neither a lease nor a stored result.
     #[inline]
     fn ended(&self, acquired: Result<Acquisition>) -> EndedAcquire {
         match &acquired {
-            // A grant is reported when its lease ends, a stored result by the code that opens it.
+            // A grant is reported when its lease ends. A stored result is reported by the code that
+            // opens it.
             Ok(Acquisition::Granted(_) | Acquisition::Complete(_)) => {}
             Ok(Acquisition::InFlight(busy)) => {
                 self.report(|| CallAnswer::InFlight(busy.remaining));

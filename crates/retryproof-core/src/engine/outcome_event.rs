@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports the outcome of each call once: to the observers (RUN-8), and in one `tracing` event at
-//! the level DEBUG under the target `retryproof::outcome` (RUN-7). Both come from one value, an
-//! [`End`] for a call that was granted a lease and a [`CallAnswer`] for any other, so they cannot
-//! disagree.
+//! the level DEBUG under the target `retryproof::outcome` (RUN-7). Observers and log
+//! get the same value, so they cannot disagree: an [`End`] if the call was granted a lease, and
+//! otherwise a [`CallAnswer`].
 //!
 //! Fields of the `tracing` event: `scope`, `outcome`, `identity` (masked, ID-4), and, where they
 //! apply, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds). Without an
@@ -35,7 +35,7 @@ pub(super) enum End {
     Lost,
 }
 
-/// How a call ends that was granted no lease.
+/// How a call that was granted no lease ends.
 #[derive(Debug, Clone, Copy)]
 pub enum CallAnswer<'a> {
     /// The stored result, with the note of the holder that executed the work.
@@ -44,7 +44,7 @@ pub enum CallAnswer<'a> {
     Mismatch,
     /// The work is done, but its result cannot be replayed.
     NotReplayable,
-    /// The holder did not finish within the wait; the time left on its lease.
+    /// The holder did not finish within the wait. Contains the time left on its lease.
     InFlight(Duration),
     /// Nothing ran, because of an error.
     Refused(ErrorKind),

@@ -70,8 +70,8 @@ pub struct LeaseEvent<'a> {
     pub token: FencingToken,
     /// Whether the grant was the first since the key was free, or a takeover (ACQ-12).
     pub attempt: Attempt,
-    /// How long the call had taken when it requested this lease: zero unless it waited for an
-    /// earlier holder.
+    /// The time from the start of the call to its request for this lease: zero unless the call
+    /// waited for an earlier holder.
     pub waited: Duration,
     /// How long the lease has been held.
     pub held_for: Duration,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`IdempotencyEngine::begin_acquire`]: an acquire for an adapter that opens the stored result
-//! itself, and so knows better than the engine how the call is answered.
+//! itself. Only such an adapter knows how the call is answered.
 
 use std::fmt;
 use std::future::Future;
@@ -14,9 +14,9 @@ use crate::engine::IdempotencyEngine;
 use crate::engine::outcome_event::{self, CallAnswer};
 use crate::error::Result;
 
-/// An acquire that has ended. The engine has reported its end, unless there is a stored result: how
-/// the call is answered with that result is known, and reported, only by the code that opens it
-/// (RUN-7).
+/// An acquire that has ended. If it found a stored result, only the code that opens the result
+/// knows how the call is answered, so that code reports the outcome (RUN-7). The engine reports
+/// every other outcome.
 #[derive(Debug)]
 #[must_use]
 pub struct EndedAcquire {
@@ -51,9 +51,9 @@ impl fmt::Debug for Acquiring {
 
 impl IdempotencyEngine {
     /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
-    /// waiting, and without a future. The returned rest continues as the same owner, because the
-    /// store may already have granted that owner a lease (ACQ-9). The caller opens a stored result
-    /// and [reports](Self::report_answer) its answer.
+    /// waiting and without creating a future. The returned rest continues as the same owner,
+    /// because the store may already have granted that owner a lease (ACQ-9). If there is a stored
+    /// result, the caller opens it and [reports](Self::report_answer) the answer.
     ///
     /// # Cancel safety
     /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).
