@@ -117,7 +117,7 @@ impl FromRequest for IdempotencyKey {
 /// `lease.downstream_key("charge")` or `lease.attempt()`.
 ///
 /// # Panics
-/// Panics if it is dereferenced before the lease is granted. The extractors of an annotated
+/// Panics if the value is dereferenced before the lease is granted. The extractors of an annotated
 /// endpoint run before the grant, so a custom extractor must not dereference it; a handler always
 /// may.
 #[derive(Clone)]

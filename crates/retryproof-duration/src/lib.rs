@@ -162,7 +162,7 @@ fn no_prefix(text: &str) -> DurationError {
     }
 }
 
-/// Parses `nW`, `nD` or nothing, into seconds.
+/// Parses `nW`, `nD` or an empty text, and returns the seconds.
 fn days(text: &str) -> Result<u64, DurationError> {
     if text.is_empty() {
         return Ok(0);

@@ -52,7 +52,8 @@ use crate::protocol::problem::Code;
 pub enum Served {
     /// The handler ran, and its work counts as done.
     Executed,
-    /// The handler ran, and the key is free: its response released it, or certainly nothing happened.
+    /// The handler ran, and the key is free: the response released the key, or certainly nothing
+    /// happened.
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,

@@ -159,7 +159,7 @@ impl Busy {
     }
 }
 
-/// Where the count of takeovers stops, in every store.
+/// The highest count of takeovers that any store keeps.
 const MAX_TAKEOVERS: u16 = 32_767;
 
 /// The IN_PROGRESS records of a shard.

@@ -231,8 +231,8 @@ impl Shard {
         Ok(self.last_token)
     }
 
-    /// Writes the note of a grant, and counts the grant if it is a takeover. Returns whether the key has
-    /// been taken over since it was last free.
+    /// Writes the note of a grant, and counts the grant if it is a takeover. Returns whether the
+    /// key has been taken over since it was last free.
     #[cold]
     fn amend(
         &mut self,

@@ -16,8 +16,8 @@ use sqlx_mysql::MySqlRow;
 const IN_PROGRESS: i64 = 0;
 /// The `state` of a completed record.
 const COMPLETE: i64 = 1;
-/// The `state` of a kept record, which a newer version released with a log. It counts as absent
-/// (REC-3).
+/// The `state` of a record that a newer version released but kept for its log. The record counts
+/// as absent (REC-3).
 const KEPT: i64 = 2;
 /// The owner of a released record.
 const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);

@@ -44,8 +44,8 @@ macro_rules! no_owner {
     };
 }
 
-/// Whether an existing row may be granted to any caller: its lease or its ttl has ended, or it is
-/// kept (REC-3). A row with an unknown state is left alone (CMP-8).
+/// Whether an existing row may be granted to any caller: its lease or its ttl has ended, or it was
+/// released and kept for its log (REC-3). A row with an unknown state is left alone (CMP-8).
 macro_rules! free {
     () => {
         "(state=2 OR (expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1)))"

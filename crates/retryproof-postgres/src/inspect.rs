@@ -84,7 +84,7 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// The summary of a row; `None` for a record that was released or is kept.
+/// The summary of a row; `None` for a released record, even if it is kept for its log.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
     let state = match column::<i16>(row, 0, "state")? {

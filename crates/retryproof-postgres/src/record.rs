@@ -17,7 +17,8 @@ use sqlx_postgres::PgRow;
 pub(crate) const IN_PROGRESS: i16 = 0;
 /// The `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
-/// The `state` of a record that was released with a log. It counts as absent (REC-3).
+/// The `state` of a record that a newer version released but kept for its log. The record counts
+/// as absent (REC-3).
 pub(crate) const KEPT: i16 = 2;
 /// The owner of a released record.
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
@@ -59,7 +60,7 @@ impl AcquireRow {
     }
 }
 
-/// Reads a row; `None` for a record that was released or is kept.
+/// Reads a row; `None` for a released record, even if it is kept for its log.
 pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
     let state: i16 = column(row, 0, "state")?;
     if state == KEPT {

@@ -26,7 +26,7 @@ const SCHEMA: Schema = Schema {
 /// writes the version rows. Run it inside a transaction. Two of the statements create functions
 /// whose bodies contain semicolons between dollar quotes, so the migrator must understand dollar
 /// quotes. The SQL may run again: it never lowers a version row (REC-1), and it replaces both
-/// functions by those of this release.
+/// functions with those of this release.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
@@ -44,8 +44,8 @@ impl PostgresConfig {
     /// `search_path`. No other call creates a table (STO-3).
     ///
     /// Tables of a newer version that this program can still use are left unchanged (REC-1). A
-    /// function is replaced only if the database has a lower revision of it, so several releases may
-    /// call `migrate` on the same table.
+    /// function is replaced only if the database has a lower revision of it, so several releases
+    /// may call `migrate` on the same table.
     ///
     /// If the future is dropped early, either everything or nothing has been done.
     ///
@@ -194,7 +194,7 @@ async fn check_functions(conn: &mut PgConnection, table: &str) -> Result<()> {
     if !older.is_empty() {
         tracing::warn!(
             functions = older.join(", "),
-            "functions of the schema have a lower revision than this program ships; call \
+            "the store's functions are older than those that this program ships; call \
              `retryproof::migrate(url)`"
         );
     }

@@ -88,8 +88,8 @@ impl Statement {
         match self {
             // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is not live
             // (absent, expired, released or kept), or is the caller's own, the statement also calls
-            // the function that inserts or replaces the record. Any other record is neither locked nor
-            // written, and the function is not even started, because starting it costs as much as
+            // the function that inserts or replaces the record. Any other record is neither locked
+            // nor written, and the function is not even started, because starting it costs as much as
             // reading the record. The remaining time is computed first, so if no time is left, the
             // function has been called. The value of an expired record is not sent, because it may
             // be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note,
@@ -112,8 +112,8 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result,holder FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: READ without the value and the note, for waiters. Binds: 1 scope, 2 key. Returns: state,
-            // owner, token, remaining.
+            // ACQ-4: READ without the value and the note, for waiters. Binds: 1 scope, 2 key. Returns:
+            // state, owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),

@@ -19,8 +19,9 @@ pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. Both on the store's connection and in the
-/// application's transaction, the statement reports one row if it took effect (CMP-7).
+/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. Both on the
+/// store's connection and in the application's transaction, the statement reports one row if it
+/// took effect (CMP-7).
 pub(crate) fn completion_params<'a>(
     id: &'a Identity,
     owner: &'a OwnerId,

@@ -48,7 +48,8 @@ struct RecordCallers {
     running: usize,
     queued: usize,
     changed: Arc<Notify>,
-    /// When the last read that found the record locked began, and the lease that it returned.
+    /// The start of the last read that found the record locked, and the lease that the read
+    /// returned.
     found_locked: Option<(Instant, LiveLease)>,
 }
 

@@ -40,7 +40,7 @@ pub(super) const FUNCTIONS: [Function; 2] = [
     },
 ];
 
-/// What the database has of a function.
+/// A function as it exists in the database.
 #[derive(Debug)]
 pub(super) struct StoredFunction {
     pub(super) revision: u32,
@@ -84,7 +84,7 @@ impl Function {
     }
 
     /// Whether `migrate` has to create or replace the function. Settings belong to a revision, so
-    /// those of a higher one are not compared.
+    /// the settings of a higher revision are not compared.
     pub(super) fn is_pending(&self, found: Option<&StoredFunction>) -> bool {
         let own = self.revision();
         found.is_none_or(|found| {
@@ -93,7 +93,7 @@ impl Function {
     }
 }
 
-/// The number in the first line of a body, `-- revision 3`. A body without a readable number
+/// The number in the first line of a body, such as 3 in `-- revision 3`. A body without a readable number
 /// counts as 0, which is lower than every revision that was shipped.
 fn revision(body: &str) -> u32 {
     let line = body.trim_start().lines().next().unwrap_or_default();
@@ -105,8 +105,8 @@ mod tests {
     use super::*;
     use crate::record::hash::pair_hash;
 
-    /// The shipped functions with a hash of their settings and body. A change of a body must raise
-    /// its revision, and changes this list with it.
+    /// The shipped functions with a hash of their settings and body. If a body changes, raise its
+    /// revision and update this list.
     const SHIPPED: [(&str, u32, u64); 2] =
         [("grant_1", 1, 14_849_798_503_691_942_581), ("complete_1", 1, 13_071_607_127_649_798_859)];
 

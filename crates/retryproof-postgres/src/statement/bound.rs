@@ -91,8 +91,8 @@ fn write_literal(param: &Param<'_>, text: &mut String) {
         // Writing into a `String` cannot fail.
         Param::Int(number) => drop(write!(text, "({number})")),
         Param::Bool(truth) => drop(write!(text, "({truth})")),
-        // The store's statements bind no other type. If one did, the text would not parse without
-        // its value.
+        // The store's statements bind no other type. If one did, its value would be missing, and
+        // the text would not parse.
         _ => {}
     }
 }

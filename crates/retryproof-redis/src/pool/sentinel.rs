@@ -15,7 +15,8 @@ use crate::statement::primary_address;
 /// time.
 ///
 /// # Errors
-/// `Config` if the last sentinel asked does not watch the service; otherwise that sentinel's error.
+/// `Config` if the last sentinel that was asked does not watch the service; otherwise that
+/// sentinel's error.
 pub(super) async fn ask_primary(
     connector: &Connector,
     nodes: &[Address],

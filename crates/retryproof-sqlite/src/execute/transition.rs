@@ -15,7 +15,7 @@ use crate::error::classify;
 use crate::record::{ReadError, read_record};
 use crate::statement::{Statement, StatementTexts};
 
-/// The count of takeovers stops here, as it does in stores whose column has 16 bits.
+/// The highest count of takeovers, because some stores keep it in a column of 16 bits.
 const MAX_TAKEOVERS: u16 = 32_767;
 
 /// A change that a caller requests.

@@ -113,7 +113,7 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 8) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("unexpected completion, grants and replays: {other:?}"),
+            other => panic!("unexpected answers (completion, grants, replays): {other:?}"),
         }
     }
 }
@@ -130,7 +130,7 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 0) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("unexpected extend, grants and replays: {other:?}"),
+            other => panic!("unexpected answers (extend, grants, replays): {other:?}"),
         }
     }
 }

@@ -47,7 +47,8 @@ impl CompletionRecorder for Alone {
     async fn undo(self) {}
 }
 
-/// Ends an execution whose action has returned: undoes and releases, or encodes and records.
+/// Ends an execution whose action has returned. If the action failed, undoes its writes and ends
+/// its lease; otherwise encodes the value and records it.
 pub(in crate::engine) async fn end<R, T, E, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
