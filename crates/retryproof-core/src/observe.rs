@@ -142,8 +142,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, kind);
     }
 
-    /// A call to the store ended, with or without an error. Two calls are not reported: a wait for
-    /// a holder inside the store, and a call whose caller was dropped before the answer.
+    /// A call to the store ended, with or without an error. Two kinds of calls are not reported: a
+    /// wait for a holder inside the store, and a call that was dropped before its answer.
     fn store_called(&self, event: StoreCallEvent) {
         let _ = event;
     }

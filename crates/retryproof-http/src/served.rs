@@ -15,10 +15,10 @@ use crate::protocol::problem::Code;
 ///
 /// | value | `as_str` | the response |
 /// |---|---|---|
-/// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; [`Recorded`](retryproof_core::Recorded), another extension, tells whether the record holds the response, holds only "done, not replayable", or is missing |
-/// | [`Released`](Self::Released) | `released` | is the handler's; the key is free |
+/// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; the extension [`Recorded`](retryproof_core::Recorded) shows whether the record has the response |
+/// | [`Released`](Self::Released) | `released` | is the handler's, or a rejection or problem in its place; the key is free |
 /// | [`Failed`](Self::Failed) | `failed` | is the handler's, or a 500 or 503 in its place; the response is [held](crate::Hold), or the writes were rolled back |
-/// | [`Lost`](Self::Lost) | `lost` | is that of another run, which took over the key while this handler ran |
+/// | [`Lost`](Self::Lost) | `lost` | is the response of another run, which took over the key while this handler ran |
 /// | [`Replayed`](Self::Replayed) | `replayed` | is the stored one |
 /// | [`Mismatch`](Self::Mismatch) | `mismatch` | is the problem `fingerprint-mismatch` |
 /// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
@@ -26,9 +26,9 @@ use crate::protocol::problem::Code;
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
 /// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
 ///
-/// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer
-/// guard does not handle the request, the response keeps the value of the inner guard. A panic or
-/// an error of the service is not a response, and has no `Served`.
+/// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer guard does not
+/// handle the request, the response keeps the value of the inner guard. If the handler panics or the
+/// service fails, there is no response, and so no `Served`.
 ///
 /// ```
 /// use http::Response;
@@ -52,8 +52,8 @@ use crate::protocol::problem::Code;
 pub enum Served {
     /// The handler ran, and its work counts as done.
     Executed,
-    /// The handler ran, and the key is free: the response released the key, or certainly nothing
-    /// happened.
+    /// The key is free again, because the response was marked [`Release`](crate::Release), or the
+    /// handler could not start its work.
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,
