@@ -329,7 +329,7 @@ impl Shard {
             return false;
         }
         busy.expires = expires;
-        // If the lease now ends earlier, `busy_due` may have to move with it.
+        // If the lease now ends earlier than `busy_due`, lower `busy_due` to its end.
         note(&mut self.busy_due, expires);
         true
     }

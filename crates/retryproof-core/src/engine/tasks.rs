@@ -49,7 +49,7 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit takes this permit's place in the count, which a drop would lower.
+        // The new permit replaces this one in the count; dropping this one would lower the count.
         std::mem::forget(self);
         permit
     }

@@ -93,8 +93,8 @@ impl Function {
     }
 }
 
-/// The number in the first line of a body, such as 3 in `-- revision 3`. A body without a readable number
-/// counts as 0, which is lower than every revision that was shipped.
+/// The number in the first line of a body, such as 3 in `-- revision 3`. A body without a readable
+/// number counts as 0, which is lower than every revision that was shipped.
 fn revision(body: &str) -> u32 {
     let line = body.trim_start().lines().next().unwrap_or_default();
     line.strip_prefix("-- revision ").and_then(|number| number.parse().ok()).unwrap_or(0)
