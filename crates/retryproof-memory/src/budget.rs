@@ -75,7 +75,7 @@ impl Budget {
 
     /// Accounts for a change in the size of a record that expires at `expires` (`u64::MAX` if
     /// unknown). The change is never refused: the result of a granted lease must not be lost.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
         credit.bytes += before.cast_signed() - after.cast_signed();
         let until = self.full_until.load(Ordering::Relaxed);

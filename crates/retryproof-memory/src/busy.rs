@@ -203,11 +203,12 @@ impl BusySlab {
         (&mut self.places[at], Freeing { at, free: &mut self.free, len: &mut self.len })
     }
 
-    /// Frees an entry. Drop the returned values after the lock is released.
-    pub(crate) fn remove(&mut self, at: u32) -> (Left, Option<Box<Extra>>) {
+    /// Frees an entry. Drop the returned references after the lock is released. An [`Extra`] is
+    /// small and rare, and is freed at once.
+    pub(crate) fn remove(&mut self, at: u32) -> Left {
         let (busy, freeing) = self.get_mut(at);
-        let extra = busy.extra.take();
-        (freeing.free(busy), extra)
+        busy.extra = None;
+        freeing.free(busy)
     }
 }
 

@@ -84,7 +84,7 @@ impl Done {
     }
 
     /// Writes the token into a record that is not shared yet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_token(&mut self, token: u64) {
         if let Some(bytes) = Arc::get_mut(&mut self.0) {
             bytes[TOKEN..EXPIRES].copy_from_slice(&token.to_le_bytes());

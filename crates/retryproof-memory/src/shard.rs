@@ -50,7 +50,6 @@ pub(crate) enum Granted {
 pub(crate) struct Leftover {
     busy: Left,
     done: Option<Done>,
-    _extra: Option<Box<Extra>>,
 }
 
 impl Leftover {
@@ -441,7 +440,7 @@ impl Shard {
             }
             Body::Busy(place) => {
                 bytes += self.busy[place].size();
-                (left.busy, left._extra) = self.busy.remove(place);
+                left.busy = self.busy.remove(place);
             }
         }
         self.bytes -= bytes;
@@ -449,7 +448,7 @@ impl Shard {
         left
     }
 
-    #[inline]
+    #[inline(always)]
     fn resized(&mut self, before: u64, after: u64, expires: u64, budget: &Budget) {
         self.bytes = self.bytes + after - before;
         budget.resize(&mut self.credit, before, after, expires);
