@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+#[cfg(unix)]
+use std::ffi::OsString;
+
+/// Inspects and maintains a store of retryproof, and runs any command once per key.
+#[derive(Debug, Parser)]
+#[command(
+    name = "retryproof",
+    version,
+    after_help = "Exit codes: 0 ok, 1 not found, 2 usage, 3 store unavailable, 4 refused, 5 other \
+                  failures.\n`run` has its own: see `retryproof run --help`."
+)]
+pub(crate) struct CommandLine {
+    /// The store, such as `sqlite:records.db`; overrides IDEMPOTENCY_STORE and the file. Put a URL
+    /// with a password into the variable or the file, because other users can see arguments.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The TOML file with the settings of the service, in its table `idempotency`.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// How results are printed: for people, as indented JSON, or as one JSON value per line.
+    #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Table, value_name = "FORMAT")]
+    pub(crate) output: OutputFormat,
+    /// Prints keys. By default a key is printed as the first 16 hex digits of its SHA-256.
+    #[arg(long, global = true)]
+    pub(crate) show_keys: bool,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people.
+    Table,
+    /// Indented JSON.
+    Json,
+    /// One JSON value per line.
+    Jsonl,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Shows one record: its state, its holder, its age and its size.
+    #[command(after_help = "Examples:\n  retryproof get nightly 2026-11-22\n  \
+                            retryproof get payments order-17 --caller alice --body\n  \
+                            retryproof get payments order-17 --shared --output json")]
+    Get(GetArguments),
+    /// Counts the records. The store may have to read all of them.
+    Stats,
+    /// Deletes all expired records.
+    Purge,
+    /// Creates or upgrades the tables of the store.
+    #[command(after_help = "Examples:\n  retryproof migrate --store sqlite:records.db\n  \
+                            retryproof migrate --print > schema.sql")]
+    Migrate {
+        /// Prints the tables as SQL for another migration tool, and changes nothing.
+        #[arg(long)]
+        print: bool,
+    },
+    /// Shows the settings.
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
+    /// Runs a command once per key, and replays its output and exit code to duplicates.
+    #[cfg(unix)]
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
+    /// Inside a command of `run`: prints a key for a call to another service. It stays the same if
+    /// another process takes over.
+    #[command(after_help = "Example, in a script that `retryproof run` started:\n  \
+                            curl -H \"Idempotency-Key: $(retryproof key charge)\" …")]
+    Key {
+        /// The name of the call: each call needs another name.
+        step: String,
+    },
+    /// Prints the completions for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Prints the manual page.
+    Man {
+        /// The verb whose page is printed; without it, the page of the command.
+        verb: Option<String>,
+    },
+}
+
+/// `config …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Prints each setting, its value, and the source of the value. Secrets are hidden.
+    Show,
+}
+
+/// `get …`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    /// The scope, such as `payments` or `POST /orders`.
+    pub(crate) scope: String,
+    /// The key. Without `--caller` and `--shared`: the key as stored. A key that begins with a dash
+    /// follows `--`.
+    pub(crate) key: String,
+    /// The key was sent over HTTP by this caller, to a filter with `.caller(..)`.
+    #[arg(long, value_name = "CALLER", conflicts_with = "shared")]
+    pub(crate) caller: Option<String>,
+    /// The key was sent over HTTP to a filter with `.callers_share_keys()`.
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// Also prints the stored result.
+    #[arg(long)]
+    pub(crate) body: bool,
+}
+
+/// `run …`.
+#[cfg(unix)]
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The kind of work, such as `backup`.
+    pub(crate) scope: String,
+    /// The unit of work, such as a date or an order number. The key alone decides what a duplicate
+    /// is: the command is not compared.
+    pub(crate) key: String,
+    /// How long the result is kept: an ISO 8601 duration, such as P7D. Default: 24 hours.
+    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+    /// How long the key stays taken after this process died. Default: 30 s.
+    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
+    pub(crate) lease: Option<Duration>,
+    /// How long a duplicate waits for the run in progress. Default: 10 s.
+    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit codes after which the command may run again, such as `75,100-120`. Any other code is a
+    /// result, which is kept and replayed.
+    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    pub(crate) retry_on: Vec<CodeRange>,
+    /// The largest output that is kept for replays, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    pub(crate) max_output: usize,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[cfg(unix)]
+const RUN_HELP: &str = "\
+Examples:
+  retryproof run backup 2026-11-22 -- pg_dump --file today.dump shop
+  retryproof run invoices order-17 --retry-on 75 --lease PT2M -- ./invoice order-17
+
+The first run passes the command's output on while it keeps a copy. A duplicate waits for a run in
+progress, prints that copy, and ends with the same exit code. A command that a signal killed may
+have had effects: its key stays taken until the lease is over.
+
+The command finds RETRYPROOF_TOKEN (a number that grows with each run of the key),
+RETRYPROOF_ATTEMPT (`first`, or `takeover` after a run that died), RETRYPROOF_SCOPE and
+RETRYPROOF_KEY in its environment. On Linux it is killed if retryproof is killed; processes that it
+has started are not.
+
+Exit codes: that of the command; 128 and the signal's number if a signal killed it; 75 if another
+run is still in progress; 125 if retryproof failed; 126 and 127 if the command could not be started.";
+
+/// Exit codes of a command: one, or from one to another.
+#[cfg(unix)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodeRange {
+    first: u8,
+    last: u8,
+}
+
+#[cfg(unix)]
+impl CodeRange {
+    pub(crate) fn contains(self, code: i32) -> bool {
+        (i32::from(self.first)..=i32::from(self.last)).contains(&code)
+    }
+}
+
+#[cfg(unix)]
+impl std::str::FromStr for CodeRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let code = |text: &str| text.parse::<u8>().ok().filter(|code| *code > 0);
+        match (code(first), code(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err("expected exit codes from 1 to 255, such as `75` or `100-120`".to_owned()),
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes_are_single_or_ranges_from_1_to_255() {
+        let parse = |text: &str| text.parse::<CodeRange>();
+        assert!(parse("75").is_ok_and(|range| range.contains(75) && !range.contains(76)));
+        assert!(parse("1-255").is_ok_and(|range| range.contains(255) && !range.contains(0)));
+        for bad in ["", "0", "256", "9-3", "-1", "a", "1-", "75,76"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The exit codes, and the error of a verb.
+
+use std::fmt;
+
+use retryproof::{Error, ErrorKind};
+
+/// The verb did what it says.
+pub(crate) const OK: u8 = 0;
+/// There is no such record.
+pub(crate) const NOT_FOUND: u8 = 1;
+/// An argument or a setting is wrong. clap uses the same code.
+pub(crate) const USAGE: u8 = 2;
+/// The store does not answer.
+const STORE_AWAY: u8 = 3;
+/// The store refuses what the verb asks for.
+pub(crate) const REFUSED: u8 = 4;
+/// Any other failure.
+const OTHER: u8 = 5;
+
+/// `run` itself failed, as opposed to its command. `timeout` and `docker run` use the same code.
+pub(crate) const RUN_FAILED: u8 = 125;
+/// `run`: another process is running the command (`EX_TEMPFAIL`).
+pub(crate) const IN_FLIGHT: u8 = 75;
+
+/// Why a verb failed: an exit code, and a sentence for stderr.
+#[derive(Debug)]
+pub(crate) struct VerbError {
+    pub(crate) code: u8,
+    message: String,
+}
+
+impl VerbError {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    pub(crate) fn other(message: impl Into<String>) -> Self {
+        Self::new(OTHER, message)
+    }
+
+    /// Prints the error. The exit code tells the same if stderr is closed.
+    pub(crate) fn report(&self) {
+        use std::io::Write as _;
+
+        let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {self}");
+    }
+
+    /// The exit code if the verb is `run`: the codes below 64 belong to its command.
+    pub(crate) fn code_of_run(&self) -> u8 {
+        if self.code <= OTHER { RUN_FAILED } else { self.code }
+    }
+}
+
+impl fmt::Display for VerbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for VerbError {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Config => USAGE,
+            ErrorKind::Unavailable => STORE_AWAY,
+            ErrorKind::Unsupported | ErrorKind::Schema => REFUSED,
+            _ => OTHER,
+        };
+        let hint = match error.kind() {
+            ErrorKind::Schema => "; `retryproof migrate` creates or upgrades tables",
+            _ => "",
+        };
+        let cause = std::error::Error::source(&error)
+            .map(|source| format!(": {source}"))
+            .unwrap_or_default();
+        Self::new(code, format!("{error}{cause}{hint}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_code() {
+        let code = |kind| VerbError::from(Error::new(kind, "x")).code;
+        assert_eq!(code(ErrorKind::Invalid), 2);
+        assert_eq!(code(ErrorKind::Config), 2);
+        assert_eq!(code(ErrorKind::Unavailable), 3);
+        assert_eq!(code(ErrorKind::Schema), 4);
+        assert_eq!(code(ErrorKind::Corrupt), 5);
+    }
+
+    #[test]
+    fn the_codes_of_a_command_are_not_those_of_run() {
+        for code in [NOT_FOUND, USAGE, STORE_AWAY, REFUSED, OTHER] {
+            assert_eq!(VerbError::new(code, "x").code_of_run(), RUN_FAILED);
+        }
+        for code in [IN_FLIGHT, RUN_FAILED, 126, 127] {
+            assert_eq!(VerbError::new(code, "x").code_of_run(), code);
+        }
+    }
+}

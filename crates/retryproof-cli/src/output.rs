@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Prints results on stdout, as a table or as JSON. A closed pipe ends the output, not the program.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use crate::arguments::OutputFormat;
+use crate::exit::VerbError;
+
+/// Prints the result of a verb in the format that the user chose.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Printer(OutputFormat);
+
+impl Printer {
+    pub(crate) fn new(format: OutputFormat) -> Self {
+        Self(format)
+    }
+
+    /// Prints one thing: for people its rows, otherwise `value`.
+    pub(crate) fn one(self, rows: &[(&str, String)], value: &Value) -> Result<(), VerbError> {
+        match self.0 {
+            OutputFormat::Table => {
+                let mut table = bare_table();
+                for (name, value) in rows {
+                    table.add_row([(*name).to_owned(), one_line(value)]);
+                }
+                write_table(&table)
+            }
+            OutputFormat::Json => write_out(format!("{value:#}\n").as_bytes()),
+            OutputFormat::Jsonl => write_out(format!("{value}\n").as_bytes()),
+        }
+    }
+
+    /// Prints a list: for people a table, otherwise an array, or one value per line.
+    pub(crate) fn list<const COLUMNS: usize>(
+        self,
+        header: [&str; COLUMNS],
+        rows: &[[String; COLUMNS]],
+        values: &[Value],
+    ) -> Result<(), VerbError> {
+        match self.0 {
+            OutputFormat::Table => {
+                let mut table = bare_table();
+                table.set_header(header.map(str::to_uppercase));
+                for row in rows {
+                    table.add_row(row.iter().map(|cell| one_line(cell)));
+                }
+                write_table(&table)
+            }
+            OutputFormat::Json => {
+                let values = Value::Array(values.to_vec());
+                write_out(format!("{values:#}\n").as_bytes())
+            }
+            OutputFormat::Jsonl => {
+                let lines: String = values.iter().map(|value| format!("{value}\n")).collect();
+                write_out(lines.as_bytes())
+            }
+        }
+    }
+
+    /// Whether people read the output.
+    pub(crate) fn is_for_people(self) -> bool {
+        self.0 == OutputFormat::Table
+    }
+}
+
+fn bare_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table
+}
+
+fn write_table(table: &Table) -> Result<(), VerbError> {
+    write_out(format!("{}\n", table.trim_fmt()).as_bytes())
+}
+
+/// Writes to stdout. If nobody reads it any more, the rest of the output is not needed.
+pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(VerbError::other(format!("stdout cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a remark on stderr. Nothing depends on its arrival.
+pub(crate) fn remark(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "retryproof: {text}");
+}
+
+/// Text that a terminal shows as it is: control characters could move the cursor or hide a line.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+        shown
+    })
+}
+
+fn one_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n")
+}
+
+/// Stored bytes for a person.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => harmless(text),
+        Err(_) => {
+            format!("({} bytes that are not text; `--output json` prints them)", bytes.len())
+        }
+    }
+}
+
+/// Stored bytes for a program: `{"text": …}`, or `{"base64": …}` if they are not text.
+pub(crate) fn json_of(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!({ "text": text }),
+        Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_a_store_cannot_control_the_terminal() {
+        assert_eq!(harmless("a\u{1b}[2Jb\r\n\tc"), "a\\u{1b}[2Jb\\r\n\tc");
+        assert_eq!(one_line("a\nb"), "a\\nb");
+    }
+
+    #[test]
+    fn bytes_are_text_or_base64() {
+        assert_eq!(json_of(b"abc"), json!({ "text": "abc" }));
+        assert_eq!(json_of(&[0xff, 0]), json!({ "base64": "/wA=" }));
+        assert!(text_of(&[0xff, 0]).starts_with("(2 bytes"));
+    }
+}

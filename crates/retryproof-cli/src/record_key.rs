@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The key under which the HTTP filter stores a record: the caller, then the client's key.
+
+use retryproof::Identity;
+use sha2::{Digest as _, Sha256};
+
+/// A longer caller is stored as its hash.
+const MAX_PLAIN_CALLER: usize = 240;
+
+/// Who sent the key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SentBy<'a> {
+    /// The key is given as it is stored: that of a function, a message or a command.
+    AsStored,
+    /// A filter with `.callers_share_keys()` stored it.
+    AnyCaller,
+    /// A filter with `.caller(..)` stored it for this caller.
+    Caller(&'a str),
+}
+
+/// The stored key (HTTP-16). The guide for operators documents the format.
+pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
+    match by {
+        SentBy::AsStored => key.to_owned(),
+        SentBy::AnyCaller => format!("-:{key}"),
+        SentBy::Caller(caller)
+            if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
+        {
+            format!("{}:{caller}:{key}", caller.len())
+        }
+        SentBy::Caller(caller) => {
+            let digest = Sha256::digest(caller.as_bytes());
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("h:{digest}:{key}")
+        }
+    }
+}
+
+/// The identity as it may be printed: the key is masked unless the user wants to see it (ID-4).
+pub(crate) fn shown(identity: &Identity, show_keys: bool) -> String {
+    if show_keys {
+        format!("{} {:?}", identity.scope(), identity.key().expose())
+    } else {
+        identity.to_string()
+    }
+}

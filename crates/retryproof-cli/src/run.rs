@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `run`: executes a command once per key, and replays its result to duplicates.
+
+use std::io;
+
+use retryproof::config::TTL_BOUNDS;
+use retryproof::{
+    Acquisition, CompletionFailurePolicy, CompletionResult, HeldLease, IdempotencyConfig,
+    IdempotencyContext, IdempotencyEngine, Identity, InFlight, Opened, Scope, StoredResult,
+    connect_with,
+};
+
+use self::command::{CommandEnd, Execution};
+use crate::arguments::RunArguments;
+use crate::exit::{self, VerbError};
+use crate::output::remark;
+use crate::record_key::shown;
+use crate::recording::{self, Recording, Stream};
+use crate::time::spoken;
+
+mod capture;
+mod command;
+mod pump;
+pub(crate) mod shim;
+mod signals;
+
+/// Executes the command, or replays its result, and returns the exit code.
+pub(crate) async fn run(
+    arguments: &RunArguments,
+    show_keys: bool,
+    mut config: IdempotencyConfig,
+) -> Result<u8, VerbError> {
+    let scope = Scope::new(arguments.scope.as_str())?;
+    let mut context = IdempotencyContext::builder(scope, &arguments.key);
+    if let Some(ttl) = arguments.ttl {
+        context = context.ttl(ttl);
+    }
+    if let Some(lease) = arguments.lease {
+        context = context.lease(lease);
+    }
+    if let Some(wait) = arguments.wait {
+        context = context.wait_timeout(wait);
+    }
+    let context = context.build()?;
+    // A command may run for days. If it hangs, so does this process, and both can be killed.
+    config.max_hold = *TTL_BOUNDS.end();
+    let store = connect_with(&config).await?;
+    let engine = IdempotencyEngine::builder(store).config(config).build()?;
+    match engine.try_acquire(&context).await? {
+        Acquisition::Granted(held) => execute(&engine, held, arguments, show_keys).await,
+        Acquisition::Complete(stored) => replay(&stored),
+        Acquisition::InFlight(busy) => {
+            Err(in_flight(&engine, context.identity(), show_keys, busy).await)
+        }
+    }
+}
+
+/// Runs the command under the lease, then ends the lease.
+async fn execute(
+    engine: &IdempotencyEngine,
+    held: HeldLease,
+    arguments: &RunArguments,
+    show_keys: bool,
+) -> Result<u8, VerbError> {
+    let name = shown(held.lease().identity(), show_keys);
+    let Execution { end, capture, mut screens } =
+        command::execute(&arguments.command, held.lease(), arguments.max_output).await;
+    let code = match end {
+        CommandEnd::NotStarted(error) => {
+            // Nothing ran, so the key is free again. A failed release is logged by the engine.
+            let _ = held.release().await;
+            Err(not_started(&error))
+        }
+        CommandEnd::Exited(code) if arguments.retry_on.iter().any(|range| range.contains(code)) => {
+            let _ = held.release().await;
+            Ok(code_as_u8(code))
+        }
+        CommandEnd::Exited(code) => {
+            let result = match capture.into_chunks() {
+                Ok(chunks) => held.complete(recording::payload(code, &chunks)).await,
+                Err(size) => {
+                    remark(format_args!(
+                        "the output of {name} is larger than --max-output ({size} bytes), so it \
+                         is not kept; a duplicate gets only the exit code"
+                    ));
+                    held.complete_tombstone(recording::tombstone(code, size)).await
+                }
+            };
+            recorded(engine, &name, code, result)
+        }
+        CommandEnd::Killed(signal) => {
+            let left = spoken(held.lease().remaining());
+            held.hold();
+            remark(format_args!(
+                "signal {signal} killed the command of {name}, which may have had effects; the \
+                 key stays taken for {left}, then the next run is a takeover"
+            ));
+            Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+        }
+        CommandEnd::LeaseLost(loss) => {
+            held.hold();
+            Err(VerbError::new(
+                exit::RUN_FAILED,
+                format!(
+                    "the lease of {name} was lost ({loss:?}), so the command was stopped; another \
+                     process may be running it"
+                ),
+            ))
+        }
+        CommandEnd::Unknown(error) => {
+            held.hold();
+            Err(VerbError::new(
+                exit::RUN_FAILED,
+                format!("it is unknown how the command of {name} ended: {error}"),
+            ))
+        }
+    };
+    // A release or completion that was not confirmed continues for a moment.
+    engine.shutdown(engine.config().operation_timeout).await;
+    screens.shown().await;
+    code
+}
+
+/// The exit code after the result was recorded, or was not (CMP-4).
+fn recorded(
+    engine: &IdempotencyEngine,
+    name: &str,
+    code: i32,
+    result: CompletionResult,
+) -> Result<u8, VerbError> {
+    let problem = match result {
+        CompletionResult::Recorded => return Ok(code_as_u8(code)),
+        CompletionResult::Tombstoned(error) => {
+            remark(format_args!(
+                "the store refused the output of {name}, so a duplicate cannot get it: {error}"
+            ));
+            return Ok(code_as_u8(code));
+        }
+        CompletionResult::Unconfirmed(error) => error.to_string(),
+        _ => "another process took over".to_owned(),
+    };
+    let message = format!(
+        "the command of {name} ended with exit code {code}, but its result was not recorded, so \
+         it may run again: {problem}"
+    );
+    match engine.config().completion_failure_policy {
+        CompletionFailurePolicy::LogAndReturn => {
+            remark(message);
+            Ok(code_as_u8(code))
+        }
+        CompletionFailurePolicy::Propagate => Err(VerbError::new(exit::RUN_FAILED, message)),
+    }
+}
+
+/// Writes the output of an earlier run, and returns its exit code.
+fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
+    match stored.open(None)? {
+        Opened::Value(payload) if payload.codec() == recording::CODEC => {
+            let recording = Recording::decode(&payload)?;
+            let (mut stdout, mut stderr) = (Some(io::stdout()), Some(io::stderr()));
+            for (stream, bytes) in recording.chunks() {
+                match stream {
+                    Stream::Stdout => write_while_open(&mut stdout, bytes),
+                    Stream::Stderr => write_while_open(&mut stderr, bytes),
+                }
+            }
+            Ok(code_as_u8(recording.code()))
+        }
+        Opened::Tombstone(tombstone) if tombstone.detail().codec() == recording::CODEC => {
+            remark("the command has run; its output was too large to be kept");
+            Ok(code_as_u8(recording::code_of_tombstone(tombstone.detail())?))
+        }
+        Opened::Tombstone(_) => Err(VerbError::new(
+            exit::RUN_FAILED,
+            "the work is done, but its result was not kept, so it cannot be replayed",
+        )),
+        _ => Err(VerbError::new(
+            exit::RUN_FAILED,
+            "the work is done, but not by `retryproof run`; `retryproof get --body` shows the \
+             result",
+        )),
+    }
+}
+
+/// Writes to a stream until its reader goes away, which changes nothing else.
+fn write_while_open(stream: &mut Option<impl io::Write>, bytes: &[u8]) {
+    if let Some(open) = stream
+        && open.write_all(bytes).and_then(|()| open.flush()).is_err()
+    {
+        *stream = None;
+    }
+}
+
+async fn in_flight(
+    engine: &IdempotencyEngine,
+    id: &Identity,
+    show_keys: bool,
+    busy: InFlight,
+) -> VerbError {
+    // Who holds the key is worth one call, and only that.
+    let record = engine.store().get(id).await.ok().flatten();
+    let holder = record.and_then(|record| record.holder);
+    let by = holder
+        .as_ref()
+        .and_then(|note| note.label())
+        .map(|label| format!(" by {label:?}"))
+        .unwrap_or_default();
+    VerbError::new(
+        exit::IN_FLIGHT,
+        format!(
+            "{} is in progress{by}; try again in {} s",
+            shown(id, show_keys),
+            busy.retry_after().as_secs()
+        ),
+    )
+}
+
+fn not_started(error: &io::Error) -> VerbError {
+    let (code, hint) = match error.kind() {
+        io::ErrorKind::NotFound => (127, "; check its name and PATH"),
+        _ => (126, ""),
+    };
+    VerbError::new(code, format!("the command could not be started: {error}{hint}"))
+}
+
+/// Exit codes of a Unix process have 8 bits.
+fn code_as_u8(code: i32) -> u8 {
+    u8::try_from(code & 0xff).unwrap_or(exit::RUN_FAILED)
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads a command's output, keeps a copy, and passes it on without waiting for a slow terminal
+//! longer than the command itself would.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::capture::Capture;
+use super::shim::StartReport;
+use super::signals::Signals;
+use crate::recording::Stream;
+
+/// The size of one read, which is also the size of a pipe.
+const READ: usize = 64 * 1024;
+/// How many reads may wait for the terminal.
+const WAITING_READS: usize = 16;
+/// A pipe holds at most this much (`/proc/sys/fs/pipe-max-size` without privileges), so the command
+/// itself cannot have left more behind at its end.
+const LEFT_BEHIND: usize = 1 << 20;
+/// What the command wrote is readable at once. After this silence, another process has the pipe.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// One stream of a command.
+pub(super) struct Pump<'a> {
+    pub(super) stream: Stream,
+    pub(super) capture: &'a RefCell<Capture>,
+    /// Set on stderr until the command is known to have started.
+    pub(super) report: Option<&'a RefCell<StartReport>>,
+    pub(super) screen: mpsc::Sender<Vec<u8>>,
+    pub(super) exited: watch::Receiver<bool>,
+}
+
+impl Pump<'_> {
+    /// Reads until the end of the stream. Once the command has exited, reads only what the command
+    /// left behind, since a process in its background may keep the stream open for ever.
+    pub(super) async fn run(mut self, mut from: impl AsyncRead + Unpin) {
+        let mut buffer = vec![0; READ];
+        loop {
+            let mut exited = self.exited.clone();
+            tokio::select! {
+                biased;
+                read = from.read(&mut buffer) => match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(length) => self.pass(&buffer[..length]).await,
+                },
+                _ = exited.wait_for(|exited| *exited) => break,
+            }
+        }
+        let mut left = LEFT_BEHIND;
+        while left > 0 {
+            match timeout(SILENCE, from.read(&mut buffer)).await {
+                Ok(Ok(length)) if length > 0 => {
+                    left = left.saturating_sub(length);
+                    self.pass(&buffer[..length]).await;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    async fn pass(&mut self, bytes: &[u8]) {
+        let bytes = match self.report {
+            Some(report) => report.borrow_mut().filter(bytes),
+            None => bytes.to_vec(),
+        };
+        self.capture.borrow_mut().push(self.stream, &bytes);
+        if !bytes.is_empty() {
+            // This fails if nobody reads the output any more. The copy is complete all the same.
+            let _ = self.screen.send(bytes).await;
+        }
+    }
+}
+
+/// The tasks that write to stdout and stderr of this process.
+pub(crate) struct Screens {
+    tasks: [JoinHandle<()>; 2],
+    signals: Option<Signals>,
+}
+
+impl Screens {
+    /// Starts the tasks, and returns where to send output: to stdout, and to stderr.
+    pub(super) fn open() -> (Self, mpsc::Sender<Vec<u8>>, mpsc::Sender<Vec<u8>>) {
+        let (to_stdout, stdout) = mpsc::channel(WAITING_READS);
+        let (to_stderr, stderr) = mpsc::channel(WAITING_READS);
+        let tasks = [
+            tokio::spawn(write(stdout, tokio::io::stdout())),
+            tokio::spawn(write(stderr, tokio::io::stderr())),
+        ];
+        (Self { tasks, signals: None }, to_stdout, to_stderr)
+    }
+
+    /// Lets a signal end the wait for a terminal that is paused.
+    pub(super) fn interruptible(&mut self, signals: Option<Signals>) {
+        self.signals = signals;
+    }
+
+    /// Waits until all output is written.
+    pub(crate) async fn shown(&mut self) {
+        let [stdout, stderr] = &mut self.tasks;
+        let written = async {
+            // A task fails only by a panic, which is printed.
+            let _ = tokio::join!(stdout, stderr);
+        };
+        match &mut self.signals {
+            Some(signals) => tokio::select! {
+                () = written => {}
+                _ = signals.next() => {}
+            },
+            None => written.await,
+        }
+    }
+}
+
+/// Writes all chunks; stops at the first error, which is usually a closed pipe.
+async fn write(mut chunks: mpsc::Receiver<Vec<u8>>, mut to: impl AsyncWrite + Unpin) {
+    while let Some(chunk) = chunks.recv().await {
+        if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The first steps of a command: this program starts itself again, sets the parent-death signal,
+//! and then becomes the command. The signal survives the change.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use retryproof::OwnerId;
+
+use crate::exit;
+
+/// The argument that marks the second start.
+const SHIM: &str = "__exec";
+
+/// If these are the arguments of a second start: becomes the command, and returns only the exit
+/// code of a failure.
+pub(crate) fn start(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    if arguments.nth(1)? != SHIM {
+        return None;
+    }
+    let (parent, marker, program) = (arguments.next()?, arguments.next()?, arguments.next()?);
+    let error = become_command(&parent, &program, arguments);
+    let report = format!("{}{}\n", marker.to_string_lossy(), error.raw_os_error().unwrap_or(0));
+    let _ = io::stderr().write_all(report.as_bytes());
+    Some(exit::RUN_FAILED)
+}
+
+fn become_command(
+    parent: &OsStr,
+    program: &OsStr,
+    arguments: impl Iterator<Item = OsString>,
+) -> io::Error {
+    if let Err(error) = die_with_parent() {
+        return error;
+    }
+    // The parent may have died before the signal was set.
+    let still = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+    if still.as_deref().map(OsStr::new) != Some(parent) {
+        return io::Error::other("the parent is gone");
+    }
+    Command::new(program).args(arguments).exec()
+}
+
+#[cfg(target_os = "linux")]
+fn die_with_parent() -> io::Result<()> {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same signature as on Linux")]
+fn die_with_parent() -> io::Result<()> {
+    Ok(())
+}
+
+/// How the second start reports that it could not become the command: a text that no command
+/// prints by accident, then the number of the error, as the only output on stderr.
+pub(super) struct StartReport {
+    marker: String,
+    /// What may be the beginning of a report; `None` once the output is known to be the command's.
+    pending: Option<Vec<u8>>,
+}
+
+impl StartReport {
+    pub(super) fn new() -> Self {
+        let random = OwnerId::new();
+        let digits: String = random.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { marker: format!("retryproof-start-{digits}:"), pending: Some(Vec::new()) }
+    }
+
+    /// The first part of the command line that starts this program again.
+    pub(super) fn command(&self) -> io::Result<Command> {
+        let mut command = Command::new(own_program()?);
+        command.args([SHIM, &std::process::id().to_string(), &self.marker]);
+        Ok(command)
+    }
+
+    /// Passes on what the command wrote to stderr, and holds back what may be a report.
+    pub(super) fn filter(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let Some(pending) = &mut self.pending else { return bytes.to_vec() };
+        pending.extend_from_slice(bytes);
+        let marker = self.marker.as_bytes();
+        let common = pending.len().min(marker.len());
+        if pending[..common] == marker[..common] {
+            return Vec::new();
+        }
+        self.pending.take().unwrap_or_default()
+    }
+
+    /// The end of stderr: the error of the start, or what was held back.
+    pub(super) fn end(self) -> Result<Vec<u8>, io::Error> {
+        let held_back = self.pending.unwrap_or_default();
+        let report = std::str::from_utf8(&held_back).ok();
+        match report.and_then(|report| report.strip_prefix(self.marker.as_str())) {
+            Some(number) => Err(match number.trim_end().parse() {
+                Ok(number) if number > 0 => io::Error::from_raw_os_error(number),
+                _ => io::Error::other("the second start of retryproof failed"),
+            }),
+            None => Ok(held_back),
+        }
+    }
+}
+
+/// The file of this program, also if an upgrade has replaced it since the start.
+fn own_program() -> io::Result<PathBuf> {
+    let link = PathBuf::from("/proc/self/exe");
+    if cfg!(target_os = "linux") && link.exists() { Ok(link) } else { std::env::current_exe() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_told_from_the_output_of_a_command() {
+        let mut failed = StartReport::new();
+        let report = format!("{}2\n", failed.marker);
+        let (first, rest) = report.split_at(5);
+        assert!(failed.filter(first.as_bytes()).is_empty());
+        assert!(failed.filter(rest.as_bytes()).is_empty());
+        assert_eq!(failed.end().unwrap_err().kind(), io::ErrorKind::NotFound);
+
+        let mut running = StartReport::new();
+        assert!(running.filter(b"retry").is_empty());
+        assert_eq!(running.filter(b"ing\n"), b"retrying\n");
+        assert_eq!(running.filter(b"retryproof-start-"), b"retryproof-start-");
+        assert!(running.end().unwrap().is_empty());
+
+        let mut short = StartReport::new();
+        assert!(short.filter(b"re").is_empty());
+        assert_eq!(short.end().unwrap(), b"re");
+    }
+
+    #[test]
+    fn other_arguments_are_not_a_second_start() {
+        let arguments = ["retryproof", "run", "s", "k"].map(OsString::from);
+        assert_eq!(start(arguments.into_iter()), None);
+    }
+}

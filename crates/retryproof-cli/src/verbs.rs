@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One function for each verb but `run`.
+
+pub(crate) mod config;
+pub(crate) mod get;
+pub(crate) mod key;
+pub(crate) mod manual;
+pub(crate) mod store;

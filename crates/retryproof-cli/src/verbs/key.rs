@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `key`: a downstream key for the command that `run` has started.
+
+use std::env;
+
+use retryproof::{Acquisition, IdempotencyContext, IdempotencyEngine, MemoryStore, Scope};
+
+use crate::exit::{self, VerbError};
+use crate::output::write_out;
+
+/// The scope of the run, in the environment of its command.
+pub(crate) const SCOPE_VARIABLE: &str = "RETRYPROOF_SCOPE";
+/// The key of the run, in the environment of its command.
+pub(crate) const KEY_VARIABLE: &str = "RETRYPROOF_KEY";
+
+/// Prints what [`Lease::downstream_key`](retryproof::Lease::downstream_key) returns to an action
+/// with the same scope and key.
+pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
+    let (Ok(scope), Ok(key)) = (env::var(SCOPE_VARIABLE), env::var(KEY_VARIABLE)) else {
+        return Err(VerbError::usage(format!(
+            "{SCOPE_VARIABLE} and {KEY_VARIABLE} are not set: `retryproof key` works only in a \
+             command that `retryproof run` has started"
+        )));
+    };
+    // The key depends on nothing but the scope, the key and the step, so the lease of a store in
+    // memory derives the same one.
+    let context = IdempotencyContext::builder(Scope::new(scope)?, key).build()?;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    match engine.try_acquire(&context).await? {
+        Acquisition::Granted(held) => {
+            write_out(format!("{}\n", held.lease().downstream_key(step)).as_bytes())?;
+            Ok(exit::OK)
+        }
+        _ => Err(VerbError::other("a new store in memory refused a lease")),
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stats`, `purge` and `migrate`: verbs about a whole store.
+
+use retryproof::{IdempotencyConfig, IdempotencyEngine, IdempotencyStore as _, connect_with};
+use serde_json::json;
+
+use crate::exit::{self, VerbError};
+use crate::output::{Printer, remark, write_out};
+
+/// Prints how many records the store has.
+pub(crate) async fn stats(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
+    let store = connect_with(config).await?;
+    let name = store.profile().name;
+    let Some(stats) = store.stats().await? else {
+        return Err(VerbError::new(exit::REFUSED, format!("the {name} store cannot count")));
+    };
+    let complete = stats.records.saturating_sub(stats.in_progress);
+    print.one(
+        &[
+            ("store", name.to_owned()),
+            ("records", stats.records.to_string()),
+            ("in progress", stats.in_progress.to_string()),
+            ("complete", complete.to_string()),
+            ("bytes", stats.bytes.to_string()),
+        ],
+        &json!({
+            "store": name,
+            "records": stats.records,
+            "in_progress": stats.in_progress,
+            "complete": complete,
+            "bytes": stats.bytes,
+        }),
+    )?;
+    Ok(exit::OK)
+}
+
+/// Deletes expired records until none is left.
+pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
+    let store = connect_with(config).await?;
+    let name = store.profile().name;
+    let engine = IdempotencyEngine::builder(store).config(config.clone()).build()?;
+    let deleted = engine.purge().await?;
+    let shown = match deleted {
+        Some(deleted) => deleted.to_string(),
+        None => "0 (the server deletes expired records itself)".to_owned(),
+    };
+    print.one(
+        &[("store", name.to_owned()), ("deleted", shown)],
+        &json!({ "store": name, "deleted": deleted.unwrap_or(0) }),
+    )?;
+    Ok(exit::OK)
+}
+
+/// Creates or upgrades the tables.
+pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
+    retryproof::migrate_with(config).await?;
+    // Connecting checks the result, and a server without tables.
+    let name = connect_with(config).await?.profile().name;
+    let tables = if has_tables(name) { "ready" } else { "none: this store needs no tables" };
+    print.one(
+        &[("store", name.to_owned()), ("tables", tables.to_owned())],
+        &json!({ "store": name, "has_tables": has_tables(name), "ready": true }),
+    )?;
+    Ok(exit::OK)
+}
+
+fn has_tables(store: &str) -> bool {
+    !matches!(store, "memory" | "redis")
+}
+
+/// Prints the tables as SQL.
+pub(crate) fn print_schema(config: &IdempotencyConfig) -> Result<u8, VerbError> {
+    let url = config.store.as_deref().unwrap_or_default();
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let sql = match scheme {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            retryproof::sqlite::schema_sql(&table(url, config.sqlite.table_name.as_deref()))?
+        }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            retryproof::postgres::schema_sql(&table(url, config.postgres.table_name.as_deref()))?
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            retryproof::mysql::schema_sql(&table(url, config.mysql.table_name.as_deref()))?
+        }
+        "memory" | "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            remark("this store needs no tables");
+            return Ok(exit::OK);
+        }
+        _ => {
+            return Err(VerbError::usage(
+                "no store with tables is named; for example, use `--store sqlite:records.db`",
+            ));
+        }
+    };
+    write_out(sql.as_bytes())?;
+    Ok(exit::OK)
+}
+
+/// The name of the table: a setting, an option of the URL, or the default of all stores.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+fn table<'a>(url: &'a str, setting: Option<&'a str>) -> std::borrow::Cow<'a, str> {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    let option = options.split('&').find_map(|option| option.strip_prefix("table="));
+    setting.or(option).unwrap_or("retryproof_records").into()
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_or_the_url_may_name_the_table() {
+        assert_eq!(table("sqlite:x.db?synchronous=normal&table=pay", None), "pay");
+        assert_eq!(table("sqlite:x.db", Some("shop")), "shop");
+        assert_eq!(table("sqlite:x.db", None), "retryproof_records");
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same on servers, which many machines share.
+
+use retryproof::OwnerId;
+
+use crate::kills::one_run_at_a_time;
+use crate::support::{Place, code, err, out};
+
+/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
+/// it wrote.
+fn service(variable: &str, name: &str) -> String {
+    if let Ok(url) = std::env::var(variable) {
+        return url;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    written
+        .lines()
+        .find_map(|line| line.strip_prefix(variable)?.strip_prefix('='))
+        .map(str::to_owned)
+        .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
+}
+
+/// A name that only this test uses.
+fn own_name() -> String {
+    let id = OwnerId::new();
+    let digits: String = id.as_bytes().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("cli_{digits}")
+}
+
+fn postgres() -> Place {
+    let url = service("RETRYPROOF_TEST_POSTGRES", "postgres");
+    Place::on(format!("{url}?table={}", own_name()))
+}
+
+fn mariadb() -> Place {
+    let url = service("RETRYPROOF_TEST_MARIADB", "mariadb");
+    Place::on(format!("{url}?table={}", own_name()))
+}
+
+fn redis() -> Place {
+    let url = service("RETRYPROOF_TEST_REDIS", "redis");
+    Place::on(format!("{url}?prefix={}", own_name()))
+}
+
+#[test]
+fn acq_1_one_run_at_a_time_on_postgres() {
+    one_run_at_a_time(&postgres());
+}
+
+#[test]
+fn acq_1_one_run_at_a_time_on_redis() {
+    one_run_at_a_time(&redis());
+}
+
+#[test]
+fn every_verb_works_on_every_server() {
+    for (place, name) in [(postgres(), "postgres"), (mariadb(), "mysql"), (redis(), "redis")] {
+        let ran = place.run(&[], "echo done; exit 2").output().unwrap();
+        assert_eq!(code(&ran), 2, "{name}: {}", err(&ran));
+        let get = place.retryproof(["get", "work", "k", "--body", "--output", "jsonl"]).output();
+        let get = get.unwrap();
+        assert_eq!(code(&get), 0, "{name}: {}", err(&get));
+        let record: serde_json::Value = serde_json::from_str(&out(&get)).unwrap();
+        assert_eq!(record["state"], "complete", "{name}");
+        assert_eq!(record["body"]["stdout"]["text"], "done\n", "{name}");
+        let stats = place.retryproof(["stats", "--output", "json"]).output().unwrap();
+        let stats: serde_json::Value = serde_json::from_str(&out(&stats)).unwrap();
+        assert_eq!(stats["store"], name);
+        assert_eq!((&stats["records"], &stats["in_progress"]), (&1.into(), &0.into()), "{name}");
+        let purge = place.retryproof(["purge", "--output", "json"]).output().unwrap();
+        assert_eq!(code(&purge), 0, "{name}: {}", err(&purge));
+        let schema = place.retryproof(["migrate", "--print"]).output().unwrap();
+        assert_eq!(code(&schema), 0, "{name}: {}", err(&schema));
+        let table = place.url.split("table=").nth(1);
+        assert!(table.is_none_or(|table| out(&schema).contains(table)), "{name}: {}", out(&schema));
+    }
+}
+
+#[test]
+fn sto_5_a_server_that_is_away_has_its_exit_code_and_shows_no_password() {
+    // Port 1 refuses connections.
+    for url in ["postgres://app:canary@127.0.0.1:1/shop", "redis://:canary@127.0.0.1:1"] {
+        let stats = crate::support::bare().args(["stats", "--store", url]).output().unwrap();
+        assert_eq!(code(&stats), 3, "{}", err(&stats));
+        assert!(!err(&stats).contains("canary"), "{}", err(&stats));
+        let run = ["run", "--store", url, "work", "k", "--", "true"];
+        let run = crate::support::bare().args(run).output().unwrap();
+        assert_eq!(code(&run), 125, "{}", err(&run));
+    }
+}
