@@ -18,6 +18,7 @@
     doc = "[guide-guarantees]: guide::guarantees",
     doc = "[guide-store]: guide::writing_a_store",
     doc = "[guide-operations]: guide::operations",
+    doc = "[guide-operating]: guide::operating",
     doc = "[timeline]: \
          https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg?sanitize=true",
     doc = "[checkout]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/checkout.png",
