@@ -19,7 +19,7 @@ use crate::config::Source;
 use crate::error::{Failure, classify};
 use crate::statement::bound::{BoundStatement, ParamList};
 
-/// How many rounds of checks find out which server process answers each of two connections.
+/// How many times the store checks which server process answers each of two connections.
 const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. A prepared statement is planned once, possibly
