@@ -8,8 +8,9 @@ use retryproof_store_kit::while_running;
 
 use crate::connection::Request;
 use crate::error::Failure;
-use crate::record::{Header, HeaderPhase};
-use crate::statement::{add_length_and_header, pttl_length_and_header, scan};
+use crate::execute::unexpected_answer;
+use crate::record::{Header, HeaderPhase, decimal};
+use crate::statement::{add_length_and_header, pttl_length_note_and_time, scan};
 use crate::store::RedisStore;
 
 /// How many keys one step of a scan covers.
@@ -33,30 +34,34 @@ impl Inspect for RedisStore {
 
 impl RedisStore {
     async fn summary(&self, key: &[u8]) -> Result<Option<RecordSummary>, Failure> {
-        let batch = pttl_length_and_header(key);
+        let batch = pttl_length_note_and_time(key);
         let Value::Array(answers) = self.executor.run(Request::Batch(&batch)).await? else {
             return Ok(None);
         };
-        let [Value::Int(pttl), Value::Int(length), Value::BulkString(head)] = &answers[..] else {
+        let [Value::Int(pttl), Value::Int(length), Value::BulkString(head), Value::Array(now)] =
+            &answers[..]
+        else {
             return Ok(None);
         };
         if head.is_empty() {
             return Ok(None);
         }
         let header = Header::read(head)?;
-        let length = usize::try_from(*length).unwrap_or(0);
         let state = match header.phase {
             HeaderPhase::Released => return Ok(None),
             HeaderPhase::InProgress => RecordState::InProgress,
             HeaderPhase::Complete => RecordState::Complete,
         };
-        Ok(Some(RecordSummary::new(
+        let length = usize::try_from(*length).unwrap_or(0);
+        let summary = RecordSummary::new(
             state,
             header.token,
             header.remaining(*pttl),
             length.saturating_sub(header.value_at()),
             header.has_fingerprint(),
-        )))
+        );
+        let granted_ago = header.granted_ago(microseconds(now)?);
+        Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
     }
 
     async fn try_stats(&self) -> Result<StoreStats, Failure> {
@@ -107,4 +112,13 @@ impl RedisStore {
         }
         Ok(())
     }
+}
+
+/// Decodes the answer to TIME: whole seconds, then microseconds.
+fn microseconds(answer: &[Value]) -> Result<u64> {
+    let [Value::BulkString(seconds), Value::BulkString(micros)] = answer else {
+        return Err(unexpected_answer());
+    };
+    let seconds = decimal(seconds, "time")?;
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(decimal(micros, "time")?))
 }

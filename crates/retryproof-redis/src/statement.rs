@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 use retryproof_core::OwnerId;
-use retryproof_core::store::{AcquireRequest, Completion};
+use retryproof_core::store::{AcquireRequest, Completion, HolderNote};
 
-use crate::record::{self, HEADER, NO_OWNER, millis, tail};
+use crate::record::{
+    HEADER, NO_OWNER, RELEASED, acquire_argument, bytes_of, complete_argument, millis,
+};
 
 /// How long a released record keeps the last token (ACQ-10), so that tokens keep growing if the
 /// server's clock steps back by less than this time.
@@ -72,9 +74,8 @@ impl Scripts {
 
     pub(crate) fn acquire(&self, key: &[u8], req: &AcquireRequest) -> ScriptCall<'_> {
         let (lease, grace) = (millis(req.lease), millis(req.ttl));
-        let mut cmd = self.acquire.call(key, 160);
-        let fingerprint = req.fingerprint.as_ref();
-        cmd.arg(record::acquire_argument(lease + grace, req.owner, grace, fingerprint));
+        let mut cmd = self.acquire.call(key, 224);
+        cmd.arg(acquire_argument(lease + grace, grace, req));
         ScriptCall { script: &self.acquire, cmd }
     }
 
@@ -86,18 +87,16 @@ impl Scripts {
 
     pub(crate) fn complete(&self, key: &[u8], owner: OwnerId, done: &Completion) -> ScriptCall<'_> {
         let mut cmd = self.complete.call(key, done.value.len() + 160);
-        cmd.arg(owner.as_bytes())
+        let fingerprint = done.fingerprint.as_ref();
+        cmd.arg(&complete_argument(owner, fingerprint))
             .arg(millis(done.ttl))
-            .arg(Joined(&tail(0, done.fingerprint.as_ref()), &done.value));
+            .arg(Joined(bytes_of(fingerprint), &done.value));
         ScriptCall { script: &self.complete, cmd }
     }
 
     pub(crate) fn release(&self, key: &[u8], owner: OwnerId) -> ScriptCall<'_> {
         let mut cmd = self.release.call(key, 96);
-        cmd.arg(owner.as_bytes())
-            .arg(NO_OWNER.as_bytes())
-            .arg(millis(RELEASED_TTL))
-            .arg(tail(0, None));
+        cmd.arg(owner.as_bytes()).arg(NO_OWNER.as_bytes()).arg(millis(RELEASED_TTL)).arg(RELEASED);
         ScriptCall { script: &self.release, cmd }
     }
 }
@@ -134,25 +133,28 @@ pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
 pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key);
-    add_header(&mut batch, key);
+    add_range(&mut batch, key, HEADER);
     batch
 }
 
-/// Reads the time to live, the length and the header.
-pub(crate) fn pttl_length_and_header(key: &[u8]) -> Pipeline {
+/// Reads the time to live, the length, the header with the longest note of this version, and the
+/// server's clock.
+pub(crate) fn pttl_length_note_and_time(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
-    batch.cmd("PTTL").arg(key);
-    add_length_and_header(&mut batch, key);
+    batch.cmd("PTTL").arg(key).cmd("STRLEN").arg(key);
+    add_range(&mut batch, key, HEADER + HolderNote::MAX_BYTES);
+    batch.cmd("TIME");
     batch
 }
 
 pub(crate) fn add_length_and_header(batch: &mut Pipeline, key: &[u8]) {
     batch.cmd("STRLEN").arg(key);
-    add_header(batch, key);
+    add_range(batch, key, HEADER);
 }
 
-fn add_header(batch: &mut Pipeline, key: &[u8]) {
-    batch.cmd("GETRANGE").arg(key).arg(0).arg(HEADER - 1);
+/// Reads the first `bytes` of a record.
+fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
+    batch.cmd("GETRANGE").arg(key).arg(0).arg(bytes - 1);
 }
 
 /// One step of a scan over the records with a prefix.

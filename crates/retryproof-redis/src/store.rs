@@ -90,12 +90,12 @@ impl RedisStore {
     async fn read_record(&self, key: &[u8]) -> Result<Peeked, Failure> {
         let (pttl, value) = self.executor.run_pair(&pttl_and_value(key)).await?;
         let Value::BulkString(value) = value else { return Ok(Peeked::Absent) };
-        let header = Header::read(&value)?;
+        let header = Header::of_record(&value)?;
         Ok(match header.phase {
             HeaderPhase::Released => Peeked::Absent,
             HeaderPhase::Complete => Peeked::Complete(stored_result(&header, value)?),
             HeaderPhase::InProgress => match header.remaining(pttl) {
-                Some(remaining) => Peeked::Busy(LiveLease::new(remaining, header.token)),
+                Some(remaining) => Peeked::Busy(header.live_lease(&value, remaining)),
                 None => Peeked::Absent,
             },
         })
@@ -124,7 +124,7 @@ impl RedisStore {
     /// no longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
-            let header = Header::read(&value)?;
+            let header = Header::of_record(&value)?;
             if header.phase == HeaderPhase::Complete {
                 return Ok(Some(stored_result(&header, value)?));
             }
@@ -155,15 +155,12 @@ impl RedisStore {
         match self.executor.run_script_and_wait(&call, granted).await {
             Ok(Value::BulkString(answer)) => match answer.first() {
                 Some(b'r') => {
-                    let header = Header::read(&answer)?;
+                    let header = Header::of_record(&answer)?;
                     Ok(self.complete_as(id, stored_result(&header, answer)?))
                 }
-                Some(b'B') => {
-                    let (token, left) = token_and_rest(&answer)?;
-                    Ok(Acquired::Busy(LiveLease::new(Duration::from_millis(left), token)))
-                }
+                Some(b'B') => Ok(Acquired::Busy(busy(&answer)?)),
                 Some(b'G' | b'T') => {
-                    let (token, _) = token_and_rest(&answer)?;
+                    let token = FencingToken::new(decimal(&answer[1..], "token")?);
                     let lease = Duration::from_millis(millis(req.lease));
                     Ok(Acquired::Granted(Grant::new(token, lease, answer[0] == b'T')))
                 }
@@ -174,9 +171,7 @@ impl RedisStore {
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
-                    Ok(Peeked::Busy(LiveLease { remaining, token, .. })) => {
-                        Ok(Acquired::Busy(LiveLease::new(remaining, token)))
-                    }
+                    Ok(Peeked::Busy(lease)) => Ok(Acquired::Busy(lease)),
                     Ok(Peeked::Absent) | Err(_) => Err(failure),
                 }
             }
@@ -289,13 +284,15 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// Decodes the acquire script's answer: a letter, a token, then a number.
-fn token_and_rest(answer: &[u8]) -> Result<(FencingToken, u64)> {
-    let (token, rest) = answer
+/// Decodes the acquire script's answer about a live lease: a letter, 19 digits of remaining
+/// milliseconds, the record.
+fn busy(answer: &[u8]) -> Result<LiveLease> {
+    let (remaining, record) = answer
         .get(1..)
-        .and_then(|rest| rest.split_at_checked(16))
-        .ok_or_else(|| unreadable("token"))?;
-    Ok((FencingToken::new(decimal(token, "token")?), decimal(rest, "token")?))
+        .and_then(|rest| rest.split_at_checked(19))
+        .ok_or_else(|| unreadable("length"))?;
+    let remaining = Duration::from_millis(decimal(remaining, "remaining")?);
+    Ok(Header::of_record(record)?.live_lease(record, remaining))
 }
 
 fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure) -> Error + 'a {

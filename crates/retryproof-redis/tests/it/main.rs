@@ -6,6 +6,7 @@ mod conformance;
 mod replicas;
 mod round_trips;
 mod sentinel;
+mod stored_form;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

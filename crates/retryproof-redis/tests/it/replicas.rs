@@ -45,7 +45,7 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         grant(&store, &id, owner).await;
         let copied: Vec<u8> =
             redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
-        assert!(copied.starts_with(b"rp1P"), "the grant is there");
+        assert!(copied.starts_with(b"rp2P"), "the grant is there");
         assert!(matches!(
             store.acquire(&id, &request(OwnerId::new())).await,
             Ok(Acquired::Busy(_))
@@ -56,7 +56,7 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         );
         let copied: Vec<u8> =
             redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
-        assert!(copied.starts_with(b"rp1C"), "the result is there");
+        assert!(copied.starts_with(b"rp2C"), "the result is there");
         assert_eq!(replay(&store, &id).await, "x");
     }
     // Scripts that the server has forgotten are loaded again on that connection too.

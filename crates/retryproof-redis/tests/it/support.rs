@@ -7,7 +7,9 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote,
+};
 use retryproof_core::{
     CodecId, Error, ErrorKind, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
@@ -73,7 +75,11 @@ pub(crate) fn id(key: &str) -> Identity {
 }
 
 pub(crate) fn request(owner: OwnerId) -> AcquireRequest {
-    AcquireRequest::new(owner, LONG, DAY)
+    AcquireRequest::new(owner, LONG, DAY).with_holder(Some(note(owner)))
+}
+
+pub(crate) fn note(owner: OwnerId) -> HolderNote {
+    HolderNote::new(owner, LONG, None, "tests:1")
 }
 
 pub(crate) fn completion(body: &str) -> Completion {
