@@ -76,12 +76,12 @@ pub(crate) enum Verb {
     #[cfg(unix)]
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
-    /// Inside a command of `run`: prints a key for a call to another service. It stays the same if
-    /// another process takes over.
+    /// Inside a command of `run`: prints a key for a call to another service. The key stays the
+    /// same if another process takes over.
     #[command(after_help = "Example, in a script that `retryproof run` started:\n  \
                             curl -H \"Idempotency-Key: $(retryproof key charge)\" …")]
     Key {
-        /// The name of the call: each call needs another name.
+        /// The name of the call: each call needs a different name.
         step: String,
     },
     /// Prints the completions for a shell.
@@ -108,8 +108,8 @@ pub(crate) enum ConfigVerb {
 pub(crate) struct GetArguments {
     /// The scope, such as `payments` or `POST /orders`.
     pub(crate) scope: String,
-    /// The key. Without `--caller` and `--shared`: the key as stored. A key that begins with a dash
-    /// follows `--`.
+    /// The key. Without `--caller` and `--shared`: the key as stored. Write `--` before a key that
+    /// begins with a dash.
     pub(crate) key: String,
     /// The key was sent over HTTP by this caller, to a filter with `.caller(..)`.
     #[arg(long, value_name = "CALLER", conflicts_with = "shared")]
@@ -129,12 +129,12 @@ pub(crate) struct RunArguments {
     /// The kind of work, such as `backup`.
     pub(crate) scope: String,
     /// The unit of work, such as a date or an order number. The key alone decides what a duplicate
-    /// is: the command is not compared.
+    /// is: commands are not compared.
     pub(crate) key: String,
     /// How long the result is kept: an ISO 8601 duration, such as P7D. Default: 24 hours.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) ttl: Option<Duration>,
-    /// How long the key stays taken after this process died. Default: 30 s.
+    /// How long the key stays taken after this process has died. Default: 30 s.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) lease: Option<Duration>,
     /// How long a duplicate waits for the run in progress. Default: 10 s.
@@ -170,7 +170,7 @@ has started are not.
 Exit codes: that of the command; 128 and the signal's number if a signal killed it; 75 if another
 run is still in progress; 125 if retryproof failed; 126 and 127 if the command could not be started.";
 
-/// Exit codes of a command: one, or from one to another.
+/// Exit codes of a command: a single code or a range.
 #[cfg(unix)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CodeRange {

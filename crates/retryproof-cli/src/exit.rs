@@ -5,7 +5,7 @@ use std::fmt;
 
 use retryproof::{Error, ErrorKind};
 
-/// The verb did what it says.
+/// The verb succeeded.
 pub(crate) const OK: u8 = 0;
 /// There is no such record.
 pub(crate) const NOT_FOUND: u8 = 1;
@@ -13,7 +13,7 @@ pub(crate) const NOT_FOUND: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The store does not answer.
 const STORE_AWAY: u8 = 3;
-/// The store refuses what the verb asks for.
+/// The store refuses the operation.
 pub(crate) const REFUSED: u8 = 4;
 /// Any other failure.
 const OTHER: u8 = 5;
@@ -43,14 +43,14 @@ impl VerbError {
         Self::new(OTHER, message)
     }
 
-    /// Prints the error. The exit code tells the same if stderr is closed.
+    /// Prints the error. If stderr is closed, only the exit code reports the error.
     pub(crate) fn report(&self) {
         use std::io::Write as _;
 
         let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {self}");
     }
 
-    /// The exit code if the verb is `run`: the codes below 64 belong to its command.
+    /// The exit code if the verb is `run`. `run` leaves the codes below 64 to its command.
     pub(crate) fn code_of_run(&self) -> u8 {
         if self.code <= OTHER { RUN_FAILED } else { self.code }
     }

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let arguments = match CommandLine::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // A closed stream is no reason for another exit code.
+            // A closed stream does not change the exit code.
             let _ = error.print();
             return ExitCode::from(match error.use_stderr() {
                 true if runs_a_command() => exit::RUN_FAILED,
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the verb is `run`, whose usage errors have an exit code of their own.
+/// Whether the verb is `run`, whose usage errors have a separate exit code.
 fn runs_a_command() -> bool {
     let matches = CommandLine::command().ignore_errors(true).try_get_matches();
     matches.is_ok_and(|matches| matches.subcommand_name() == Some("run"))

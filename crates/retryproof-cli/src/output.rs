@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prints results on stdout, as a table or as JSON. A closed pipe ends the output, not the program.
+//! Prints results on stdout, as a table or as JSON. A closed pipe ends the output but not the
+//! program.
 
 use std::io::{self, ErrorKind, Write as _};
 
@@ -20,7 +21,7 @@ impl Printer {
         Self(format)
     }
 
-    /// Prints one thing: for people its rows, otherwise `value`.
+    /// Prints one item: its rows as a table, or `value` as JSON.
     pub(crate) fn one(self, rows: &[(&str, String)], value: &Value) -> Result<(), VerbError> {
         match self.0 {
             OutputFormat::Table => {
@@ -35,7 +36,7 @@ impl Printer {
         }
     }
 
-    /// Prints a list: for people a table, otherwise an array, or one value per line.
+    /// Prints a list: as a table, as a JSON array, or as one JSON value per line.
     pub(crate) fn list<const COLUMNS: usize>(
         self,
         header: [&str; COLUMNS],
@@ -62,7 +63,7 @@ impl Printer {
         }
     }
 
-    /// Whether people read the output.
+    /// Whether the output is a table.
     pub(crate) fn is_for_people(self) -> bool {
         self.0 == OutputFormat::Table
     }
@@ -78,7 +79,7 @@ fn write_table(table: &Table) -> Result<(), VerbError> {
     write_out(format!("{}\n", table.trim_fmt()).as_bytes())
 }
 
-/// Writes to stdout. If nobody reads it any more, the rest of the output is not needed.
+/// Writes to stdout. If the reader has closed the pipe, the rest of the output is not needed.
 pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -89,12 +90,12 @@ pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
     }
 }
 
-/// Prints a remark on stderr. Nothing depends on its arrival.
+/// Prints a remark on stderr. A failed write is ignored.
 pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "retryproof: {text}");
 }
 
-/// Text that a terminal shows as it is: control characters could move the cursor or hide a line.
+/// Escapes control characters, because they could move the cursor or hide a line.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         if c.is_control() && !matches!(c, '\n' | '\t') {
@@ -110,7 +111,7 @@ fn one_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n")
 }
 
-/// Stored bytes for a person.
+/// Stored bytes as text for a table.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => harmless(text),
@@ -120,7 +121,7 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
     }
 }
 
-/// Stored bytes for a program: `{"text": …}`, or `{"base64": …}` if they are not text.
+/// Stored bytes as JSON: `{"text": …}`, or `{"base64": …}` if they are not text.
 pub(crate) fn json_of(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({ "text": text }),

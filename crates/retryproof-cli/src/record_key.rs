@@ -4,13 +4,13 @@
 use retryproof::Identity;
 use sha2::{Digest as _, Sha256};
 
-/// A longer caller is stored as its hash.
+/// A caller longer than this is stored as its hash.
 const MAX_PLAIN_CALLER: usize = 240;
 
 /// Who sent the key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SentBy<'a> {
-    /// The key is given as it is stored: that of a function, a message or a command.
+    /// The key is given as it is stored: the key of a function, a message or a command.
     AsStored,
     /// A filter with `.callers_share_keys()` stored it.
     AnyCaller,
@@ -36,7 +36,7 @@ pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
     }
 }
 
-/// The identity as it may be printed: the key is masked unless the user wants to see it (ID-4).
+/// The identity in the form to print: the key is masked unless the user wants to see it (ID-4).
 pub(crate) fn shown(identity: &Identity, show_keys: bool) -> String {
     if show_keys {
         format!("{} {:?}", identity.scope(), identity.key().expose())

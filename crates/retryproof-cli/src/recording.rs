@@ -12,7 +12,7 @@ use crate::exit::VerbError;
 /// The codec of a command's result. Ids below 1,024 belong to this project.
 pub(crate) const CODEC: CodecId = CodecId(4);
 const SCHEMA: u16 = 1;
-/// The length of a chunk's stream and length.
+/// The size of a chunk's header: its stream and its length.
 pub(crate) const CHUNK_HEADER: usize = 5;
 
 /// Where a command writes.

@@ -42,7 +42,7 @@ pub(crate) async fn run(
         context = context.wait_timeout(wait);
     }
     let context = context.build()?;
-    // A command may run for days. If it hangs, so does this process, and both can be killed.
+    // A command may run for days. If it hangs, this process also hangs; a signal can end both.
     config.max_hold = *TTL_BOUNDS.end();
     let store = connect_with(&config).await?;
     let engine = IdempotencyEngine::builder(store).config(config).build()?;
@@ -121,7 +121,7 @@ async fn execute(
     code
 }
 
-/// The exit code after the result was recorded, or was not (CMP-4).
+/// The exit code after the attempt to record the result (CMP-4).
 fn recorded(
     engine: &IdempotencyEngine,
     name: &str,
@@ -182,7 +182,7 @@ fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
     }
 }
 
-/// Writes to a stream until its reader goes away, which changes nothing else.
+/// Writes to a stream until its reader closes it. A closed stream changes nothing else.
 fn write_while_open(stream: &mut Option<impl io::Write>, bytes: &[u8]) {
     if let Some(open) = stream
         && open.write_all(bytes).and_then(|()| open.flush()).is_err()
@@ -197,7 +197,7 @@ async fn in_flight(
     show_keys: bool,
     busy: InFlight,
 ) -> VerbError {
-    // Who holds the key is worth one call, and only that.
+    // One call looks up the holder; if that call fails, the message omits the name.
     let record = engine.store().get(id).await.ok().flatten();
     let holder = record.and_then(|record| record.holder);
     let by = holder

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::exit::VerbError;
 
-/// The settings, and what is needed to name the source of each.
+/// The settings, and the data that names the source of each setting.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) config: IdempotencyConfig,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Durations as a person reads them.
+//! Durations as text for the output.
 
 use std::time::Duration;
 

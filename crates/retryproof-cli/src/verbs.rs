@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One function for each verb but `run`.
+//! One function for each verb except `run`.
 
 pub(crate) mod config;
 pub(crate) mod get;

@@ -236,8 +236,8 @@ impl Inner {
         if !self.warned.unmatched.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "a request with a key matched no route and is not guarded; a fallback that performs \
-                 work needs `Policy::with_unmatched` (logged once, HTTP-1)"
+                "a request with a key matched no route and is not guarded; a fallback that \
+                 performs work needs `Policy::with_unmatched` (logged once, HTTP-1)"
             );
         }
     }

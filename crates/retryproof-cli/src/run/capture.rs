@@ -9,7 +9,7 @@ pub(crate) struct Capture {
     chunks: Vec<u8>,
     /// The stream of the last chunk, and the position of its length.
     last: Option<(Stream, usize)>,
-    /// All bytes of output, kept or not.
+    /// The size of the whole output, kept or not.
     size: u64,
     limit: usize,
 }
@@ -22,7 +22,8 @@ impl Capture {
         Self { chunks: Vec::new(), last: None, size: 0, limit }
     }
 
-    /// Appends output. Output beyond the limit drops everything, since a part is no result.
+    /// Appends output. If the limit is exceeded, everything is dropped, because a part of the
+    /// output is not a result.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

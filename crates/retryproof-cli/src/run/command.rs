@@ -36,7 +36,7 @@ pub(super) enum CommandEnd {
     Unknown(io::Error),
 }
 
-/// What is left of a command that has ended.
+/// What a command leaves when it has ended.
 pub(super) struct Execution {
     pub(super) end: CommandEnd,
     pub(super) capture: Capture,

@@ -19,10 +19,11 @@ use crate::recording::Stream;
 const READ: usize = 64 * 1024;
 /// How many reads may wait for the terminal.
 const WAITING_READS: usize = 16;
-/// A pipe holds at most this much (`/proc/sys/fs/pipe-max-size` without privileges), so the command
-/// itself cannot have left more behind at its end.
+/// A pipe holds at most this many bytes (`/proc/sys/fs/pipe-max-size` without privileges), so the
+/// command itself cannot have left more of them behind.
 const LEFT_BEHIND: usize = 1 << 20;
-/// What the command wrote is readable at once. After this silence, another process has the pipe.
+/// Output of the command itself can be read at once. If nothing arrives for this long, only another
+/// process still has the pipe open.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// One stream of a command.
@@ -37,7 +38,7 @@ pub(super) struct Pump<'a> {
 
 impl Pump<'_> {
     /// Reads until the end of the stream. Once the command has exited, reads only what the command
-    /// left behind, since a process in its background may keep the stream open for ever.
+    /// left behind, because a background process may keep the stream open for ever.
     pub(super) async fn run(mut self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; READ];
         loop {
@@ -70,7 +71,7 @@ impl Pump<'_> {
         };
         self.capture.borrow_mut().push(self.stream, &bytes);
         if !bytes.is_empty() {
-            // This fails if nobody reads the output any more. The copy is complete all the same.
+            // This fails if the output was closed. The copy is still complete.
             let _ = self.screen.send(bytes).await;
         }
     }
@@ -94,7 +95,7 @@ impl Screens {
         (Self { tasks, signals: None }, to_stdout, to_stderr)
     }
 
-    /// Lets a signal end the wait for a terminal that is paused.
+    /// Lets a signal end the wait for a paused terminal.
     pub(super) fn interruptible(&mut self, signals: Option<Signals>) {
         self.signals = signals;
     }

@@ -15,8 +15,8 @@ use crate::exit;
 /// The argument that marks the second start.
 const SHIM: &str = "__exec";
 
-/// If these are the arguments of a second start: becomes the command, and returns only the exit
-/// code of a failure.
+/// If these are the arguments of a second start, becomes the command. Returns an exit code only if
+/// that fails.
 pub(crate) fn start(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     if arguments.nth(1)? != SHIM {
         return None;
@@ -61,7 +61,8 @@ fn die_with_parent() -> io::Result<()> {
 /// prints by accident, then the number of the error, as the only output on stderr.
 pub(super) struct StartReport {
     marker: String,
-    /// What may be the beginning of a report; `None` once the output is known to be the command's.
+    /// Bytes that may be the beginning of a report; `None` once the output is known to be the
+    /// command's.
     pending: Option<Vec<u8>>,
 }
 
@@ -105,7 +106,7 @@ impl StartReport {
     }
 }
 
-/// The file of this program, also if an upgrade has replaced it since the start.
+/// The file of this program, even if an upgrade has replaced the file since the start.
 fn own_program() -> io::Result<PathBuf> {
     let link = PathBuf::from("/proc/self/exe");
     if cfg!(target_os = "linux") && link.exists() { Ok(link) } else { std::env::current_exe() }

@@ -22,7 +22,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that the command has to get from this process.
+    /// Waits for a signal that this process has to send on to the command.
     pub(super) async fn next(&mut self) -> Signal {
         loop {
             let (signal, from_terminal) = tokio::select! {
@@ -39,8 +39,8 @@ impl Signals {
     }
 }
 
-/// Sends a signal to a command that has not been waited for. A command that has already ended
-/// needs no signal.
+/// Sends a signal to a command that this process has not waited for yet. If the command has already
+/// ended, the signal has no effect.
 pub(super) fn send(signal: Signal, to: Option<u32>) {
     let pid = to.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {

@@ -50,7 +50,7 @@ pub(crate) async fn get(
     Ok(exit::OK)
 }
 
-/// The stored result, for people and as JSON.
+/// The stored result, as text and as JSON.
 async fn body_of(store: &SharedStore, id: &Identity) -> Result<(String, Value), VerbError> {
     match store.peek(id).await? {
         Peeked::Complete(stored) => body::decoded(stored.open(None)?),
@@ -70,7 +70,7 @@ impl Timing {
     fn of(record: &RecordSummary) -> Self {
         let lease = record.holder.as_ref().and_then(HolderNote::lease);
         let last_beat = match (record.state, lease, record.remaining) {
-            // Each heartbeat sets the end of the lease to its full length from then on.
+            // Each heartbeat extends the lease to its full length from that moment.
             (RecordState::InProgress, Some(lease), Some(left)) => Some(lease.saturating_sub(left)),
             _ => None,
         };

@@ -22,8 +22,8 @@ pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
              command that `retryproof run` has started"
         )));
     };
-    // The key depends on nothing but the scope, the key and the step, so the lease of a store in
-    // memory derives the same one.
+    // The printed key depends only on the scope, the key and the step, so the lease of a store
+    // in memory derives the same key.
     let context = IdempotencyContext::builder(Scope::new(scope)?, key).build()?;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     match engine.try_acquire(&context).await? {

@@ -54,7 +54,7 @@ pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result
 /// Creates or upgrades the tables.
 pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     retryproof::migrate_with(config).await?;
-    // Connecting checks the result, and a server without tables.
+    // Connecting checks the migrated tables, or, if there are none, whether the server is up.
     let name = connect_with(config).await?.profile().name;
     let tables = if has_tables(name) { "ready" } else { "none: this store needs no tables" };
     print.one(

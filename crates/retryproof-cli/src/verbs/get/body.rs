@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stored result of a record, decoded as far as its codec is known.
+//! The stored result of a record, decoded if its codec is known.
 
 use bytes::Bytes;
 use retryproof::http::StoredResponse;
@@ -10,7 +10,7 @@ use crate::exit::VerbError;
 use crate::output::{harmless, json_of, text_of};
 use crate::recording::{self, Recording, Stream};
 
-/// A stored result, for people and as JSON.
+/// A stored result, as text and as JSON.
 pub(super) fn decoded(opened: Opened) -> Result<(String, Value), VerbError> {
     match opened {
         Opened::Value(payload) => value(&payload),
@@ -39,7 +39,7 @@ fn value(payload: &Payload) -> Result<(String, Value), VerbError> {
         CodecId::NONE => ("(no value)".to_owned(), json!({ "codec": "none" })),
         CodecId::BYTES => (text_of(body), with_codec("bytes", json_of(body))),
         CodecId::JSON => {
-            // An unreadable value is shown as it is: an operator wants to see exactly that.
+            // A value that cannot be decoded is shown unchanged, because an operator needs to see it.
             let parsed: Option<Value> = serde_json::from_slice(body).ok();
             match parsed {
                 Some(value) => {
