@@ -112,8 +112,8 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
     }
 }
 
-/// Runs a verb on a runtime of this thread alone, because the parent-death signal of a command
-/// depends on the thread that starts it.
+/// Runs a verb on a single-threaded runtime, because the parent-death signal of a command depends
+/// on the thread that starts the command.
 fn on_runtime(verb: impl Future<Output = Result<u8, VerbError>>) -> Result<u8, VerbError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

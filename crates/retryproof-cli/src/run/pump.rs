@@ -20,7 +20,7 @@ const READ: usize = 64 * 1024;
 /// How many reads may wait for the terminal.
 const WAITING_READS: usize = 16;
 /// A pipe holds at most this many bytes (`/proc/sys/fs/pipe-max-size` without privileges), so the
-/// command itself cannot have left more of them behind.
+/// command itself cannot have left more behind.
 const LEFT_BEHIND: usize = 1 << 20;
 /// Output of the command itself can be read at once. If nothing arrives for this long, only another
 /// process still has the pipe open.
@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_millis(200);
 pub(super) struct Pump<'a> {
     pub(super) stream: Stream,
     pub(super) capture: &'a RefCell<Capture>,
-    /// Set on stderr until the command is known to have started.
+    /// `Some` for stderr until the command is known to have started.
     pub(super) report: Option<&'a RefCell<StartReport>>,
     pub(super) screen: mpsc::Sender<Vec<u8>>,
     pub(super) exited: watch::Receiver<bool>,

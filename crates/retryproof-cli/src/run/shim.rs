@@ -92,7 +92,7 @@ impl StartReport {
         self.pending.take().unwrap_or_default()
     }
 
-    /// The end of stderr: the error of the start, or what was held back.
+    /// Called at the end of stderr: returns the error of the start, or what was held back.
     pub(super) fn end(self) -> Result<Vec<u8>, io::Error> {
         let held_back = self.pending.unwrap_or_default();
         let report = std::str::from_utf8(&held_back).ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `completions` and `man`: what the definition of the command line generates.
+//! `completions` and `man`: texts that are generated from the definition of the command line.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
