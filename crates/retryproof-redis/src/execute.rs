@@ -191,7 +191,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 answer = sent => answer,
-                // The primary has moved: a write on the old primary would be lost with it.
+                // The primary has moved: a write on the old primary would be lost with that server.
                 () = self.locator.moved(open.epoch) => {
                     Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
                 }

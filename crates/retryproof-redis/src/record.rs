@@ -5,7 +5,7 @@
 //! | bytes | |
 //! |---|---|
 //! | 3 | `rp2`: written by this store, in this layout |
-//! | 1 | `P`: in progress; `C`: complete; `R`: released, counts as absent but keeps the last token; `K`: kept, which is released with a log (REC-3) |
+//! | 1 | `P`: in progress; `C`: complete; `R`: released, counts as absent but keeps the last token; `K`: released and kept for its log (REC-3) |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
 //! | 2 | takeovers since the key was last free, at most 32,767 (ACQ-12) |
@@ -17,7 +17,7 @@
 //! | rest | the value's envelope, if complete; the log, if kept |
 //!
 //! The takeovers and the note's length are binary, big endian, because two digits would stop at 99.
-//! They cost the scripts little: a grant copies them, and a takeover and a completion read one of
+//! These fields cost the scripts little: a grant copies them, and a takeover and a completion read one of
 //! them. The header never changes again: a later version adds what it needs to the note.
 //!
 //! The scripts in `scripts` read and write the same header.
@@ -88,7 +88,7 @@ impl Header {
         })
     }
 
-    /// As [`read`](Self::read), for a whole record: its note and its fingerprint are complete.
+    /// Like [`read`](Self::read), but for a whole record, with its complete note and fingerprint.
     pub(crate) fn of_record(record: &[u8]) -> Result<Self> {
         let header = Self::read(record)?;
         if record.len() < header.value_at() {
@@ -104,7 +104,7 @@ impl Header {
         (left > 0).then(|| Duration::from_millis(left))
     }
 
-    /// Returns the time from the grant until `now`, in microseconds since 1970. The grant drew the
+    /// Returns the time from the grant until `now` (in microseconds since 1970). The grant drew the
     /// token from the same clock (ACQ-10).
     pub(crate) fn granted_ago(&self, now: u64) -> Duration {
         Duration::from_micros(now.saturating_sub(self.token.get()))
@@ -119,7 +119,7 @@ impl Header {
         HEADER + self.note + self.fingerprint
     }
 
-    /// Returns the recorded owner's note, if `record` holds all of it.
+    /// Returns the recorded owner's note, if `record` contains the whole note.
     pub(crate) fn holder(&self, record: &[u8]) -> Option<HolderNote> {
         HolderNote::of_owner(record.get(HEADER..HEADER + self.note)?, self.owner)
     }
