@@ -17,8 +17,8 @@
 //! | rest | the value's envelope, if complete; the log, if kept |
 //!
 //! The takeovers and the note's length are binary, big endian, because two digits would stop at 99.
-//! These fields cost the scripts little: a grant copies them, and a takeover and a completion read one of
-//! them. The header never changes again: a later version adds what it needs to the note.
+//! These fields cost the scripts little: a grant copies them, and a takeover and a completion read
+//! one of them. The header never changes again: a later version adds what it needs to the note.
 //!
 //! The scripts in `scripts` read and write the same header.
 
