@@ -38,7 +38,7 @@ pub(crate) use execute::BlockOn;
 pub use execute::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use join::{JoinError, PendingCommit};
 pub use joined::{JoinedCall, JoinedEngine};
-pub use lease::{Attempt, HeldLease, Lease};
+pub use lease::{HeldLease, Lease};
 pub use outcome_event::CallAnswer;
 pub use tasks::Permit;
 

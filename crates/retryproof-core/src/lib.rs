@@ -55,6 +55,7 @@
 
 #[doc(hidden)]
 pub mod annotated;
+mod attempt;
 mod backoff;
 mod blob;
 pub mod blocking;
@@ -77,6 +78,7 @@ mod panics;
 mod payload;
 pub mod store;
 
+pub use attempt::Attempt;
 pub use backoff::Backoff;
 pub use blob::Blob;
 pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
@@ -85,7 +87,7 @@ pub use context::{ContextBuilder, IdempotencyContext};
 #[doc(hidden)]
 pub use engine::{AcquireRest, Acquiring, CallAnswer, EndedAcquire};
 pub use engine::{
-    Acquisition, Activity, Attempt, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
+    Acquisition, Activity, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
     IdempotencyEngine, JoinError, JoinedCall, JoinedEngine, Lease, NoHook, OnDrop, OnFenced,
     PendingCommit, Permit,
 };

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::store_client::StoreClient;
 use super::tasks::{Permit, Tasks};
+use crate::attempt::Attempt;
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
 use crate::error::Result;
@@ -25,39 +26,6 @@ use crate::store::{FencedWrite, Grant};
 mod heartbeat;
 
 pub(super) use heartbeat::{BeatQueue, BeatQueues};
-
-/// Whether a grant is the first since the key was free, or took over from an owner that died
-/// (ACQ-12).
-/// ```
-/// use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine};
-/// # use retryproof_memory::MemoryStore;
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let engine = IdempotencyEngine::new(MemoryStore::new());
-/// # async fn charge(_: String) -> Result<u64, std::io::Error> { Ok(1) }
-/// # async fn find_charge(_: &str) -> Result<Option<u64>, std::io::Error> { Ok(None) }
-/// let ctx = IdempotencyContext::builder("charges", "order-7").build()?;
-/// let charged = engine.execute_with(ctx, |lease| async move {
-///     let key = lease.downstream_key("charge");
-///     if lease.attempt() == Attempt::Takeover
-///         && let Some(receipt) = find_charge(&key).await?
-///     {
-///         return Ok::<_, std::io::Error>(receipt); // the run that died had made the charge
-///     }
-///     charge(key).await
-/// });
-/// assert_eq!(charged.await?.into_value(), Some(1));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Attempt {
-    /// The key was free.
-    First,
-    /// Another owner's lease had run out. That owner's work may have had effects, so reconcile
-    /// before repeating it.
-    Takeover,
-}
 
 /// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
 ///

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::lease::{Attempt, LeaseState};
+use super::lease::LeaseState;
 use super::store_client::StoreClient;
+use crate::attempt::Attempt;
 use crate::clock::Instant;
 use crate::context::IdempotencyContext;
 use crate::error::ErrorKind;

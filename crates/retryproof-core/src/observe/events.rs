@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Attempt;
+use crate::attempt::Attempt;
 use crate::error::ErrorKind;
 use crate::identity::Identity;
 use crate::owner::FencingToken;

@@ -2,7 +2,6 @@
 //! What observers are told of calls that get no lease, of waits, and of the store; and that they are
 //! told the same as the log.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,188 +9,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::clock::{Clock, Instant, SystemClock};
 use retryproof_core::observe::{
-    CallEvent, Counters, LeaseEvent, Loss, Observer, Phase, PurgeEvent, StoreCallEvent, WaitEnd,
+    CallEvent, Counters, LeaseEvent, Loss, Observer, PurgeEvent, StoreCallEvent, WaitEnd,
 };
-use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, HolderNote, Peeked, Purge, StoreProfile,
-    TraceContext,
-};
+use retryproof_core::store::{HolderNote, TraceContext};
 use retryproof_core::{
-    Acquisition, Attempt, BytesCodec, CodecId, Error, ErrorKind, FencingToken, Fingerprint,
-    HeldLease, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    Identity, OwnerId, Payload, Recorded, Result, SharedStore, Tombstone,
+    Acquisition, Attempt, BytesCodec, CodecId, Error, ErrorKind, IdempotencyConfig,
+    IdempotencyEngine, Identity, OwnerId, Payload, SharedStore, Tombstone,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Fault, FaultStore, Faults, Operation, Outage};
 use tokio::time::sleep;
 
+use self::support::{Heard, Noted, faulty, held, observed, of, quick, succeed};
 use crate::outcomes::Told;
 
+mod support;
+
 const MS: Duration = Duration::from_millis(1);
-
-/// Writes every event down.
-#[derive(Debug, Default)]
-struct Heard {
-    /// Terminal events.
-    ends: Mutex<Vec<String>>,
-    waits: Mutex<Vec<String>>,
-    calls: Mutex<Vec<String>>,
-    circuit: Mutex<Vec<&'static str>>,
-    purges: Mutex<Vec<PurgeEvent>>,
-    traces: Mutex<Vec<Option<TraceContext>>>,
-    took: Mutex<Duration>,
-}
-
-impl Heard {
-    fn end(&self, outcome: &str) {
-        self.ends.lock().push(outcome.to_owned());
-    }
-
-    fn answer(&self, event: CallEvent<'_>, outcome: &str) {
-        *self.took.lock() = event.took;
-        self.end(outcome);
-    }
-
-    fn ends(&self) -> Vec<String> {
-        std::mem::take(&mut *self.ends.lock())
-    }
-
-    fn waits(&self) -> Vec<String> {
-        std::mem::take(&mut *self.waits.lock())
-    }
-
-    fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut *self.calls.lock())
-    }
-}
-
-impl Observer for Heard {
-    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
-        self.end("executed");
-    }
-
-    fn failed(&self, _: LeaseEvent<'_>, phase: Phase) {
-        self.end(phase.outcome());
-    }
-
-    fn lost(&self, _: LeaseEvent<'_>) {
-        self.end("lost");
-    }
-
-    fn waiting(&self, _: &Identity) {
-        self.waits.lock().push("waiting".to_owned());
-    }
-
-    fn waited(&self, _: &Identity, waited: Duration, end: WaitEnd) {
-        self.waits.lock().push(format!("{} after {}", end.as_str(), waited.as_millis()));
-    }
-
-    fn replayed(&self, event: CallEvent<'_>, holder: Option<&HolderNote>) {
-        self.answer(event, "replayed");
-        self.traces.lock().push(holder.and_then(HolderNote::trace));
-    }
-
-    fn mismatch(&self, event: CallEvent<'_>) {
-        self.answer(event, "mismatch");
-    }
-
-    fn not_replayable(&self, event: CallEvent<'_>) {
-        self.answer(event, "not_replayable");
-    }
-
-    fn in_flight(&self, event: CallEvent<'_>, _: Duration) {
-        self.answer(event, "in_flight");
-    }
-
-    fn refused(&self, event: CallEvent<'_>, kind: ErrorKind) {
-        self.answer(event, &format!("refused error.type={kind:?}"));
-    }
-
-    fn store_called(&self, event: StoreCallEvent) {
-        let error = event.error.map_or(String::new(), |kind| format!(": {kind:?}"));
-        let after = match event.took.as_millis() {
-            0 => String::new(),
-            ms => format!(" in {ms}"),
-        };
-        self.calls.lock().push(format!("{}{error}{after}", event.operation));
-    }
-
-    fn circuit_opened(&self) {
-        self.circuit.lock().push("opened");
-    }
-
-    fn circuit_closed(&self) {
-        self.circuit.lock().push("closed");
-    }
-
-    fn purged(&self, event: PurgeEvent) {
-        self.purges.lock().push(event);
-    }
-}
-
-/// A memory store whose completed records have a note, and whose purge goes by a script.
-#[derive(Debug)]
-struct Noted {
-    inner: MemoryStore,
-    note: Option<HolderNote>,
-    max_duration: Duration,
-    batches: Mutex<VecDeque<Result<usize>>>,
-}
-
-impl Noted {
-    fn new() -> Self {
-        let (inner, batches) = (MemoryStore::new(), Mutex::default());
-        Self { inner, note: None, max_duration: Duration::MAX, batches }
-    }
-}
-
-impl IdempotencyStore for Noted {
-    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        Ok(match self.inner.acquire(id, req).await? {
-            Acquired::Complete(stored) => Acquired::Complete(stored.with_holder(self.note.clone())),
-            other => other,
-        })
-    }
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.inner.peek(id).await
-    }
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        limit: Duration,
-    ) -> Result<()> {
-        self.inner.wait_for_change(id, seen, limit).await
-    }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.inner.extend(id, owner, lease).await
-    }
-    async fn complete(
-        &self,
-        id: &Identity,
-        owner: OwnerId,
-        done: &Completion,
-    ) -> Result<FencedWrite> {
-        self.inner.complete(id, owner, done).await
-    }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        self.inner.release(id, owner).await
-    }
-    fn profile(&self) -> StoreProfile {
-        {
-            let mut profile = StoreProfile::new("noted");
-            profile.max_duration = self.max_duration;
-            profile
-        }
-    }
-}
-
-impl Purge for Noted {
-    async fn purge(&self, _: usize) -> Result<usize> {
-        sleep(100 * MS).await;
-        self.batches.lock().pop_front().unwrap_or(Ok(0))
-    }
-}
 
 /// Counts how often the time is read.
 #[derive(Debug, Clone, Default)]
@@ -202,43 +36,6 @@ impl Clock for CountedClock {
         self.0.fetch_add(1, Ordering::Relaxed);
         SystemClock.now()
     }
-}
-
-fn observed(store: impl Into<SharedStore>) -> (IdempotencyEngine, Arc<Heard>) {
-    let heard = Arc::<Heard>::default();
-    let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&heard)).build().unwrap();
-    (engine, heard)
-}
-
-fn faulty() -> (IdempotencyEngine, Arc<Heard>, Faults) {
-    let faults = Faults::none();
-    let store = SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone()));
-    let (engine, heard) = observed(store);
-    (engine, heard, faults)
-}
-
-fn of(key: &str, fingerprint: u8, wait: Duration) -> IdempotencyContext {
-    IdempotencyContext::builder("told", format!("canary-{key}"))
-        .lease(100 * MS)
-        .wait_timeout(wait)
-        .fingerprint(Fingerprint::new(&[1, fingerprint]).unwrap())
-        .build()
-        .unwrap()
-}
-
-fn quick(key: &str) -> IdempotencyContext {
-    of(key, 1, Duration::ZERO)
-}
-
-async fn held(engine: &IdempotencyEngine, key: &str) -> HeldLease {
-    match engine.try_acquire(&quick(key)).await.unwrap() {
-        Acquisition::Granted(held) => held,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn succeed() -> Result<u32, &'static str> {
-    Ok(1)
 }
 
 #[tokio::test(start_paused = true)]
