@@ -70,33 +70,37 @@ fn has_tables(store: &str) -> bool {
 
 /// Prints the tables as SQL.
 pub(crate) fn print_schema(config: &IdempotencyConfig) -> Result<u8, VerbError> {
+    match schema(config)? {
+        Some(sql) => write_out(sql.as_bytes())?,
+        None => remark("this store needs no tables"),
+    }
+    Ok(exit::OK)
+}
+
+/// The tables of the configured store as SQL; `None` if it has no tables.
+fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
     let url = config.store.as_deref().unwrap_or_default();
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    let sql = match scheme {
+    match url.split_once(':').map_or("", |(scheme, _)| scheme) {
         #[cfg(feature = "sqlite")]
         "sqlite" => {
-            retryproof::sqlite::schema_sql(&table(url, config.sqlite.table_name.as_deref()))?
+            let table = table(url, config.sqlite.table_name.as_deref());
+            Ok(Some(retryproof::sqlite::schema_sql(&table)?))
         }
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
-            retryproof::postgres::schema_sql(&table(url, config.postgres.table_name.as_deref()))?
+            let table = table(url, config.postgres.table_name.as_deref());
+            Ok(Some(retryproof::postgres::schema_sql(&table)?))
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => {
-            retryproof::mysql::schema_sql(&table(url, config.mysql.table_name.as_deref()))?
+            let table = table(url, config.mysql.table_name.as_deref());
+            Ok(Some(retryproof::mysql::schema_sql(&table)?))
         }
-        "memory" | "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
-            remark("this store needs no tables");
-            return Ok(exit::OK);
-        }
-        _ => {
-            return Err(VerbError::usage(
-                "no store with tables is named; for example, use `--store sqlite:records.db`",
-            ));
-        }
-    };
-    write_out(sql.as_bytes())?;
-    Ok(exit::OK)
+        "memory" | "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => Ok(None),
+        _ => Err(VerbError::usage(
+            "no store with tables is named; for example, use `--store sqlite:records.db`",
+        )),
+    }
 }
 
 /// The name of the table: a setting, an option of the URL, or the default of all stores.
