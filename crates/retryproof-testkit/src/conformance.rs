@@ -47,9 +47,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io::Write as _;
 use std::pin::Pin;
-use std::time::Duration;
 
 use crate::subject::Subject;
 
@@ -60,6 +58,7 @@ pub mod fingerprint;
 pub mod forms;
 pub mod grant;
 pub mod handles;
+pub mod holder;
 pub mod identity;
 pub mod inspect;
 pub mod joined;
@@ -70,12 +69,16 @@ pub mod purge;
 pub mod race;
 pub mod release;
 pub mod result;
+mod runner;
 pub mod skew;
 pub mod takeover;
 pub mod token;
 pub mod wait;
 
 pub use need::{Need, summary};
+#[doc(hidden)]
+pub use runner::say;
+pub use runner::{Time, run};
 
 /// One case of the kit.
 #[derive(Clone, Copy)]
@@ -94,106 +97,6 @@ impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}::{}", self.group, self.name)
     }
-}
-
-/// The clock of a case's runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Time {
-    /// The runtime's own clock, paused.
-    Paused,
-    /// The host's clock.
-    Real,
-}
-
-/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock needs a
-/// longer limit, because it advances as soon as nothing else can run, and one case lets ten years
-/// pass.
-const PATIENCE: Duration = Duration::from_secs(120);
-const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
-
-/// Tests a store with one case, on a new runtime.
-///
-/// # Panics
-/// If the store fails the case, or if the factory returns `None` and `RETRYPROOF_REQUIRE_STORES` is
-/// `1`.
-pub fn run<F, Fut, T>(case: Case, time: Time, factory: F)
-where
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = T>,
-    T: Into<Option<Subject>>,
-{
-    let runtime = runtime(time);
-    runtime.block_on(async {
-        let Some(subject) = made(time, factory).await else {
-            eprintln!("skipped: the factory returned no store");
-            return;
-        };
-        if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
-            eprintln!("not judged for lack of {need}");
-            return;
-        }
-        let patience = match time {
-            Time::Paused => PATIENCE_WHILE_PAUSED,
-            // If the number of sequences is set, the limit is too long to matter.
-            Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
-                PATIENCE_WHILE_PAUSED
-            }
-            Time::Real => PATIENCE,
-        };
-        let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
-        assert!(judged.is_ok(), "the case did not end in time");
-    });
-    runtime.shutdown_timeout(Duration::from_secs(10));
-}
-
-fn runtime(time: Time) -> tokio::runtime::Runtime {
-    let mut runtime = match time {
-        Time::Paused => tokio::runtime::Builder::new_current_thread(),
-        Time::Real => tokio::runtime::Builder::new_multi_thread(),
-    };
-    match time {
-        Time::Paused => runtime.start_paused(true),
-        Time::Real => runtime.worker_threads(2),
-    };
-    runtime.enable_all().build().expect("the runtime should build")
-}
-
-async fn made<F, Fut, T>(time: Time, factory: F) -> Option<Subject>
-where
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = T>,
-    T: Into<Option<Subject>>,
-{
-    let mut made = factory().await.into();
-    let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
-    assert!(
-        made.is_some() || !required,
-        "the factory returned no store, but RETRYPROOF_REQUIRE_STORES is 1"
-    );
-    if let (Some(subject), Time::Paused) = (&mut made, time) {
-        subject.pause();
-    }
-    made
-}
-
-/// Writes the [`summary`] of a subject to standard error; `place` names the subject.
-#[doc(hidden)]
-pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
-where
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = T>,
-    T: Into<Option<Subject>>,
-{
-    let runtime = runtime(time);
-    let line = runtime.block_on(async {
-        made(time, factory).await.map_or_else(
-            || format!("0 of {} cases judged: the factory returned no store", cases().len()),
-            |subject| summary(&subject),
-        )
-    });
-    runtime.shutdown_timeout(Duration::from_secs(10));
-    // `eprintln!` is not used, because the harness captures it and shows it only for failed tests.
-    let _ = writeln!(std::io::stderr(), "{place} {line}");
 }
 
 /// Every case of the kit, for a custom harness; usually [`conformance!`](crate::conformance!) is
@@ -359,10 +262,25 @@ macro_rules! __each_case {
             inspect:
                 sto_2_an_operator_sees_where_a_record_stands(Inspect)
                 sto_2_an_operator_counts_the_records(Inspect);
+            holder:
+                rec_2_busy_answers_show_the_holders_note
+                rec_2_notes_of_every_length_are_kept
+                rec_2_a_beat_leaves_the_note
+                rec_2_a_completion_keeps_the_note
+                rec_2_a_late_completion_keeps_the_note
+                rec_2_a_takeover_replaces_the_note
+                rec_2_a_released_key_has_no_note
+                rec_2_an_expired_result_leaves_no_note
+                rec_2_the_same_owner_renews_its_note
+                rec_2_of_racing_takers_the_winners_note_stays
+                rec_2_an_operator_sees_the_holder(Inspect)
+                rec_2_an_operator_sees_takeovers(Inspect)
+                rec_2_takeovers_count_from_the_last_time_a_key_was_free(Inspect);
             joined:
                 cmp_7_a_joined_record_and_the_writes_are_one_commit(Joined)
                 cmp_7_a_joined_action_that_fails_leaves_neither(Joined)
-                cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(Joined);
+                cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(Joined)
+                rec_2_a_joined_completion_keeps_the_note(Joined);
             handles:
                 acq_1_a_holder_is_seen_through_every_handle(Another)
                 cmp_1_a_result_is_replayed_through_every_handle(Another)

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked, SharedStore,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, LiveLease, Peeked,
+    SharedStore,
 };
 use retryproof_core::{
     FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, StoredResult,
@@ -71,6 +72,7 @@ pub(super) struct StoreCaller {
     pub(super) owner: OwnerId,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) ttl: Duration,
+    pub(super) note: Option<HolderNote>,
 }
 
 impl StoreCaller {
@@ -81,6 +83,7 @@ impl StoreCaller {
             owner: OwnerId::new(),
             fingerprint: None,
             ttl: DAY,
+            note: None,
         }
     }
 
@@ -94,13 +97,27 @@ impl StoreCaller {
         self
     }
 
+    /// The same caller, which is called `label` in its note.
+    pub(super) fn called(mut self, label: &str) -> Self {
+        self.note = Some(HolderNote::new(self.owner, LONG, None, label));
+        self
+    }
+
+    /// The same caller without a note.
+    pub(super) fn without_note(mut self) -> Self {
+        self.note = None;
+        self
+    }
+
     /// The same caller on another handle.
     pub(super) fn on(&self, store: &SharedStore) -> Self {
         Self { store: store.clone(), ..self.clone() }
     }
 
     pub(super) fn request(&self, lease: Duration) -> AcquireRequest {
-        AcquireRequest::new(self.owner, lease, self.ttl).with_fingerprint(self.fingerprint)
+        AcquireRequest::new(self.owner, lease, self.ttl)
+            .with_fingerprint(self.fingerprint)
+            .with_holder(self.note.clone())
     }
 
     pub(super) async fn acquire(&self, lease: Duration) -> Acquired {

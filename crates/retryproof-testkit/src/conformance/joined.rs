@@ -2,7 +2,7 @@
 //! Completions that join a transaction of the application: the record and the writes commit
 //! together, or not at all.
 
-use retryproof_core::store::Peeked;
+use retryproof_core::store::{HolderNote, Peeked};
 use retryproof_core::{IdempotencyStore as _, Identity};
 
 use crate::ledger::Deed;
@@ -62,4 +62,18 @@ pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_n
         "the key should be free, and the connection should work"
     );
     assert_eq!(left(s, &id).await, ("complete", before + 1));
+}
+
+/// A joined completion keeps the note of the engine that was granted the lease (REC-2).
+pub async fn rec_2_a_joined_completion_keeps_the_note(s: &Subject) {
+    let id = s.id("k");
+    let (_, before) = left(s, &id).await;
+    assert!(call(s, &id, Deed::Write).await, "the call should be committed");
+    assert_eq!(left(s, &id).await, ("complete", before + 1));
+    let Peeked::Complete(stored) = s.store().peek(&id).await.expect("the peek should succeed")
+    else {
+        panic!("expected a result")
+    };
+    let label = stored.holder().and_then(HolderNote::label).expect("the note should have a label");
+    assert!(label.ends_with(&format!(":{}", std::process::id())), "{label}");
 }

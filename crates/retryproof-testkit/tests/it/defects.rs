@@ -172,4 +172,25 @@ catches! {
     cmp_7_a_statement_in_autocommit_is_caught: JoinOutlivesItsTransaction by
         cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither;
     sto_2_counts_of_nothing_are_caught: InspectCountsNothing by sto_2_an_operator_counts_the_records;
+    rec_2_a_hidden_note_is_caught: InspectHidesTheNote by rec_2_an_operator_sees_the_holder;
+    rec_2_a_hidden_age_is_caught: InspectHidesTheAge by rec_2_an_operator_sees_the_holder;
+    rec_2_a_cut_note_is_caught: NoteCut by rec_2_notes_of_every_length_are_kept;
+    rec_2_a_note_lost_at_a_beat_is_caught: NoteLostAtABeat by rec_2_a_beat_leaves_the_note;
+    rec_2_a_note_lost_at_completion_is_caught: NoteLostAtCompletion by
+        rec_2_a_completion_keeps_the_note, rec_2_an_operator_sees_the_holder,
+        rec_2_a_joined_completion_keeps_the_note;
+    rec_2_a_note_lost_at_a_late_completion_is_caught: NoteLostAtALateCompletion by
+        rec_2_a_late_completion_keeps_the_note;
+    rec_2_a_note_that_is_not_cleared_is_caught: NoteNotCleared by
+        rec_2_a_takeover_replaces_the_note, rec_2_the_same_owner_renews_its_note;
+    rec_2_the_note_of_a_loser_is_caught: NoteOfTheLoser by
+        rec_2_busy_answers_show_the_holders_note, rec_2_of_racing_takers_the_winners_note_stays;
+    rec_2_a_note_touched_by_a_zombie_is_caught: NoteOfTheZombie by rec_2_a_takeover_replaces_the_note;
+    rec_2_a_note_that_is_set_once_is_caught: NoteSetOnce by rec_2_the_same_owner_renews_its_note;
+    rec_2_a_note_that_outlives_a_release_is_caught: NoteOutlivesARelease by rec_2_a_released_key_has_no_note;
+    rec_2_a_note_that_outlives_a_result_is_caught: NoteOutlivesAResult by rec_2_an_expired_result_leaves_no_note;
+    rec_2_a_peek_without_the_note_is_caught: NoteInAcquiresOnly by rec_2_busy_answers_show_the_holders_note;
+    rec_2_takeovers_kept_as_a_flag_are_caught: TakeoversStopAtOne by rec_2_an_operator_sees_takeovers;
+    rec_2_takeovers_that_are_never_reset_are_caught: TakeoversNeverReset by
+        rec_2_takeovers_count_from_the_last_time_a_key_was_free;
 }

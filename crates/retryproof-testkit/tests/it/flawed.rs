@@ -13,8 +13,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Inspect, LiveLease,
-    Peeked, Purge, RecordState, RecordSummary, SharedStore, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, IdempotencyStore,
+    Inspect, LiveLease, Peeked, Purge, RecordState, RecordSummary, SharedStore, StoreProfile,
+    StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
@@ -113,6 +114,21 @@ defects! {
     DroppedCallsLeaveALock
     InspectHidesTheDead
     InspectCountsNothing
+    InspectHidesTheNote
+    InspectHidesTheAge
+    NoteCut
+    NoteLostAtABeat
+    NoteLostAtCompletion
+    NoteLostAtALateCompletion
+    NoteNotCleared
+    NoteOfTheLoser
+    NoteOfTheZombie
+    NoteSetOnce
+    NoteOutlivesARelease
+    NoteOutlivesAResult
+    NoteInAcquiresOnly
+    TakeoversStopAtOne
+    TakeoversNeverReset
     JoinForgetsTheRecord
     JoinKeepsTheWrites
     JoinOutlivesItsTransaction
@@ -133,6 +149,8 @@ pub(crate) struct Flawed {
 #[derive(Default)]
 struct Data {
     records: Mutex<HashMap<Name, Record>>,
+    /// Notes of released records, where that is the defect.
+    residue: Mutex<HashMap<Name, Option<HolderNote>>>,
     last_token: AtomicU64,
     writes: AtomicU64,
 }
@@ -146,6 +164,9 @@ struct Record {
     fingerprint: Option<Fingerprint>,
     value: Option<Blob>,
     took_over: bool,
+    takeovers: u16,
+    granted: Instant,
+    note: Option<HolderNote>,
     corrupt: bool,
 }
 
@@ -298,9 +319,13 @@ impl Flawed {
                 {
                     value = value[..8 + cut].to_vec().into();
                 }
-                Peeked::Complete(StoredResult::new(value, record.fingerprint))
+                let stored = StoredResult::new(value, record.fingerprint);
+                Peeked::Complete(stored.with_holder(record.note.clone()))
             }
-            None => Peeked::Busy(LiveLease::new(until - now, record.token)),
+            None => {
+                let lease = LiveLease::new(until - now, record.token);
+                Peeked::Busy(lease.with_holder(record.note.clone()))
+            }
         })
     }
 
@@ -312,6 +337,45 @@ impl Flawed {
         let falls = self.has(Defect::TokensFallAtTakeovers)
             && found.is_some_and(|record| record.value.is_none());
         FencingToken::new(if falls { 1_000_000 - drawn } else { drawn })
+    }
+
+    /// The note that a grant leaves in the record.
+    fn note(
+        &self,
+        name: &Name,
+        found: Option<&Record>,
+        req: &AcquireRequest,
+    ) -> Option<HolderNote> {
+        let running = found.filter(|record| record.value.is_none());
+        let keeps = match (running, found) {
+            (Some(record), _) if record.owner == req.owner => self.has(Defect::NoteSetOnce),
+            (None, Some(_)) => self.has(Defect::NoteOutlivesAResult) && req.holder.is_none(),
+            _ => false,
+        };
+        let keeps = keeps || (self.has(Defect::NoteNotCleared) && req.holder.is_none());
+        match found {
+            Some(record) if keeps => record.note.clone(),
+            None if self.has(Defect::NoteOutlivesARelease) && req.holder.is_none() => {
+                self.data.residue.lock().remove(name).flatten()
+            }
+            _ if self.has(Defect::NoteCut) => req.holder.as_ref().and_then(|note| {
+                let cut = note.as_bytes().len().min(32);
+                HolderNote::of_owner(&note.as_bytes()[..cut], req.owner)
+            }),
+            _ => req.holder.clone(),
+        }
+    }
+
+    /// How often the key was taken over, with a grant of this request.
+    fn takeovers(&self, found: Option<&Record>, req: &AcquireRequest) -> u16 {
+        let count = match found {
+            Some(record) if record.value.is_none() => {
+                record.takeovers + u16::from(record.owner != req.owner)
+            }
+            Some(record) if self.has(Defect::TakeoversNeverReset) => record.takeovers,
+            _ => 0,
+        };
+        if self.has(Defect::TakeoversStopAtOne) { count.min(1) } else { count }
     }
 
     /// Why the acquire is not granted, or the token that is kept and whether it is a takeover.
@@ -332,9 +396,7 @@ impl Flawed {
             ));
         }
         Ok(match self.standing(found, now)? {
-            Peeked::Busy(LiveLease { remaining, token, .. }) => {
-                Judged::Refused(Acquired::Busy(LiveLease::new(remaining, token)))
-            }
+            Peeked::Busy(lease) => Judged::Refused(Acquired::Busy(lease)),
             Peeked::Complete(_) if self.has(Defect::AcquireNeverReplays) => Judged::Refused(
                 Acquired::Busy(LiveLease::new(Duration::ZERO, FencingToken::new(0))),
             ),
@@ -392,6 +454,11 @@ impl IdempotencyStore for Flawed {
                 if self.has(Defect::ReplayWrites) && matches!(refused, Acquired::Complete(_)) {
                     self.wrote();
                 }
+                if self.has(Defect::NoteOfTheLoser)
+                    && let Some(record) = self.records().get_mut(&name)
+                {
+                    record.note.clone_from(&req.holder);
+                }
                 return Ok(refused);
             }
         };
@@ -410,6 +477,9 @@ impl IdempotencyStore for Flawed {
                 fingerprint: if keeps { before } else { req.fingerprint },
                 value: None,
                 took_over,
+                takeovers: self.takeovers(found, req),
+                granted: found.filter(|_| kept.is_some()).map_or(now, |record| record.granted),
+                note: self.note(&name, found, req),
                 corrupt: false,
             };
             records.insert(name.clone(), record);
@@ -437,6 +507,13 @@ impl IdempotencyStore for Flawed {
             if self.has(Defect::LookDeletesExpiredLeases) {
                 records.remove(&name);
             }
+        }
+        if self.has(Defect::NoteInAcquiresOnly) {
+            return Ok(match standing {
+                Peeked::Busy(lease) => Peeked::Busy(lease.with_holder(None)),
+                Peeked::Complete(stored) => Peeked::Complete(stored.with_holder(None)),
+                Peeked::Absent => Peeked::Absent,
+            });
         }
         Ok(standing)
     }
@@ -499,6 +576,9 @@ impl IdempotencyStore for Flawed {
                 fingerprint: None,
                 value: None,
                 took_over: false,
+                takeovers: 0,
+                granted: now,
+                note: None,
                 corrupt: false,
             };
             records.insert(name, made);
@@ -519,6 +599,9 @@ impl IdempotencyStore for Flawed {
         record.until =
             if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
         record.value = None;
+        if self.has(Defect::NoteLostAtABeat) {
+            record.note = None;
+        }
         drop(records);
         self.wrote();
         Ok(FencedWrite::Applied)
@@ -539,6 +622,9 @@ impl IdempotencyStore for Flawed {
         let mut records = self.records();
         let Some(record) = records.get_mut(&name) else { return Ok(FencedWrite::NotOwner) };
         if record.owner != owner && !self.has(Defect::AnyOwnerCompletes) {
+            if self.has(Defect::NoteOfTheZombie) {
+                record.note = None;
+            }
             return Ok(FencedWrite::NotOwner);
         }
         if record.value.is_some() && !self.has(Defect::CompletionOverwrites) {
@@ -547,6 +633,11 @@ impl IdempotencyStore for Flawed {
         }
         if self.has(Defect::CompletionFencedByTime) && record.until <= now {
             return Ok(FencedWrite::NotOwner);
+        }
+        if self.has(Defect::NoteLostAtCompletion)
+            || (self.has(Defect::NoteLostAtALateCompletion) && record.until <= now)
+        {
+            record.note = None;
         }
         record.value = Some(done.value.clone());
         record.fingerprint =
@@ -581,8 +672,10 @@ impl IdempotencyStore for Flawed {
             (record.owner, record.until, record.purge_after) = (OwnerId::new(), now, now);
         } else if self.has(Defect::ReleaseKeepsTheRecord) {
             (record.until, record.purge_after) = (now, now);
-        } else {
-            records.remove(&name);
+        } else if let Some(record) = records.remove(&name)
+            && self.has(Defect::NoteOutlivesARelease)
+        {
+            self.data.residue.lock().insert(name, record.note);
         }
         drop(records);
         self.wrote();
@@ -636,7 +729,11 @@ impl Inspect for Flawed {
             };
             let remaining = (record.until > now).then(|| record.until - now);
             let bytes = record.value.as_ref().map_or(0, |value| value.len());
+            let note = record.note.clone().filter(|_| !self.has(Defect::InspectHidesTheNote));
+            let ago = now.saturating_duration_since(record.granted);
+            let ago = (!self.has(Defect::InspectHidesTheAge)).then_some(ago);
             RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
+                .with_grant(ago, Some(record.takeovers), note)
         }))
     }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`run`]: tests a store with one case, on a runtime of the case's own.
+
+use std::future::Future;
+use std::io::Write as _;
+use std::time::Duration;
+
+use super::{Case, cases, summary};
+use crate::subject::Subject;
+
+/// The clock of a case's runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// The runtime's own clock, paused.
+    Paused,
+    /// The host's clock.
+    Real,
+}
+
+/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock needs a
+/// longer limit, because it advances as soon as nothing else can run, and one case lets ten years
+/// pass.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
+
+/// Tests a store with one case, on a new runtime.
+///
+/// # Panics
+/// If the store fails the case, or if the factory returns `None` and `RETRYPROOF_REQUIRE_STORES` is
+/// `1`.
+pub fn run<F, Fut, T>(case: Case, time: Time, factory: F)
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let runtime = runtime(time);
+    runtime.block_on(async {
+        let Some(subject) = made(time, factory).await else {
+            eprintln!("skipped: the factory returned no store");
+            return;
+        };
+        if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
+            eprintln!("not judged for lack of {need}");
+            return;
+        }
+        let patience = match time {
+            Time::Paused => PATIENCE_WHILE_PAUSED,
+            // If the number of sequences is set, the limit is too long to matter.
+            Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
+                PATIENCE_WHILE_PAUSED
+            }
+            Time::Real => PATIENCE,
+        };
+        let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
+        assert!(judged.is_ok(), "the case did not end in time");
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+}
+
+fn runtime(time: Time) -> tokio::runtime::Runtime {
+    let mut runtime = match time {
+        Time::Paused => tokio::runtime::Builder::new_current_thread(),
+        Time::Real => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match time {
+        Time::Paused => runtime.start_paused(true),
+        Time::Real => runtime.worker_threads(2),
+    };
+    runtime.enable_all().build().expect("the runtime should build")
+}
+
+async fn made<F, Fut, T>(time: Time, factory: F) -> Option<Subject>
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let mut made = factory().await.into();
+    let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
+    assert!(
+        made.is_some() || !required,
+        "the factory returned no store, but RETRYPROOF_REQUIRE_STORES is 1"
+    );
+    if let (Some(subject), Time::Paused) = (&mut made, time) {
+        subject.pause();
+    }
+    made
+}
+
+/// Writes the [`summary`] of a subject to standard error; `place` names the subject.
+pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let runtime = runtime(time);
+    let line = runtime.block_on(async {
+        made(time, factory).await.map_or_else(
+            || format!("0 of {} cases judged: the factory returned no store", cases().len()),
+            |subject| summary(&subject),
+        )
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    // `eprintln!` is not used, because the harness captures it and shows it only for failed tests.
+    let _ = writeln!(std::io::stderr(), "{place} {line}");
+}
