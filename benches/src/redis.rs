@@ -37,7 +37,8 @@ const FEW: u32 = 13;
 const FULL: u32 = 14;
 
 /// The header of a complete record; the crate's page describes it.
-const HEAD: &str = "rp1C0123456789abcdef0000000000000001000000000000000";
+const HEAD: &str = "rp2C0123456789abcdef0000000000000001\0\0\0\0\
+    000000000000000";
 
 /// The server, and the prefix of the run's keys.
 pub(crate) struct Place {

@@ -12,12 +12,12 @@ use super::door::{Seen, broken};
 
 const USURP: &str = "
     local state = redis.call('GETRANGE', KEYS[1], 0, 3)
-    if state == 'rp1P' or state == 'rp1T' then redis.call('SETRANGE', KEYS[1], 4, ARGV[1]) end";
+    if state == 'rp2P' then redis.call('SETRANGE', KEYS[1], 4, ARGV[1]) end";
 const HURRY: &str = "
-    local head = redis.call('GETRANGE', KEYS[1], 0, 50)
+    local head = redis.call('GETRANGE', KEYS[1], 0, 54)
     local state = string.sub(head, 1, 4)
-    if (state ~= 'rp1P' and state ~= 'rp1T') or string.sub(head, 5, 20) == ARGV[1] then return end
-    local grace = tonumber(string.sub(head, 37, 49))
+    if state ~= 'rp2P' or string.sub(head, 5, 20) == ARGV[1] then return end
+    local grace = tonumber(string.sub(head, 41, 53))
     if redis.call('PTTL', KEYS[1]) - grace < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], grace) end";
 
 pub(super) struct Redis {
@@ -54,8 +54,8 @@ impl Redis {
             cmd("GET").arg(key(id)).query_async(link).await.map_err(broken)?;
         let Some(old) = old.filter(|old| in_progress(old)) else { return Ok(None) };
         let lives: i64 = cmd("PTTL").arg(key(id)).query_async(link).await.map_err(broken)?;
-        let over = lives <= number(&old[36..49]);
-        Ok(over.then(|| Seen { token: number(&old[20..36]), rest: old[36..].to_vec() }))
+        let over = lives <= number(&old[40..53]);
+        Ok(over.then(|| Seen { token: number(&old[20..36]), rest: old[38..].to_vec() }))
     }
 
     pub(super) async fn overwrite(
@@ -67,11 +67,13 @@ impl Redis {
         let link = &mut self.link.clone();
         let (secs, micros): (i64, i64) = cmd("TIME").query_async(link).await.map_err(broken)?;
         let token = (secs * 1_000_000 + micros).max(seen.token + 1);
-        let mut record = b"rp1T".to_vec();
+        let mut record = b"rp2P".to_vec();
         record.extend_from_slice(req.owner.as_bytes());
         record.extend_from_slice(format!("{token:016}").as_bytes());
+        // The number of takeovers.
+        record.extend_from_slice(&[0, 1]);
         record.extend_from_slice(&seen.rest);
-        let lives = millis(req.lease) + number(&seen.rest[..13]);
+        let lives = millis(req.lease) + number(&seen.rest[2..15]);
         let mut set = cmd("SET");
         set.arg(key(id)).arg(record).arg("PX").arg(lives);
         set.query_async::<()>(link).await.map_err(broken)?;
@@ -80,7 +82,7 @@ impl Redis {
 }
 
 fn in_progress(record: &[u8]) -> bool {
-    record.len() >= 51 && (record.starts_with(b"rp1P") || record.starts_with(b"rp1T"))
+    record.len() >= 55 && record.starts_with(b"rp2P")
 }
 
 fn key(id: &Identity) -> String {
