@@ -123,8 +123,8 @@ impl Schema {
     }
 
     fn newer(&self, found: TableVersions) -> Error {
-        let message = "the store's tables need a newer version of retryproof; upgrade this \
-                       program, or name another table and call `retryproof::migrate(url)`";
+        // Another table would be no way out: without the records, every retry would run again.
+        let message = "the store's tables need a newer version of retryproof; upgrade this program";
         self.incompatible(found, message.to_owned())
     }
 

@@ -17,7 +17,7 @@ const HURRY: &str = "UPDATE retryproof_records SET expires_at=?3 WHERE scope=?1 
 const EXPIRED: &str =
     "SELECT token FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND expires_at<=?3";
 const OVERWRITE: &str = "UPDATE retryproof_records SET \
-     owner=?3,token=?4,taken=1,expires_at=?5,state=0,result=NULL WHERE scope=?1 AND key=?2";
+     owner=?3,token=?4,takeovers=1,expires_at=?5,state=0,result=NULL WHERE scope=?1 AND key=?2";
 
 pub(super) struct Sqlite(Mutex<Connection>);
 
