@@ -142,8 +142,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, kind);
     }
 
-    /// A call to the store ended, with or without an error. Two kinds of calls are not reported: a
-    /// wait for a holder inside the store, and a call that was dropped before its answer.
+    /// A call to the store ended, with or without an error. Three kinds of calls are not reported:
+    /// a wait for a holder inside the store, a call that was dropped before its answer, and a
+    /// heartbeat that was under way when its lease ended.
     fn store_called(&self, event: StoreCallEvent) {
         let _ = event;
     }

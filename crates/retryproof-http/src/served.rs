@@ -26,6 +26,9 @@ use crate::protocol::problem::Code;
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
 /// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
 ///
+/// If the store did not confirm the completion in time, the value is `Executed`. The observers'
+/// event follows once the outcome is known, and may then be `completed`, `failed` or `lost`.
+///
 /// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer guard does not
 /// handle the request, the response keeps the value of the inner guard. If the handler panics or the
 /// service fails, there is no response, and so no `Served`.

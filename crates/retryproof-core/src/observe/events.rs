@@ -71,7 +71,7 @@ pub struct LeaseEvent<'a> {
     /// Whether the grant was the first since the key was free, or a takeover (ACQ-12).
     pub attempt: Attempt,
     /// The time from the start of the call to its request for this lease: zero unless the call
-    /// waited for an earlier holder.
+    /// waited for an earlier holder, or its first acquire was not answered.
     pub waited: Duration,
     /// How long the lease has been held.
     pub held_for: Duration,

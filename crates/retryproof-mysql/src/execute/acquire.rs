@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, HolderNote, LiveLease, Param};
-use retryproof_core::{Error, FencingToken, Identity, StoredResult};
+use retryproof_core::{FencingToken, Identity, StoredResult};
 use retryproof_store_kit::CallPriority;
 use tokio::time::Instant;
 
@@ -54,6 +54,10 @@ impl Executor {
                     match find().await? {
                         Some(record) if record.is_held_by(req.owner) => return Err(failure),
                         None if retries == MAX_LOCK_RETRIES => return Err(failure),
+                        None => {
+                            retries += 1;
+                            continue;
+                        }
                         // If the row exists, the upsert is not repeated, because each attempt would
                         // occupy a connection for a second.
                         found => match RecordStatus::of(found) {
@@ -87,19 +91,17 @@ impl Executor {
                 {
                     statement = Statement::Grant;
                 }
-                Upserted::NotGranted(RecordStatus::Absent(_)) if retries < MAX_LOCK_RETRIES => {
+                Upserted::NotGranted(RecordStatus::Absent(Some(_)))
+                    if retries < MAX_LOCK_RETRIES =>
+                {
                     retries += 1;
                 }
                 Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
                     return Ok(Acquired::Busy(ended));
                 }
-                Upserted::NotGranted(RecordStatus::Absent(None)) => {
-                    return Err(Error::unavailable(
-                        "the record was created and deleted again during each attempt to read it; \
-                         try again",
-                    )
-                    .into());
-                }
+                // The upsert met a row that was then deleted, so nothing stands in the way of the
+                // next upsert. The call's time limit ends the repetition.
+                Upserted::NotGranted(RecordStatus::Absent(None)) => {}
             }
         }
     }
