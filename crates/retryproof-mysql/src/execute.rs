@@ -99,7 +99,8 @@ impl Executor {
             }
             let call = lent.connection.run(sql, params, kind, cached);
             let Some(result) = self.timer.until(deadline, call).await else {
-                // Dropping `lent` closes the connection, whose result has not been read to the end.
+                // Dropping `lent` closes the connection, because the statement's result has not been
+                // fully read from it.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(

@@ -89,8 +89,8 @@ impl PostgresConfig {
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
         // A function is created only if it is missing or has a lower revision, so that `migrate`
-        // also succeeds for a user who may not create anything, if another user has called it
-        // before. It is created in the table's schema, because the table may have been restored,
+        // also succeeds for a user without the right to create anything, if another user has
+        // already run it. It is created in the table's schema, because the table may have been restored,
         // without its functions, into a schema that is not the first in the `search_path`.
         for function in FUNCTIONS {
             let found = function.find(&mut conn, table).await.map_err(fail)?;

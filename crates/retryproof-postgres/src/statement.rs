@@ -147,10 +147,10 @@ impl Statement {
                 "SELECT \"retryproof_records_complete_1\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: like COMPLETE, but on the application's connection. The statement calls a
-            // function of the schema, because the function's plans depend neither on that
-            // connection's settings nor on the time of planning. The statement returns a row if it
-            // took effect. Same bind order as COMPLETE.
+            // CMP-7: like COMPLETE, but on the application's connection. The statement calls
+            // `complete_1`, which sets `enable_seqscan = off`, so that its plans depend neither on
+            // that connection's settings nor on how many rows the table had when they were made.
+            // The statement returns a row if it took effect. Same bind order as COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete_1\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"

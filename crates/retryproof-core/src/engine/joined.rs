@@ -175,7 +175,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 }
 
-/// Writes the record and commits; if COMMIT is not answered, finds out its result.
+/// Writes the record and commits; if COMMIT gets no answer, finds out whether it took effect.
 async fn write_and_commit<T: Send>(
     source: Arc<dyn DynTxSource<T>>,
     mut pending: PendingCommit,

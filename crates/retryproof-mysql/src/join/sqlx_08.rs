@@ -128,8 +128,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
-        // From here on, dropping `tx` closes the connection, so that no changed setting reaches the
-        // pool.
+        // From here on, dropping `tx` before the transaction has ended closes the connection, so that
+        // the connection never goes back to the pool with autocommit off.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(MysqlDialect::BEGIN)))
             .await

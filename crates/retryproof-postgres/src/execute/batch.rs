@@ -105,7 +105,8 @@ impl CompletionBatcher {
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Takes a slot, or queues the completion until `deadline` at the latest. If the future is
+    /// Takes a slot if one is free, and otherwise queues the completion for up to `QUEUE_TIMEOUT`. If
+    /// a shared statement takes the completion, waits for its result until `deadline`. If the future is
     /// dropped while the completion is queued, the completion is not sent; if it is dropped later,
     /// the completion may take effect.
     pub(crate) async fn submit(

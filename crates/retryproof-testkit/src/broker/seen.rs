@@ -21,12 +21,12 @@ pub struct MessageFate {
 }
 
 impl Seen {
-    /// Notes that work on a message begins.
+    /// Records that work on a message has begun.
     pub fn ran(&self, body: &str) {
         self.0.lock().entry(body.to_owned()).or_default().runs += 1;
     }
 
-    /// Notes that a delivery of a message ends.
+    /// Records how a delivery of a message ended.
     pub fn ended(&self, body: &str, verdict: &Verdict) {
         self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.reason());
     }
