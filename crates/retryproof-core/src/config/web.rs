@@ -59,7 +59,8 @@ impl WebConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the first setting that is out of range
+    /// and its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }
