@@ -232,8 +232,13 @@ impl Process {
     /// The end of its log.
     fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().rev().take(6).collect();
-        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+        // An installer ends with advice that hides what went wrong.
+        let mut lines: Vec<&str> =
+            text.lines().filter(|line| line.contains("ERROR") || line.contains("FATAL")).collect();
+        if lines.is_empty() {
+            lines = text.lines().collect();
+        }
+        lines[lines.len().saturating_sub(6)..].join(" | ")
     }
 }
 
