@@ -28,6 +28,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         tools.path("mariadb-install-db")?,
         "--no-defaults".into(),
         data.clone(),
+        // A server that starts removes the temporary tables of other servers in the same folder.
+        format!("--tmpdir={}", inside("")),
         "--auth-root-authentication-method=normal".into(),
         "--skip-test-db".into(),
         "--skip-name-resolve".into(),

@@ -96,6 +96,8 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         &program("mariadb-install-db")?,
         "--no-defaults",
         &data,
+        // A server that starts removes the temporary tables of other servers in the same folder.
+        &format!("--tmpdir={}", at("")),
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
         "--skip-name-resolve",
