@@ -216,11 +216,11 @@ async fn rec_3_a_record_that_was_released_with_a_log_is_absent() {
         .await
         .expect("there is nothing to wait for")
         .expect("read");
-    for anybody in [owner, OwnerId::new()] {
+    for any_owner in [owner, OwnerId::new()] {
         let done = completion("result");
-        assert_eq!(store.extend(&id, anybody, LONG).await.unwrap(), FencedWrite::NotOwner);
-        assert_eq!(store.complete(&id, anybody, &done).await.unwrap(), FencedWrite::NotOwner);
-        assert_eq!(store.release(&id, anybody).await.unwrap(), FencedWrite::AlreadyApplied);
+        assert_eq!(store.extend(&id, any_owner, LONG).await.unwrap(), FencedWrite::NotOwner);
+        assert_eq!(store.complete(&id, any_owner, &done).await.unwrap(), FencedWrite::NotOwner);
+        assert_eq!(store.release(&id, any_owner).await.unwrap(), FencedWrite::AlreadyApplied);
     }
 
     for next in [owner, OwnerId::new()] {
