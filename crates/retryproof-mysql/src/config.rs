@@ -13,22 +13,23 @@ use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
 use crate::error::classify_at_connect;
 
-/// The default name of the record table. The table with the schema version has this name followed
-/// by `_meta`.
+/// The default name of the record table. The table that holds the schema version has the same name
+/// with `_meta` appended.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// Where the store's connections come from.
+/// Where the store gets the options of its connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<MySqlConnectOptions>),
-    /// The pool's options are read again for each connection, so that a password that the
-    /// application changes in its pool reaches the store.
+    /// The pool's options are read again for each new connection, so that the store uses a password
+    /// that the application has changed in its pool.
     Pool(MySqlPool),
 }
 
 impl Source {
-    /// The options of one connection. The driver sends none of its own settings when it connects,
-    /// because the store binds only bytes and integers, and uses no time zone.
+    /// Returns the options for a new connection. They keep the driver from sending settings of its
+    /// own when it connects: the store binds only bytes and integers and uses no time zone, so it
+    /// needs none.
     pub(crate) fn options(&self) -> MySqlConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -93,8 +94,8 @@ impl MysqlConfig {
             ));
         }
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // If a password contains a bare `?`, the rest of it ends up in the query, which an error
-        // message may quote (ID-4).
+        // If a password contains a bare `?`, the rest of the password ends up in the query, and an
+        // error message could quote it (ID-4).
         if query.contains('@') {
             return Err(refuse(
                 "the URL of a MySQL store has a misplaced `?` or `@`; in a password, write them as \
@@ -176,8 +177,8 @@ impl MysqlConfig {
 
     /// Sets how many connections the store may open, from 2 to 10,000. Only the store uses them,
     /// and it opens each connection when it needs one. A quarter of them, but at least one, is
-    /// reserved for holders (heartbeats, completions, releases), so that a rush of new calls costs
-    /// no holder its lease (RUN-2). Default 16.
+    /// reserved for holders (heartbeats, completions, releases), so that no holder loses its lease
+    /// in a rush of new calls (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =
@@ -203,16 +204,17 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets the largest value in bytes that a completion may store (CMP-9). The default and the
-    /// upper bound are the server's `max_allowed_packet` at connect, minus 4 KiB.
+    /// Sets the maximum size, in bytes, of the value that a completion stores (CMP-9). The default
+    /// and the upper bound are 4 KiB less than the server's `max_allowed_packet` when the store
+    /// connects.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`, so that tests can also cover
-    /// acquires without `RETURNING`. By default, it does if the server supports `RETURNING`
+    /// Sets whether an acquire reads the row with `RETURNING`. Tests turn this off to cover
+    /// acquires without `RETURNING`. By default, it is on if the server supports `RETURNING`
     /// (MariaDB 10.5). Without `RETURNING`, an acquire of a key in use costs a second round trip.
     #[doc(hidden)]
     #[must_use]
@@ -226,7 +228,7 @@ impl MysqlConfig {
         (self.max_connections / 4).max(1)
     }
 
-    /// The validated table name, the only dynamic part of the SQL (STO-3).
+    /// Checks the table name, the only dynamic part of the SQL, and returns it (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         table_name(&self.table)
     }

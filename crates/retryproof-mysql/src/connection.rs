@@ -36,7 +36,7 @@ pub(crate) struct ServerInfo {
     pub(crate) max_packet: usize,
 }
 
-/// Which kind of result a statement has.
+/// Whether a statement returns rows, or only how many rows it matched and the insert id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultKind {
     Rows,
@@ -58,8 +58,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens the first connection, for `connect()` or `migrate()`. Its settings are untested, so an
-    /// error may mean that they are wrong.
+    /// Opens the first connection, for `connect()` or `migrate()`. The settings in `config` have
+    /// not been tried yet, so an error may mean that they are wrong.
     pub(crate) async fn open_first(config: &MysqlConfig) -> Result<Self, Failure> {
         let options = config.source.options();
         match timeout(config.connect_timeout, Self::open_as(&options, classify_at_connect)).await {
@@ -68,7 +68,8 @@ impl Connection {
         }
     }
 
-    /// Opens a later connection, whose settings have worked before.
+    /// Opens another connection for a store that has already connected, so an error does not mean
+    /// that the configuration is wrong.
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
         Self::open_as(options, classify).await
     }
@@ -91,9 +92,9 @@ impl Connection {
         Ok(Self { driver, server })
     }
 
-    /// Runs one statement, in one round trip once the connection has prepared it, or in three if
-    /// the preparation is not `cached`. The result is read to its end, because an INSERT that
-    /// returns rows sends them before it has committed.
+    /// Runs one statement: in one round trip if the connection has already prepared it, and in
+    /// three if the prepared statement is not `cached`. The result is read to its end, because the
+    /// server sends the rows of an INSERT before it has committed the INSERT.
     ///
     /// # Cancel safety
     /// If the future is dropped, part of the result may stay unread, so the connection must not be
@@ -170,10 +171,11 @@ pub(crate) fn not_in_time() -> Failure {
     }
 }
 
-/// Reads versions such as `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` and `8.4.0`.
+/// Whether a server of this `version` can return rows from an INSERT; fails if the server is too
+/// old. Versions look like `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` or `8.4.0`.
 fn has_returning(version: &str) -> Result<bool, Error> {
     let maria = version.contains("MariaDB");
-    // MariaDB puts this prefix before its version, for replication with old servers.
+    // MariaDB puts this prefix before its version so that old servers can replicate from it.
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
     let mut parts =
         digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

@@ -13,16 +13,17 @@ use sqlx_mysql::MySqlDatabaseError;
 pub(crate) enum Recovery {
     /// The statement conflicted with another statement and was rolled back: send it again.
     Retry,
-    /// Another transaction held the row for longer than the lock timeout; nothing was done.
+    /// Another transaction held the row for longer than the lock timeout; the statement changed
+    /// nothing.
     RowLocked,
-    /// The connection is broken, or in an unknown state: send nothing more on it. The statement may
-    /// be repeated on a new connection.
+    /// The connection is broken, or in an unknown state: send nothing more on it. The statement can
+    /// be sent again on a new connection.
     RetryOnNewConnection,
     /// Like `RetryOnNewConnection`, but no time is left: the next call opens a new connection.
     ReconnectForNextCall,
     /// The server accepts no more connections: wait until another call returns its connection.
     AwaitReturned,
-    /// The server refuses writes, or writes that need space, but can still be read.
+    /// The server refuses all writes, or only those that need space, but still answers reads.
     ReadOnly,
     /// The call cannot recover: report the error.
     None,
@@ -50,7 +51,7 @@ impl From<Error> for Failure {
 const TLS: &str = "TLS handshake failed; check that the server offers TLS and that its \
      certificate is signed by a CA that this host trusts or that is in `ssl-ca`";
 
-/// The error for a value that does not fit into one of the server's packets (CMP-9).
+/// The error for a value of `bytes` bytes on a server that accepts at most `limit` (CMP-9).
 pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
     Error::new(
         ErrorKind::TooLarge,
@@ -67,9 +68,9 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     Failure { recovery, error: while_running(error) }
 }
 
-/// Translates a driver's error, which becomes the source. If the text of a server's error may quote
-/// a value, the source has only the error number and the SQLSTATE (ID-4). The store's statements
-/// contain no keys, and the driver's texts contain no passwords.
+/// Translates a driver's error and keeps it as the source of the new error. If the text of a
+/// server's error may quote a value, the source has only the error number and the SQLSTATE (ID-4).
+/// The store's statements contain no keys, and the driver's texts contain no passwords.
 pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (recovery, kind, message) = match &error {
@@ -133,8 +134,8 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
 }
 
 /// Translates an error from a different driver. `server` is the server's error number and SQLSTATE,
-/// or `None` if the connection broke. The error's text is left out, because the server may quote a
-/// value in it (ID-4).
+/// or `None` if the connection broke or could not be opened. The error's text is left out, because
+/// the server may quote a value in it (ID-4).
 #[cfg(feature = "sqlx-08")]
 pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     match server {
@@ -177,8 +178,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more connections; lower the store's `max-connections`, or \
              raise the server's `max_connections`",
         ),
-        // The user or password is wrong, the host may not connect, or the client lacks the
-        // authentication plugin.
+        // The user or password is wrong, the host is not allowed to connect, or the client lacks
+        // the authentication plugin.
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
@@ -253,7 +254,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server no longer recognizes a prepared statement; if a proxy is in between, it \
              must keep each connection's prepared statements separate",
         ),
-        // The server shuts down, or the connection was killed, timed out or was aborted.
+        // The server is shutting down, or the connection was killed, timed out or was aborted.
         1053
         | 1077
         | 1079
@@ -319,10 +320,11 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
     ServerError { number: server.number(), state, text }
 }
 
-/// The server's text without the account `'USER'@'HOST'` (ID-4).
+/// Returns the server's text with "of the URL" in place of the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // The name itself may contain quotation marks, so the account begins at the first mark.
+    // The user name can itself contain quotation marks, so everything from the first quotation mark
+    // on is taken as part of the account.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

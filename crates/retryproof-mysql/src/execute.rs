@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Executor`]: runs one operation on the server within a time limit, usually in one round trip.
-//! It repeats a statement that conflicted, and replaces a dead connection.
+//! It repeats a statement that conflicted with another one, and replaces a dead connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,9 +51,9 @@ impl Executor {
     }
 
     /// Runs one statement in one round trip. A statement that conflicted with another one is sent
-    /// again, and a statement that met a dead connection is sent once more on a new one. Every
-    /// statement of the store is safe to repeat: the owner id in a holder's write decides what a
-    /// repetition does (ACQ-9, CMP-3).
+    /// again, and a statement that was sent on a dead connection is sent once more on a new one.
+    /// Every statement of the store is safe to repeat, because acquires and the writes of holders
+    /// contain the owner id, by which a repetition is recognized (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -99,8 +99,8 @@ impl Executor {
             }
             let call = lent.connection.run(sql, params, kind, cached);
             let Some(result) = self.timer.until(deadline, call).await else {
-                // Dropping `lent` closes the connection, because the statement's result has not been
-                // fully read from it.
+                // Dropping `lent` closes the connection, because the result of the statement has
+                // not been fully read from it.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
@@ -147,8 +147,9 @@ impl Executor {
         }
     }
 
-    /// Runs a holder's statement, which names the owner, and returns whether a row matched. If the
-    /// row stays locked for seconds, the call fails.
+    /// Runs a holder's statement, which matches the row only if the row's owner is that holder, and
+    /// returns whether a row matched. If the row stays locked, the call fails after
+    /// `MAX_LOCK_RETRIES` retries.
     pub(crate) async fn run_fenced(
         &self,
         statement: Statement,
@@ -169,7 +170,7 @@ impl Executor {
         }
     }
 
-    /// Reads a record by a plain SELECT, which locks and writes nothing (ACQ-8).
+    /// Reads a record with a plain SELECT, which locks and writes nothing (ACQ-8).
     pub(crate) async fn read_record(
         &self,
         priority: CallPriority,

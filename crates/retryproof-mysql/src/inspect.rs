@@ -28,9 +28,9 @@ impl Purge for MysqlStore {
     /// Reads the keys of a batch without a lock, then deletes, by primary key, each record that is
     /// still expired. No range is locked, so no acquire waits for a gap lock. Each batch continues
     /// where the previous one stopped. After the last batch, the purge starts once more from the
-    /// beginning, for records that were still live when it passed them. If a batch meets a locked
-    /// row, the whole batch is left to a later purge. The table's file keeps its size; InnoDB
-    /// reuses the pages.
+    /// beginning, to delete records that were still live when it passed them. If a batch meets a
+    /// locked row, the whole batch is left to a later purge. The table's file keeps its size;
+    /// InnoDB reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {
@@ -116,7 +116,7 @@ impl Inspect for MysqlStore {
         result.rows.first().map(read_summary).transpose()
     }
 
-    /// Scans the table.
+    /// Counts the records by scanning the whole table.
     async fn stats(&self) -> Result<StoreStats> {
         let result = self
             .executor

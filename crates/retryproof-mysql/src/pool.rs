@@ -2,8 +2,9 @@
 //! [`Pool`]: the store's own connections.
 //!
 //! The driver's pool does not fit, for two reasons. It pings each returned connection, which costs
-//! a second round trip for each operation (ACQ-8). And it takes back a connection whose result has
-//! not been read to the end; in this pool, a dropped call closes its connection.
+//! a second round trip for each operation (ACQ-8). And after a call is dropped, it takes back the
+//! connection although the statement's result has not been read to the end; this pool closes such a
+//! connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
 //! use those permits too, and some more are reserved for them, so that a rush of new calls cannot
@@ -53,9 +54,10 @@ struct IdleConnections {
     /// Incremented when a connection is found to be dead or read-only. Connections of an older
     /// epoch are not used again.
     epoch: AtomicU64,
-    /// Wakes a call that is waiting for a new connection when an open one is returned.
+    /// Notified when an open connection is returned, so that a call that is waiting for a new
+    /// connection can use that one.
     returned: Notify,
-    /// Counts the open connections: each of them, idle or in use, holds a clone.
+    /// Counts the open connections: each of them, idle or in use, holds a clone of this `Arc`.
     open: Arc<()>,
 }
 
@@ -68,8 +70,9 @@ struct IdleConnection {
 }
 
 impl IdleConnection {
-    /// Whether the connection is too old for a call of the given priority. A holder uses a
-    /// connection of any age, because its lease could end before a new connection is open (RUN-1).
+    /// Whether the connection has been idle for too long, or is too old for a call of the given
+    /// priority. A holder uses a connection of any age, because the holder's lease could end before
+    /// a new connection is open (RUN-1).
     fn is_stale(&self, now: Instant, priority: CallPriority) -> bool {
         now.saturating_duration_since(self.idle_since) > MAX_IDLE
             || (priority == CallPriority::Normal && now > self.retires_at)
@@ -98,8 +101,8 @@ pub(crate) struct PooledConnection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// A new connection on its way to the call that requested it. If that call has ended, the
-/// connection becomes idle.
+/// A connection on its way to the call that requested it. If that call has ended, the connection
+/// becomes idle.
 struct Unclaimed(Option<PooledConnection>);
 
 impl Drop for Unclaimed {
@@ -150,7 +153,8 @@ impl Pool {
 
     /// Waits for a new connection, or for one that another call returns earlier. A separate task
     /// opens the new connection: if the call ends first, the task continues and the connection
-    /// becomes idle. Opening a connection may therefore take longer than a heartbeat (RUN-1).
+    /// becomes idle. So even if opening takes longer than a heartbeat waits, a later heartbeat gets
+    /// the connection (RUN-1).
     async fn open(
         &self,
         priority: CallPriority,
@@ -291,7 +295,8 @@ impl PooledConnection {
         }
     }
 
-    /// Makes the connection idle again after its result has been read to the end.
+    /// Makes the connection idle again. Call this after the statement's result has been read to the
+    /// end.
     pub(crate) fn release(self) {
         let Self { connection, retires_at, idle, epoch, open, _permit, .. } = self;
         let now = Instant::now();

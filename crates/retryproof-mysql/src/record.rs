@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads stored bytes into a [`Record`] strictly: a row that the store did not write is an error,
-//! and stays unchanged (CMP-8).
+//! Reads stored bytes into a [`Record`] strictly: a row in a form that the store never writes is an
+//! error, and stays unchanged (CMP-8).
 
 use std::str::Split;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use sqlx_mysql::MySqlRow;
 const IN_PROGRESS: i64 = 0;
 /// The `state` of a completed record.
 const COMPLETE: i64 = 1;
-/// The `state` of a record that a newer version released but kept for its log. The record counts
-/// as absent (REC-3).
+/// The `state` of a record that a newer version of the library has released but keeps for its log.
+/// Every call treats the record as absent (REC-3).
 const KEPT: i64 = 2;
-/// The owner of a released record.
+/// The owner id that a release writes into a record.
 const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// What a record means to a caller that does not hold it.
 pub(crate) enum RecordStatus {
     Complete(StoredResult),
     Busy(LiveLease),
-    /// The record counts as absent. If its row still exists, this is its last lease, without any
-    /// time left.
+    /// There is no record, or the record has expired or was released. If its row still exists, the
+    /// value is its last lease, with no time left.
     Absent(Option<LiveLease>),
 }
 
@@ -83,7 +83,8 @@ pub(crate) fn read_summary(row: &MySqlRow) -> Result<RecordSummary> {
     let (token, takeovers, left) = head.grant()?;
     let (fingerprint, holder) = head.details()?;
     let value_bytes = usize::try_from(integer(row, 1, "result")?).unwrap_or(0);
-    // A token is the time of its grant, or later if the server's clock has stepped back (ACQ-10).
+    // A token is the time of its grant in microseconds, or a later time if the server's clock has
+    // stepped back (ACQ-10).
     let now = u64::try_from(integer(row, 2, "now")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(now.saturating_sub(token.get()));
     Ok(RecordSummary::new(state, token, left, value_bytes, fingerprint.is_some()).with_grant(
@@ -118,8 +119,8 @@ impl<'r> Head<'r> {
         digits.ok_or_else(|| unreadable(field))
     }
 
-    /// Reads what the last grant has set: the token, how often the key was taken over, and the time
-    /// that is left.
+    /// Reads the token, how often the key was taken over, and how much time is left until the lease
+    /// or the ttl ends; `None` if none is left.
     fn grant(&mut self) -> Result<(FencingToken, u16, Option<Duration>)> {
         let token = u64::try_from(self.number("token")?).map_err(|_| unreadable("token"))?;
         let takeovers = u16::try_from(self.number("takeovers")?);
@@ -128,8 +129,8 @@ impl<'r> Head<'r> {
         Ok((FencingToken::new(token), takeovers, left.map(Duration::from_micros)))
     }
 
-    /// Reads the bytes of the fingerprint, and the note of this grant; bytes that are not such a
-    /// note are ignored (REC-2).
+    /// Reads the bytes of the fingerprint, and the note about the holder. A note of an earlier
+    /// grant, or one that cannot be read, is ignored (REC-2).
     fn details(&mut self) -> Result<(Option<&'r [u8]>, Option<HolderNote>)> {
         let (fingerprint, note) = match usize::try_from(self.number("fp")?) {
             Ok(length) => {

@@ -37,29 +37,31 @@ pub(crate) enum Statement {
     Stats,
 }
 
-/// The owner of a record that was released.
+/// The owner id that a release writes into the row.
 macro_rules! no_owner {
     () => {
         "X'00000000000000000000000000000000'"
     };
 }
 
-/// Whether an existing row may be granted to any caller: its lease or its ttl has ended, or it was
-/// released and kept for its log (REC-3). A row with an unknown state is left alone (CMP-8).
+/// Whether an existing row can be granted to any caller, because its lease or its ttl has ended, or
+/// because it was released and kept for its log (REC-3). A row with an unknown state is left alone
+/// (CMP-8).
 macro_rules! free {
     () => {
         "(state=2 OR (expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1)))"
     };
 }
 
-/// Whether the row is in progress by the caller.
+/// Whether the row is in progress and its owner is the caller.
 macro_rules! own {
     () => {
         "state=0 AND owner=VALUES(owner)"
     };
 }
 
-/// A value that depends on whether the row is the caller's own, or else free.
+/// The value `$own` if the row is in progress and its owner is the caller, `$free` if the row is
+/// free, and `$other` otherwise.
 macro_rules! choose {
     ($own:literal, $free:expr, $other:literal) => {
         concat!("IF(", own!(), ",", $own, ",IF(", free!(), ",", $free, ",", $other, "))")
@@ -73,7 +75,8 @@ macro_rules! granted {
     };
 }
 
-/// The count of takeovers after the grant of a free row.
+/// The count of takeovers after a free row has been granted: one more if the last holder neither
+/// completed nor released the record, otherwise 0.
 macro_rules! counted {
     () => {
         concat!("IF(state=0 AND owner<>", no_owner!(), ",LEAST(ABS(takeovers),32766)+1,0)")
@@ -97,9 +100,9 @@ macro_rules! insert {
 /// The upsert of an acquire. Assignments run from left to right and see the values assigned before
 /// them, so their order matters:
 ///
-/// 1. `takeovers` and `token` compare the old owner and state: the caller's own lease is renewed
-///    and keeps both values (ACQ-9); a free row is granted. That grant is a takeover if the row is
-///    in progress by another owner;
+/// 1. `takeovers` and `token` are assigned while the row still has its old owner and state. If the
+///    lease is the caller's own, it is renewed and keeps both values (ACQ-9). If the row is free,
+///    it is granted, and the grant is a takeover if another owner left the row in progress;
 /// 2. `owner` and then `state` are assigned: from here on, "own and in progress" means that the row
 ///    was granted, and the remaining assignments check only that;
 /// 3. `expires_at` comes last, because the other assignments read its old value.
@@ -154,8 +157,8 @@ macro_rules! head {
     };
 }
 
-/// Whether the row is a record: what a release leaves, with a log (REC-3) or without, counts as
-/// absent.
+/// Whether the row holds a record. The row that a release leaves, with a log (REC-3) or without,
+/// does not.
 macro_rules! present {
     () => {
         concat!("state<>2 AND (state<>0 OR owner<>", no_owner!(), ")")
@@ -260,9 +263,9 @@ impl Statement {
                  expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=?,result=? \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // RUN-4, ACQ-10: the released record counts as absent and keeps only its token. A purge
-            // deletes it once no statement that drew an older token can still be running. Binds: 1
-            // scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: every call treats the released record as absent, but the row keeps its
+            // token. A purge deletes the row an hour later at the earliest, when no statement that
+            // has computed an older token can still be running. Binds: 1 scope, 2 key, 3 owner.
             Self::Release => {
                 concat!(
                     "UPDATE `retryproof_records` SET owner=",

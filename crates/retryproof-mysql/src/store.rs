@@ -26,9 +26,9 @@ use crate::waiters::Waiters;
 
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
-/// Every operation is one statement that commits by itself, on connections that only the store
-/// uses. The server's clock decides when a lease or a ttl has ended (ACQ-7). Dropping a call closes
-/// its connection; whatever its statement has changed stays changed.
+/// Each statement commits by itself, on a connection that only the store uses. The server's clock
+/// decides when a lease or a ttl has ended (ACQ-7). Dropping a call closes its connection; whatever
+/// its statement has changed stays changed.
 pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) executor: Executor,
@@ -230,8 +230,8 @@ impl IdempotencyStore for MysqlStore {
         self.try_release(id, owner).await.map_err(during("release", id))
     }
 
-    /// The largest value is the server's `max_allowed_packet` at connect, minus 4 KiB for the rest
-    /// of the row, unless the configuration sets a lower limit.
+    /// Unless the configuration sets a lower limit, the largest value is the server's
+    /// `max_allowed_packet` when the store connects, minus 4 KiB for the rest of the row.
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("mysql").with_max_value(self.max_value)
     }

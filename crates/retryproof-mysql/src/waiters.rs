@@ -16,9 +16,9 @@ const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_mill
 pub(crate) struct Waiters(WaiterRegistry<Identity>);
 
 impl Waiters {
-    /// Waits until the record has changed, its lease has ended, or `timeout` is over.
-    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` once that
-    /// lease is gone.
+    /// Waits until the record has changed, its lease has ended, or `timeout` has passed.
+    /// `remaining_lease` reads how much time is left in the lease that the caller saw, and returns
+    /// `None` once that lease is over.
     pub(crate) async fn wait_for_change<F, E>(
         &self,
         id: &Identity,

@@ -22,8 +22,8 @@ enum Upserted {
 }
 
 impl Executor {
-    /// Reads the result of a record that this process has seen complete; `None` if the record is no
-    /// longer complete.
+    /// Returns the stored result of a record that this process has seen complete, or `None` if the
+    /// record is no longer complete.
     pub(crate) async fn replay(&self, id: &Identity) -> Result<Option<StoredResult>, Failure> {
         let result = self
             .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)
@@ -31,8 +31,8 @@ impl Executor {
         Ok(result.rows.first().map(read_replay).transpose()?)
     }
 
-    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists: ENTER would
-    /// waste a round trip, because only GRANT can take over an existing row.
+    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists; ENTER would
+    /// then waste a round trip, because only GRANT can take over an existing row.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,
@@ -61,7 +61,8 @@ impl Executor {
                         // If the row exists, the upsert is not repeated, because each attempt would
                         // occupy a connection for a second.
                         found => match RecordStatus::of(found) {
-                            // The lease is over, but the caller has to wait for the row.
+                            // The lease is over, but the caller has to wait until the row is
+                            // unlocked.
                             RecordStatus::Absent(Some(ended)) => return Ok(Acquired::Busy(ended)),
                             status => Upserted::NotGranted(status),
                         },
@@ -99,16 +100,16 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
                     return Ok(Acquired::Busy(ended));
                 }
-                // The upsert met a row that was then deleted, so nothing stands in the way of the
-                // next upsert. The call's time limit ends the repetition.
+                // The upsert met a row that has since been deleted, so the next upsert can insert a
+                // new row. The call's time limit ends the loop.
                 Upserted::NotGranted(RecordStatus::Absent(None)) => {}
             }
         }
     }
 
     /// Runs one of the upserts. Takes one round trip, or two if the server cannot return the row
-    /// and the key is in use. ENTER never changes an existing row: if GRANT would take the row
-    /// over, the result is `Absent` with a lease.
+    /// and the key is in use. ENTER never changes an existing row: if GRANT would take the row over
+    /// or renew its lease, the result is `Absent` with a lease that has no time left.
     async fn upsert(
         &self,
         deadline: Instant,

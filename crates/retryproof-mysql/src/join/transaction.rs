@@ -67,8 +67,8 @@ impl MysqlDialect {
 /// future of an action that borrows the transaction from moving between threads.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// Whether the transaction has ended and autocommit has its old value, so that the connection
-    /// may go back to the pool.
+    /// Whether the transaction has ended and autocommit has its old value again, so that the
+    /// connection can go back to the pool.
     ended: bool,
 }
 
@@ -115,8 +115,8 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Runs a statement in one round trip, without checking the transaction: if the transaction is
-/// gone, the commit fails.
+/// Runs a statement in one round trip, without checking that the transaction is still open, because
+/// the commit fails if it is not.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -128,8 +128,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
         match self.end(MysqlDialect::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // The savepoint is gone, so the transaction ended early. Anything written since then
-                // is in another transaction, which is rolled back.
+                // The savepoint is gone, so the transaction has already ended. Anything written
+                // since then is in another transaction, which is rolled back.
                 let _ = self.end(MysqlDialect::ROLL_BACK).await;
                 Err(transaction_gone(classify(error).error))
             }
@@ -149,8 +149,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
-        // From here on, dropping `tx` before the transaction has ended closes the connection, so that
-        // the connection never goes back to the pool with autocommit off.
+        // From here on, if `tx` is dropped before the transaction has ended, the connection is
+        // closed, so that it never goes back to the pool with autocommit off.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(
             &mut tx.conn,
