@@ -36,18 +36,18 @@ const DRIVER_PARAMETERS: [&str; 17] = [
     "options",
 ];
 
-/// Where the store's connections come from.
+/// Where the store gets the options of its connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
-    /// The pool's options are read again for each connection, so that a password that the
-    /// application changes in its pool reaches the store.
+    /// The pool's options are read again for each new connection, so that the store uses a password
+    /// that the application has changed in its pool.
     Pool(PgPool),
 }
 
 impl Source {
-    /// The options of one connection. Statements are not logged, because behind a pooler they
-    /// contain keys (ID-4).
+    /// Returns the options for a new connection. They keep the driver from logging statements,
+    /// because behind a pooler the statements contain keys (ID-4).
     pub(crate) fn options(&self) -> PgConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -57,8 +57,8 @@ impl Source {
         let options = options
             .disable_statement_logging()
             .statement_cache_capacity(64)
-            // Poolers refuse this start-up parameter, and the store does not need it: it reads no
-            // floats.
+            // Poolers refuse this start-up parameter, and the store does not need it, because it
+            // reads no floats.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
     }
@@ -91,7 +91,7 @@ pub struct PostgresConfig {
 const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {
-    /// The default configuration for a server and database.
+    /// The default configuration for the server and database in `options`.
     #[must_use]
     pub fn new(options: PgConnectOptions) -> Self {
         Self::of(Source::Options(Box::new(options)))
@@ -124,8 +124,8 @@ impl PostgresConfig {
     /// omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (named without its
-    /// value), or a value out of range. No message contains the URL (ID-4).
+    /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (the message names it
+    /// without its value), or a value out of range. No message contains the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
@@ -183,9 +183,9 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Sets the name of the record table. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
-    /// which `connect` and `migrate` check. It is case-sensitive, and refers to a table in the
-    /// first schema of the `search_path`. Default `retryproof_records`.
+    /// Sets the name of the record table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}`
+    /// (STO-3), which `connect` and `migrate` check. The name is case-sensitive, and refers to a
+    /// table in the first schema of the `search_path`. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
@@ -211,8 +211,8 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets how long opening a connection may take, within the time of the call that needs it.
-    /// Default 4 s.
+    /// Sets how long opening a connection may take. The call that needs the connection waits no
+    /// longer than its own time limit. Default 4 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -226,15 +226,15 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper
-    /// bound: 512 MiB minus 64 KiB.
+    /// Sets the maximum size, in bytes, of the value that a completion stores (CMP-9). Default and
+    /// upper bound: 512 MiB minus 64 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes.min(MAX_VALUE);
         self
     }
 
-    /// The validated table name, the only dynamic part of the SQL (STO-3).
+    /// Checks the table name, the only dynamic part of the SQL, and returns it (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         table_name(&self.table)
     }

@@ -178,7 +178,7 @@ pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection)
     Ok(direct)
 }
 
-/// The id of the server process that answers.
+/// The id of the server process that serves the connection.
 async fn backend(conn: &mut PgConnection) -> Result<i64> {
     let answer = fetch_row(conn, "SELECT pg_backend_pid()::bigint".to_owned()).await;
     match answer.map_err(|error| classify(&error))? {

@@ -142,7 +142,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Returns only the kind, for errors from other drivers.
+/// The kind for a SQLSTATE that a different driver has reported.
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
@@ -168,7 +168,7 @@ pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
 
-/// Whether the connection is unusable. If so, all older connections probably are unusable too.
+/// Whether the connection is unusable. If so, all older connections are probably unusable too.
 pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {
         Driver::Database(_) => code(error).is_some_and(|code| {
@@ -229,7 +229,7 @@ fn hidden_part(code: &str) -> Option<&'static str> {
         // Data and integrity errors.
         "22" | "23" => Some("values"),
         // Errors of authentication and of connections (where poolers add details). The next line
-        // adds too many connections of one role.
+        // adds the error for too many connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

@@ -31,7 +31,8 @@ impl Executor {
         Self { pool, call_timeout, timer: CoarseTimeout::start() }
     }
 
-    /// Whether statements are prepared and notifications arrive.
+    /// Whether each connection keeps its server process, so that statements can be prepared and
+    /// notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
         self.pool.is_direct()
     }

@@ -70,7 +70,7 @@ impl Inspect for PostgresStore {
             .map_err(|error| error.during("get").for_identity(id))
     }
 
-    /// Scans the table.
+    /// Counts the records by scanning the whole table.
     async fn stats(&self) -> Result<StoreStats> {
         let result = self
             .run(CallPriority::Normal, &self.statements.stats())
@@ -99,7 +99,7 @@ fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let bytes = usize::try_from(bytes).unwrap_or(0);
     let holder = owner.try_into().ok().and_then(|owner| holder(row, OwnerId::from_bytes(owner)));
     let takeovers: i16 = column(row, 7, "takeovers")?;
-    // Zero if the clock has stepped back since the grant.
+    // The time is zero if the clock has stepped back since the grant.
     let granted_ago = u64::try_from(column::<i64>(row, 8, "token")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(granted_ago);
     let summary = RecordSummary::new(state, token, remaining(row)?, bytes, column(row, 5, "fp")?);

@@ -100,7 +100,7 @@ impl Pool {
             Pooler::Transaction => false,
             Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
         };
-        // No settings are sent through a pooler, where they would reach the connections of other
+        // No settings are sent through a pooler, because they would reach the connections of other
         // clients. The settings are not needed there, because each statement is planned when it
         // runs.
         self.set_direct(direct, direct.then(|| server.connection_settings()));
@@ -138,10 +138,10 @@ impl Pool {
     }
 
     /// Takes a permit if one is free now. While most normal connections are idle, a holder takes
-    /// one of those, because the server process behind it has just read the record; otherwise a
-    /// holder tries the reserved connections first. Reserved connections are still used now and
-    /// then: one that is idle for too long may turn out to be closed when it is needed, and the
-    /// server may then refuse a new one.
+    /// one of them, because its server process has just read the record; otherwise a holder tries
+    /// the reserved connections first. Reserved connections are still used now and then, because a
+    /// connection that has been idle for too long may turn out to be closed when it is needed, and
+    /// the server may then refuse a new one.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,
@@ -161,7 +161,7 @@ impl Pool {
         })
     }
 
-    /// Waits for the first permit that becomes free.
+    /// Waits for the first normal permit that becomes free; a holder also takes a reserved one.
     async fn acquire_permit(
         &self,
         priority: CallPriority,

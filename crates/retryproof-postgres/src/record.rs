@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads rows strictly: a row that the store did not write is an error, and stays unchanged
-//! (CMP-8).
+//! Reads rows strictly: a row in a form that the store never writes is an error, and stays
+//! unchanged (CMP-8).
 
 pub(crate) mod hash;
 
@@ -17,10 +17,10 @@ use sqlx_postgres::PgRow;
 pub(crate) const IN_PROGRESS: i16 = 0;
 /// The `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
-/// The `state` of a record that a newer version released but kept for its log. The record counts
-/// as absent (REC-3).
+/// The `state` of a record that a newer version of the library has released but keeps for its log.
+/// Every call treats the record as absent (REC-3).
 pub(crate) const KEPT: i16 = 2;
-/// The owner of a released record.
+/// The owner id that a release writes into a record.
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
 
 /// The row that an acquire returns.
@@ -29,7 +29,8 @@ pub(crate) enum AcquireRow {
         token: FencingToken,
         took_over: bool,
     },
-    /// The record was not live, but another caller was faster.
+    /// Nothing was granted although the record was not live, usually because another caller was
+    /// faster.
     Conflict,
     Found(Option<Record>),
 }

@@ -22,11 +22,11 @@ const SCHEMA: Schema = Schema {
     migrate: "PostgresConfig::migrate()",
 };
 
-/// The schema as plain SQL, for your own migrator. It creates the tables under the name `table`, and
-/// writes the version rows. Run it inside a transaction. Two of the statements create functions
-/// whose bodies contain semicolons between dollar quotes, so the migrator must understand dollar
-/// quotes. The SQL may run again: it never lowers a version row (REC-1), and it replaces both
-/// functions with those of this release.
+/// The schema as plain SQL, for your own migrator. The SQL creates the tables under the name
+/// `table`, and writes the version rows. Run it inside a transaction. Two of the statements create
+/// functions whose bodies contain semicolons between dollar quotes, so the migrator must understand
+/// dollar quotes. The SQL can be run again: it never lowers a version row (REC-1), and it replaces
+/// both functions with those of this release.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
@@ -38,14 +38,14 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl PostgresConfig {
-    /// Creates or updates the store's tables, in one transaction and under an advisory lock, so it
-    /// is safe to call again, even from several processes at the same time. The database must
+    /// Creates or updates the store's tables, in one transaction and under an advisory lock, so
+    /// repeated calls are safe, even from several processes at the same time. The database must
     /// exist, and the user needs the privilege to create tables in the first schema of its
     /// `search_path`. No other call creates a table (STO-3).
     ///
     /// Tables of a newer version that this program can still use are left unchanged (REC-1). A
     /// function is replaced only if the database has a lower revision of it, so several releases
-    /// may call `migrate` on the same table.
+    /// can call `migrate` on the same table.
     ///
     /// If the future is dropped early, either everything or nothing has been done.
     ///
@@ -90,8 +90,9 @@ impl PostgresConfig {
         }
         // A function is created only if it is missing or has a lower revision, so that `migrate`
         // also succeeds for a user without the right to create anything, if another user has
-        // already run it. It is created in the table's schema, because the table may have been restored,
-        // without its functions, into a schema that is not the first in the `search_path`.
+        // already run it. The function is created in the table's schema, because the table may have
+        // been restored, without its functions, into a schema that is not the first in the
+        // `search_path`.
         for function in FUNCTIONS {
             let found = function.find(&mut conn, table).await.map_err(fail)?;
             if function.is_pending(found.as_ref()) {

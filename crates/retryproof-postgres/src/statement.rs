@@ -14,9 +14,9 @@ use crate::config::DEFAULT_TABLE;
 
 use bound::{BoundStatement, ParamList};
 
-/// The server's time at the moment of use, in microseconds since 1970 (ACQ-7); `now()` stands still
-/// within a transaction. `date_part` returns a double, which distinguishes microseconds until 2106;
-/// `extract` would compute in decimal numbers.
+/// The server's time when this expression is evaluated, in microseconds since 1970 (ACQ-7); `now()`
+/// would be the time at which the transaction began. `date_part` returns a double, which
+/// distinguishes microseconds until 2106; `extract` would compute in decimal numbers.
 macro_rules! now_us {
     () => {
         "(date_part('epoch',clock_timestamp())*1000000)::bigint"
@@ -90,12 +90,12 @@ impl Statement {
             // (absent, expired, released or kept), or is the caller's own, the statement also calls
             // the function that inserts or replaces the record. Any other record is neither locked
             // nor written, and the function is not even started, because starting it costs as much as
-            // reading the record. The remaining time is computed first, so if no time is left, the
-            // function has been called. The value of an expired record is not sent, because it may
-            // be large. Binds: 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note,
-            // 9 lock timeout in ms. Returns: state, owner, token, remaining, fp, result, holder,
-            // granted (NULL: not tried; 0: another caller was faster; else the token, negative for
-            // a takeover).
+            // reading the record. The remaining time is computed before that condition, so if it
+            // shows that no time is left, the function has been called. The value of an expired
+            // record is not sent, because it may be large. Binds: 1 scope, 2 key, 3 owner, 4 lease,
+            // 5 ttl, 6 granularity, 7 fp, 8 note, 9 lock timeout in ms. Returns: state, owner,
+            // token, remaining, fp, result, holder, granted (NULL: not tried; 0: another caller was
+            // faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -337,8 +337,8 @@ fn micros(time: Duration) -> i64 {
 }
 
 /// Purge buckets are rounded up to a multiple of the returned time, so that many records share an
-/// index entry, none stays much longer than its ttl, and the bucket where a purge continues holds
-/// few records.
+/// index entry, no record stays much longer than its ttl, and the bucket in which a purge continues
+/// holds few records.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {

@@ -63,7 +63,8 @@ pub(crate) struct Waiters {
     /// Whether notifications arrive.
     listening: AtomicBool,
     announced: Mutex<RecentHashes>,
-    /// Whether there are announcements. While there are none, a completion takes no lock.
+    /// Whether there are announcements. While there are none, a completion does not lock
+    /// `announced`.
     has_announced: AtomicBool,
     just_finished: Mutex<RecentHashes>,
     outbox: Mutex<Outbox>,
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!((messages, b.announced.lock().len()), (3, 1_000));
     }
 
-    /// Announces a waiter of each key, in payloads of up to 400.
+    /// Announces a waiter for each key. Returns the payloads, each with up to 400 announcements.
     fn announcements(waiter: &Waiters, keys: std::ops::Range<usize>) -> Vec<String> {
         let mut messages = Vec::new();
         for at in keys {
@@ -300,7 +301,8 @@ mod tests {
         };
         let (below, above) = (receive(&below), receive(&above));
         assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
-        // Above the bound, fewer than a third as many announcements arrive as below it.
+        // Fewer than a third as many announcements arrive above the bound as below it, but they may
+        // take ten times as long.
         assert!(
             above < below * 10,
             "{above:?} for 20,000 announcements, {below:?} for the first 65,536"

@@ -36,7 +36,7 @@ const LARGE_VALUE: usize = 16 * 1_024;
 /// records no longer delay it.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The completions of one store.
+/// Sends the completions of one store.
 #[derive(Clone)]
 pub(crate) struct CompletionBatcher(Arc<Shared>);
 
@@ -62,7 +62,7 @@ struct QueuedCompletion {
     id: Identity,
     owner: OwnerId,
     done: Completion,
-    /// Receives whether the completion took effect. Closed without an answer if the outcome is
+    /// Sends the caller whether the completion took effect; dropped unused if the outcome is
     /// unknown.
     applied: oneshot::Sender<bool>,
 }
@@ -105,10 +105,10 @@ impl CompletionBatcher {
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Takes a slot if one is free, and otherwise queues the completion for up to `QUEUE_TIMEOUT`. If
-    /// a shared statement takes the completion, waits for its result until `deadline`. If the future is
-    /// dropped while the completion is queued, the completion is not sent; if it is dropped later,
-    /// the completion may take effect.
+    /// Takes a slot if a slot is free, and otherwise queues the completion for up to
+    /// `QUEUE_TIMEOUT`. If a shared statement takes the completion, waits for that statement's
+    /// result until `deadline`. If the future is dropped while the completion is queued, the
+    /// completion is not sent; if it is dropped later, the completion may take effect.
     pub(crate) async fn submit(
         &self,
         id: &Identity,

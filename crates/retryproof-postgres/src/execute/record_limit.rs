@@ -110,8 +110,8 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Notifies the queued acquires of a record that a read, begun at `since`, found the record
-    /// locked.
+    /// Notifies the queued acquires of a record that a read, which began at `since` and returned
+    /// `lease`, found the record locked.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, lease: LiveLease) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, lease));

@@ -27,8 +27,8 @@ pub(super) struct Share {
     idle: Mutex<Vec<IdleConnection>>,
     /// How many connections are open, whether idle or in use.
     pub(super) open: AtomicUsize,
-    /// Notified when a connection is returned, to wake a call whose new connection the server
-    /// refused.
+    /// Notified when a connection is returned, so that a call to which the server refused a new
+    /// connection can use the returned one.
     pub(super) returned: Notify,
 }
 

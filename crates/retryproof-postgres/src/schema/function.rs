@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Function`]: a function of the schema, its generation and its revision (REC-1).
 //!
-//! The name of a function ends with its generation, whose parameters and meaning never change. Two
-//! versions of a program that run on one table therefore call the function that they were tested
-//! with, and a generation that a program does not call is left alone. A correction of a generation
-//! raises its revision, the number in the first line of its body. A program replaces only a lower
-//! revision, so two releases that both migrate at each start do not undo each other's correction.
+//! The name of a function ends with its generation, and the parameters and the meaning of a
+//! generation never change. If two versions of a program run on one table, each therefore calls the
+//! function that it was tested with; `migrate` leaves every other generation alone. To correct a
+//! generation, raise its revision, the number in the first line of the function's body. A program
+//! replaces only a lower revision, so two releases that both migrate at each start do not undo each
+//! other's correction.
 
 use retryproof_core::Result;
 use sqlx_core::row::Row as _;
