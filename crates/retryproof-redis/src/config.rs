@@ -82,7 +82,7 @@ impl RedisConfig {
         url::parse(url)
     }
 
-    /// Creates a configuration with defaults, for one server.
+    /// Creates a configuration for one server, with default settings.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self::on(Target::Single(Address { host: host.into(), port }))
@@ -149,11 +149,11 @@ impl RedisConfig {
     }
 
     /// Makes each grant and completion wait, for at most `timeout`, until `replicas` replicas have
-    /// it (`WAIT`), so that a fail-over loses less. If too few replicas confirm in time, the call
-    /// fails as `Unavailable`. With this setting, grants and completions queue on a separate
-    /// connection, and an acquire takes two round trips, because it reads the record first.
-    /// Connecting checks the bounds: at most 1,000 replicas, 1 ms to one day. With 0 replicas,
-    /// calls do not wait. Default: no wait.
+    /// acknowledged it (`WAIT`), so that a fail-over loses fewer records. If too few replicas
+    /// confirm in time, the call fails as `Unavailable`. With this setting, grants and completions
+    /// queue on a separate connection, and an acquire takes two round trips, because it reads the
+    /// record first. The bounds are checked when connecting: at most 1,000 replicas, and a timeout
+    /// of 1 ms to one day. With 0 replicas, calls do not wait. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));
@@ -170,7 +170,7 @@ impl RedisConfig {
     /// Sets how long a call may take, including the wait for a connection. After this time, the
     /// call fails as `Unavailable`, and the next call opens a new connection. Default: 2 s, below
     /// the engine's default `operation-timeout` (STO-5). A call that waits for replicas may take
-    /// longer, by the timeout of that wait.
+    /// longer, by up to the timeout of that wait.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
@@ -227,7 +227,7 @@ impl RedisConfig {
             .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
-        // To the server, a timeout of 0 means no limit.
+        // For `WAIT`, a timeout of 0 means no limit.
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -242,7 +242,8 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// The time that `WAIT` may take, in addition to the time for an answer.
+    /// How long `WAIT` may take, in addition to the call timeout; zero if calls do not wait for
+    /// replicas.
     pub(crate) fn wait_timeout(&self) -> Duration {
         self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }

@@ -42,7 +42,7 @@ pub(crate) enum Purpose {
     Calls,
     /// Serves calls that wait for replicas, and therefore take longer.
     CallsWithWait,
-    /// Receives pushed messages, and sends them to this channel.
+    /// Receives the messages that the server pushes, and passes them to this sender.
     Messages(UnboundedSender<PushInfo>),
 }
 
@@ -56,11 +56,11 @@ impl Purpose {
     }
 }
 
-/// What is sent in one exchange.
+/// The command or commands of one exchange with the server.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
     One(&'a Cmd),
-    /// Several commands, whose answers come as one array.
+    /// Several commands; their answers are returned as one array.
     Batch(&'a Pipeline),
 }
 
@@ -99,7 +99,7 @@ impl Connection {
 pub(crate) struct Connector {
     config: RedisConfig,
     scripts: Scripts,
-    /// For `rediss://`.
+    /// `None` without TLS.
     #[cfg(feature = "tls")]
     tls: Option<tls::Tls>,
 }
@@ -215,8 +215,8 @@ async fn start(
     Ok(Connection { driver, calls, _task: Task(task) })
 }
 
-/// Connects to all addresses of the host concurrently, as the driver does, and uses the first to
-/// succeed, so that an address that drops packets does not delay the others.
+/// Connects to all addresses of the host concurrently, as the driver does, and uses the first
+/// connection that succeeds, so that an address that drops packets does not delay the others.
 async fn connect_any(at: &Address) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {

@@ -15,7 +15,7 @@ use retryproof_core::{Error, ErrorKind};
 pub(crate) enum Failure {
     /// The server answered with an error.
     Server(ServerError),
-    /// The connection failed, or did not answer in time.
+    /// The connection failed, or the server did not answer in time.
     Connection(RedisError),
     /// A store error, already translated.
     Translated(Error),
@@ -28,7 +28,8 @@ pub(crate) enum Recovery {
     RetryOnNewConnection,
     /// The call has used up its time; the next call opens a new connection.
     ReconnectForNextCall,
-    /// The server refuses writes for lack of memory, replicas or disk space, but can still be read.
+    /// The server refuses writes for lack of memory, replicas or disk space, but still serves
+    /// reads.
     ReadOnly,
     /// Nothing can be done: report the error.
     None,
@@ -46,8 +47,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is no longer, or not yet, the primary, or the connection is no longer
-                // logged in.
+                // The server is a replica or is still loading its data, or the connection is no
+                // longer logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }
@@ -75,7 +76,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns the kind of a server's error, and a message that says what to do.
+/// Returns the kind of a server error with this code, and a message that says what to do.
 fn classify(code: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Config, Corrupt, Full, Unavailable, Unexpected, Unsupported};
     match code {
@@ -137,8 +138,8 @@ pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes;
 const UNKNOWN: &str = "the server returned an error that the store does not recognize; see `code` \
      and `server_message`";
 
-/// The error texts of Redis 7.0 for a command or key that a script may not use. These errors have
-/// only a general code.
+/// How Redis 7.0 begins the error text if a script uses a command or key that the user may not use.
+/// The code of such an error is too general to recognize the cause.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 fn of_server(error: &ServerError) -> Error {
@@ -149,7 +150,8 @@ fn of_server(error: &ServerError) -> Error {
     if message != UNKNOWN {
         return translated;
     }
-    // Keep the text before the first quotation mark: a quotation may repeat an argument.
+    // Keep only the text before the first quotation mark, because a quotation may repeat an
+    // argument.
     let details = error.details().unwrap_or_default();
     let unquoted = details.split(['\'', '"', '`']).next().unwrap_or_default();
     let server_message = unquoted.chars().take(120).collect::<String>();

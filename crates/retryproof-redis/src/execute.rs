@@ -53,8 +53,8 @@ impl Executor {
         self.run_on(&self.calls, request).await
     }
 
-    /// Runs a batch whose first answer is a time to live and whose second answer is the data to
-    /// which that time applies.
+    /// Runs a batch of two commands, which read a key's time to live and then its data, and returns
+    /// both answers.
     pub(crate) async fn run_pair(&self, batch: &Pipeline) -> Result<(i64, Value), Failure> {
         if let Value::Array(answers) = self.run(Request::Batch(batch)).await?
             && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
@@ -65,7 +65,7 @@ impl Executor {
     }
 
     /// Runs a script in one round trip. If the server does not have the script, a second round trip
-    /// loads it.
+    /// loads and runs it.
     pub(crate) async fn run_script(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
         match self.run(Request::One(&call.cmd)).await {
             Err(failure) if failure.code() == "NOSCRIPT" => {
@@ -80,9 +80,10 @@ impl Executor {
         }
     }
 
-    /// Like [`run_script`](Self::run_script), but also waits for the replicas if that is
-    /// configured. The script and WAIT share a connection, because WAIT covers only writes on its
-    /// own connection.
+    /// Like [`run_script`](Self::run_script), but if that is configured, also waits for the
+    /// replicas. Fails if too few replicas confirm in time and, judging by the script's answer,
+    /// `has_written` returns `true`. The script and WAIT share a connection, because WAIT covers
+    /// only writes on its own connection.
     pub(crate) async fn run_script_and_wait(
         &self,
         call: &ScriptCall<'_>,
@@ -123,7 +124,7 @@ impl Executor {
         }
     }
 
-    /// Reads a server setting, if the user may read it.
+    /// Reads a server setting; `None` if the user has no permission to read it.
     pub(crate) async fn server_setting(&self, name: &str) -> Option<String> {
         let answer = self.run(Request::One(&config_get(name))).await.ok()?;
         let value = match &answer {
@@ -191,7 +192,8 @@ impl Executor {
             tokio::select! {
                 biased;
                 answer = sent => answer,
-                // The primary has moved: a write on the old primary would be lost with that server.
+                // The primary has moved. Stop waiting, because a write on the old primary would be
+                // lost.
                 () = self.locator.moved(open.epoch) => {
                     Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
                 }
@@ -216,7 +218,7 @@ impl Executor {
     }
 }
 
-/// Returns the output of `work`, or a failure if the server does not answer in time.
+/// Returns the output of `work`, or a failure if `work` has not ended by `deadline`.
 async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T, Failure> {
     let late = |_| Failure::Connection(io::Error::from(io::ErrorKind::TimedOut).into());
     timeout_at(deadline, work).await.map_err(late)

@@ -24,7 +24,7 @@ impl Inspect for RedisStore {
     }
 
     /// Scans the whole database, in steps. Records that are created or deleted during the scan may
-    /// be counted or not.
+    /// or may not be counted.
     async fn stats(&self) -> Result<StoreStats> {
         self.try_stats()
             .await

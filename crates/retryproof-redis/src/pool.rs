@@ -112,7 +112,7 @@ impl SharedConnection {
         self.purpose.timeout(self.locator.config())
     }
 
-    /// Returns the connection in use, if there is one.
+    /// Returns the connection in use, unless the primary has moved since the connection was opened.
     pub(crate) fn current(&self) -> Option<Arc<OpenConnection>> {
         let current = self.current.read();
         current.as_ref().filter(|open| open.epoch == self.locator.epoch()).cloned()

@@ -18,7 +18,7 @@
 //!
 //! The takeovers and the note's length are binary, big endian, because two digits would stop at 99.
 //! These fields cost the scripts little: a grant copies them, and a takeover and a completion read
-//! one of them. The header never changes again: a later version adds what it needs to the note.
+//! one of them. The header's layout is final: a later version adds what it needs to the note.
 //!
 //! The scripts in `scripts` read and write the same header.
 
@@ -39,7 +39,8 @@ const MAX_TAKEOVERS: u16 = 32_767;
 pub(crate) enum HeaderPhase {
     InProgress,
     Complete,
-    /// The record counts as absent and keeps its token (ACQ-10), with or without a log (REC-3).
+    /// Every call treats the record as absent, but the record keeps its token (ACQ-10), with or
+    /// without a log (REC-3).
     Released,
 }
 
@@ -88,7 +89,8 @@ impl Header {
         })
     }
 
-    /// Like [`read`](Self::read), but for a whole record, with its complete note and fingerprint.
+    /// Like [`read`](Self::read), but fails if `record` does not contain its complete note and
+    /// fingerprint.
     pub(crate) fn of_record(record: &[u8]) -> Result<Self> {
         let header = Self::read(record)?;
         if record.len() < header.value_at() {
@@ -130,7 +132,7 @@ impl Header {
     }
 }
 
-/// Returns the value of a complete record without opening or copying it.
+/// Returns the result of a complete record without opening or copying its value.
 pub(crate) fn stored_result(header: &Header, record: Vec<u8>) -> Result<StoredResult> {
     let at = header.value_at();
     let Some(fingerprint) = record.get(at - header.fingerprint..at) else {
@@ -179,8 +181,8 @@ pub(crate) fn bytes_of(fingerprint: Option<&Fingerprint>) -> &[u8] {
     fingerprint.map_or(&[], Fingerprint::as_bytes)
 }
 
-/// Returns the number's last `N` digits, zero-padded. Avoids the slower formatter, because every
-/// acquire calls this function.
+/// Returns the number's last `N` digits, zero-padded. Every acquire calls this function, and the
+/// standard formatter would be slower.
 fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {

@@ -129,7 +129,7 @@ pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
     batch
 }
 
-/// Reads the time to live, then the header without the value.
+/// Reads the time to live, then the header, but not the value.
 pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key);
@@ -137,8 +137,8 @@ pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     batch
 }
 
-/// Reads the time to live, the length, the header with the longest note of this version, and the
-/// server's clock.
+/// Reads the time to live, the length, the header with a note of at most `HolderNote::MAX_BYTES`
+/// bytes, and the server's clock.
 pub(crate) fn pttl_length_note_and_time(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key).cmd("STRLEN").arg(key);
@@ -157,7 +157,8 @@ fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
     batch.cmd("GETRANGE").arg(key).arg(0).arg(bytes - 1);
 }
 
-/// One step of a scan over the records with a prefix.
+/// Runs one step of a scan, over about `count` keys from `cursor` on, for the records with this
+/// prefix.
 pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     let mut cmd = Cmd::new();
     // The prefix has only letters, digits and `_`, so it contains no pattern characters.

@@ -141,7 +141,8 @@ impl RedisStore {
             return Ok(Acquired::Complete(stored));
         }
         if self.executor.waits_for_replicas() {
-            // Replay without using the connection that waits for replicas.
+            // If the record is complete, replay it without using the connection that waits for
+            // replicas.
             match self.read_record(&key).await? {
                 Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
                 Peeked::Busy(_) | Peeked::Absent => {}
@@ -167,7 +168,7 @@ impl RedisStore {
                 _ => Err(unreadable("version").into()),
             },
             Ok(_) => Err(unexpected_answer().into()),
-            // A read-only server can still replay stored results.
+            // While the server refuses writes, stored results can still be replayed.
             Err(failure) if failure.recovery() == Recovery::ReadOnly => {
                 match self.read_record(&key).await {
                     Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
@@ -245,7 +246,7 @@ impl IdempotencyStore for RedisStore {
     }
 }
 
-/// Keeps every capability of the store.
+/// The conversion keeps every capability of the store.
 impl From<RedisStore> for SharedStore {
     fn from(store: RedisStore) -> Self {
         store.into_shared()
@@ -273,7 +274,7 @@ async fn bulk_limit(executor: &Executor) -> usize {
         .map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
 }
 
-/// Decodes the result of a script that is fenced by owner.
+/// Decodes the answer of a script that changes a record only for its owner.
 fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> {
     match answer? {
         Value::Int(0) => Ok(FencedWrite::NotOwner),
@@ -284,8 +285,8 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// Decodes the acquire script's answer about a live lease: a letter, 19 digits of remaining
-/// milliseconds, the record.
+/// Decodes the acquire script's answer about a live lease: a letter, the lease's remaining
+/// milliseconds as 19 digits, and the record.
 fn busy(answer: &[u8]) -> Result<LiveLease> {
     let (remaining, record) = answer
         .get(1..)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Waiters`]: tracks which calls of this process wait for which record (ACQ-4). While a call
-//! waits for a key, the store subscribes to that key's channel; polling covers what the server does
-//! not push.
+//! waits for a key, the store subscribes to that key's channel; polling finds the changes that the
+//! server does not push.
 
 use std::fmt;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl Waiters {
     }
 
     /// Subscribes, and returns once the server has confirmed the subscription. Returns without a
-    /// subscription if the server refuses, or after `at_most`. Read the record after this call: it
-    /// then shows every change whose message came before the subscription.
+    /// subscription if the server refuses, or after `at_most`. Read the record only after this
+    /// call: the read then shows every change whose message was sent before the subscription began.
     async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();

@@ -4,9 +4,9 @@
 //!
 //! The first command wakes the driver's task, and tokio runs a just-woken task next. With many
 //! callers, each command would therefore be written alone, and the system calls would cost more
-//! than everything else. While several calls are in flight, the task yields once to the tasks that
-//! are ready: their commands join the task's buffer, and one write sends them all. A lone call is
-//! never delayed, and there is no timer.
+//! than everything else. While several calls are in flight, the driver's task therefore yields
+//! once, so that the other ready tasks can add their commands to its buffer, and one write sends
+//! them all. A lone call is never delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -49,12 +49,12 @@ impl Drop for CallInFlight<'_> {
     }
 }
 
-/// A socket whose writes may yield once.
+/// A socket that may yield once before it writes a batch.
 #[derive(Debug)]
 pub(super) struct CoalescingSocket<S> {
     socket: S,
     calls: Arc<CallsInFlight>,
-    /// Whether the current batch has yielded.
+    /// Whether the task has already yielded for the current batch.
     yielded: bool,
 }
 
@@ -63,8 +63,9 @@ impl<S> CoalescingSocket<S> {
         Self { socket, calls, yielded: false }
     }
 
-    /// Returns `Ready` to write now, or, once for each batch, `Pending` with the task queued behind
-    /// the tasks that are ready.
+    /// Returns `Ready` if a buffer of `bytes` bytes is to be written now. Otherwise, which happens
+    /// at most once per batch, returns `Pending` and wakes the task, so that it runs after the
+    /// other ready tasks.
     fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends the first batch on a connection, which selects the database, checks the server and loads
-//! the scripts. Clusters, sentinels, replicas and servers that are too old are refused.
+//! Sends the first batch of commands on a connection, to select the database, check the server and
+//! load the scripts. Clusters, sentinels, replicas and servers older than Redis 7.0 are refused.
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -11,7 +11,7 @@ use crate::statement::Scripts;
 
 const TOO_OLD: &str = "the server is older than Redis 7.0, which the store's scripts need";
 
-/// Sends the first batch in one round trip.
+/// Sends the first batch in one round trip. Fails if the store cannot use the server.
 pub(super) async fn greet(
     driver: &mut MultiplexedConnection,
     db: u32,
@@ -38,8 +38,8 @@ pub(super) async fn greet(
     check_role(&role)?;
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
-            // A server before 7.0 cannot compile the first line of the scripts, so this error also
-            // reveals an old server that hides its version in HELLO.
+            // A server older than 7.0 cannot compile the first line of the scripts, so this error
+            // also reveals an old server that hides its version in HELLO.
             if error.code() == "ERR"
                 && error.details().is_some_and(|details| details.contains("compiling"))
             {
@@ -75,7 +75,8 @@ fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// A user without permission for HELLO passes: the first call shows whether the server is suitable.
+/// Fails if the answer to HELLO shows a server that the store cannot use. A user without permission
+/// for HELLO is accepted, because the first call shows whether the server is suitable.
 fn check_hello(hello: &Value) -> Result<(), Failure> {
     match hello {
         Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {

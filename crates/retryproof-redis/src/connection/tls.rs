@@ -65,7 +65,7 @@ impl Tls {
         Ok(Self(Arc::new(client).into()))
     }
 
-    /// Encrypts a connection to `host`, which the server's certificate must name.
+    /// Starts TLS on a connection to `host`; the server's certificate must name `host`.
     pub(super) async fn connect(
         &self,
         host: &str,

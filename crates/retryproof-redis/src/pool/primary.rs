@@ -66,10 +66,11 @@ impl PrimaryLocator {
         log_move(from.as_ref(), &to);
     }
 
-    /// Stores a report. Returns the previous address if the primary has moved.
+    /// Stores a report that the primary is at `at`. Returns the previous address if the primary has
+    /// moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // The primary has not moved again: every sentinel announces the same move.
+        // The address is already known, because every sentinel announces the same move.
         if known.address.as_ref() == Some(at) {
             return None;
         }
@@ -82,9 +83,9 @@ impl PrimaryLocator {
         self.known.lock().reports
     }
 
-    /// Returns the epoch of a connection that reached `at`; `None` if the primary has moved
-    /// elsewhere. `reports` is the count from before the sentinels were asked: any report since
-    /// then is newer than their answer and takes precedence.
+    /// Stores that a connection to `at` has been opened, and returns the connection's epoch; `None`
+    /// if the primary has moved elsewhere. `reports` is the number of reports before the sentinels
+    /// were asked: any later report is newer than their answer and takes precedence.
     fn reached(&self, at: &Address, reports: u64) -> Option<u64> {
         let (from, epoch) = {
             let mut known = self.known.lock();

@@ -15,8 +15,8 @@ use crate::statement::primary_address;
 /// time.
 ///
 /// # Errors
-/// `Config` if the last sentinel that was asked does not watch the service; otherwise that
-/// sentinel's error.
+/// If no sentinel returns an address, the error of the sentinel that was asked last: for example
+/// `Config` if that sentinel does not watch the service.
 pub(super) async fn ask_primary(
     connector: &Connector,
     nodes: &[Address],
@@ -61,7 +61,7 @@ fn no_address() -> Error {
     Error::new(ErrorKind::Unexpected, "the sentinel's answer is not an address")
 }
 
-/// Reads the address in a sentinel's answer.
+/// Reads the address in a sentinel's answer; `None` if the answer is not an address.
 pub(super) fn address(pair: &[Value]) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = pair else { return None };
     let host = String::from_utf8(host.clone()).ok()?;

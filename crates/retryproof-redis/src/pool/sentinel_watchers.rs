@@ -16,11 +16,11 @@ use crate::config::{Address, Target};
 use crate::connection::{Connection, Purpose, Request};
 use crate::statement::primary_address;
 
-/// The pause before reconnecting to a lost sentinel.
+/// The pause before connecting to a sentinel again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MOVED: &str = "+switch-master";
 
-/// The watchers' tasks. Dropping this value ends them.
+/// The watchers' tasks. Dropping this value ends the tasks.
 #[derive(Debug, Default)]
 pub(crate) struct SentinelWatchers(Vec<AbortHandle>);
 
@@ -104,7 +104,8 @@ async fn listen(
     Ok(())
 }
 
-/// Follows a move. The next connection first asks the sentinel that announced the move.
+/// Follows the primary to `to`. Sentinel `at`, which reported the move, is the first to be asked
+/// before the next connection.
 fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
     if let Some(locator) = locator.upgrade() {
         locator.last_sentinel.store(at, Ordering::Relaxed);
@@ -112,7 +113,8 @@ fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
     }
 }
 
-/// Returns the service's new address. The message is `service old-host old-port new-host new-port`.
+/// Returns the service's new address if `push` announces that the service has moved. The message is
+/// `service old-host old-port new-host new-port`.
 fn moved_to(push: &PushInfo, service: &str) -> Option<Address> {
     if push.kind != PushKind::Message {
         return None;

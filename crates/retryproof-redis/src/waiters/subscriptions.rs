@@ -19,7 +19,7 @@ use crate::connection::{Connection, Purpose};
 use crate::error::Failure;
 use crate::pool::primary::PrimaryLocator;
 
-/// The pause after a refusal, before the next attempt.
+/// The pause after a failed attempt to connect or subscribe.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The most changes that one command carries.
 const MAX_BATCH: usize = 256;
@@ -51,7 +51,8 @@ struct ChannelWaiters {
     joining: Vec<oneshot::Sender<Arc<Notify>>>,
 }
 
-/// A SUBSCRIBE or UNSUBSCRIBE in flight, and the channels that it confirms.
+/// A SUBSCRIBE or UNSUBSCRIBE in flight; it yields the channels that are subscribed once the server
+/// has answered.
 type Sent = Pin<Box<dyn Future<Output = Result<Vec<Channel>, Failure>> + Send>>;
 
 impl SubscriptionTask {
@@ -98,8 +99,9 @@ impl SubscriptionTask {
         }
     }
 
-    /// Serves one connection until it ends. Returns the error if the server refuses to push; `None`
-    /// if the connection breaks, the primary moves or the store is dropped.
+    /// Serves one connection until it ends. Returns the error if the server refuses or does not
+    /// answer a command; `None` if the connection breaks, the primary moves or the store is
+    /// dropped.
     async fn serve(
         &mut self,
         locator: &PrimaryLocator,
@@ -174,7 +176,8 @@ impl SubscriptionTask {
         }
     }
 
-    /// Builds the next command, for up to [`MAX_BATCH`] changed channels.
+    /// Builds the next command, for up to [`MAX_BATCH`] channels whose waiters have changed; `None`
+    /// if there are no such channels.
     fn next_command(
         &mut self,
         driver: &MultiplexedConnection,
@@ -194,8 +197,8 @@ impl SubscriptionTask {
                     join.push(channel.to_vec());
                     confirmed.push(channel);
                 }
-                // Still subscribed: the channel was left and joined again before a command was
-                // sent.
+                // The store is still subscribed, because the last waiter left and another joined
+                // before a command was sent.
                 (true, true) => confirmed.push(channel),
                 (false, true) => {
                     subscribed.remove(&channel);
@@ -235,7 +238,7 @@ impl SubscriptionTask {
         }
     }
 
-    /// Called when the connection is lost: wakes all waiters so that they read their records, and
+    /// Called when there is no connection: wakes all waiters so that they read their records, and
     /// ends every wait for a subscription to be confirmed.
     fn wake_all(&mut self) {
         for waiters in self.channels.values_mut() {
