@@ -11,8 +11,8 @@ use retryproof_core::config::Synchronous;
 use retryproof_core::{Error, ErrorKind, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the records table. The names of the second table and of the index are this
-/// name followed by `_meta` and by `_purge`.
+/// The default name of the records table. The second table's name is this name followed by `_meta`;
+/// the index's name is this name followed by `_purge`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -62,7 +62,7 @@ impl SqliteConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for another scheme, a missing file name, `:memory:` (each connection
-    /// would have a different database), or an unknown parameter.
+    /// would have its own database), or an unknown parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
@@ -139,10 +139,10 @@ impl SqliteConfig {
         self
     }
 
-    /// Sets whether uncontended writes run on the calling thread instead of the writing thread.
-    /// Writing on the calling thread saves two thread switches but blocks the caller while it waits
-    /// for the disk, so this setting does not suit the workers of an async runtime. Calls through
-    /// the blocking facade always write this way. Default: off.
+    /// Sets whether uncontended writes run on the calling thread instead of the store's writing
+    /// thread. Writing on the calling thread saves two thread switches but blocks the caller while
+    /// it waits for the disk, so this setting does not suit the workers of an async runtime. Calls
+    /// through the blocking facade always write this way. Default: off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
@@ -150,14 +150,14 @@ impl SqliteConfig {
     }
 
     /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). This setting is for
-    /// tests; all processes that use one file must have the same clock. Default: the host's clock.
+    /// tests; all processes that use one file must use the same clock. Default: the host's clock.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);
         self
     }
 
-    /// The validated table name, the only dynamic part of the SQL (STO-3).
+    /// Returns the table name if it is valid. The name is the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         validated(&self.table)
     }

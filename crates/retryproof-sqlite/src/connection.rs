@@ -24,7 +24,7 @@ pub(crate) fn create(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::SQLITE_OPEN_CREATE)
 }
 
-/// Opens the file for writing. It must exist.
+/// Opens the file for writing. The file must exist.
 pub(crate) fn open_writer(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::empty())
 }
@@ -107,8 +107,9 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
     conn.execute_batch(durability).map_err(classify)
 }
 
-/// SQLite reports "unable to open database file" for every reason; this function finds the actual
-/// reason.
+/// Converts the error of opening the file. SQLite reports "unable to open database file" whatever
+/// the cause, so this function finds out the cause. `creates` is whether a missing file was to be
+/// created.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);

@@ -4,8 +4,8 @@
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// Converts a driver's error into an error with a kind and advice. The driver's error is kept as
-/// the source, because SQLite's messages name tables and columns, never bound values, and no
+/// Converts a driver's error into an error with a kind and advice. The driver's error can be kept
+/// as the source, because SQLite's messages name tables and columns, never bound values, and no
 /// statement of the store contains a literal key (ID-4).
 pub(crate) fn classify(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error() {
@@ -105,7 +105,7 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     }
 }
 
-/// SQLite has no separate error code for a missing table or column.
+/// Whether a table or column is missing. SQLite has no separate error code for this.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
     // Newer drivers report a missing table or column as `SqlInputError`, whose text begins the same
     // way.

@@ -157,7 +157,8 @@ impl WriteQueue {
 }
 
 impl Drop for WriteQueue {
-    /// Ends the thread after it has run all queued transitions.
+    /// Waits until the thread has run all queued transitions and has ended. If the file stays
+    /// locked, the thread gives up after `CLOSE_TIMEOUT`.
     fn drop(&mut self) {
         self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
         self.shared.wake_thread.notify_one();
@@ -178,8 +179,8 @@ impl Shared {
         }
     }
 
-    /// Waits for transitions and takes them. Returns `false` once the store is closing and the
-    /// queue is empty.
+    /// Waits for queued transitions and moves them to `batch`. Returns `false` once the store is
+    /// closing and the queue is empty.
     fn take(&self, batch: &mut Vec<QueuedTransition>) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {
@@ -209,8 +210,8 @@ impl Shared {
                 self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // Keep the position in the queue even if callers in the batch reach their deadlines in
-            // the meantime.
+            // Keep the place in the queue for the write lock even if callers in the batch reach
+            // their deadlines in the meantime.
             let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
             let guard = guard.or_else(|| {
                 ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)
@@ -250,7 +251,8 @@ impl Shared {
         }
     }
 
-    /// Returns `error` to the callers whose deadlines have passed.
+    /// Returns `error` to the callers whose deadlines have passed, or to all callers if a closing
+    /// store has used up its time.
     fn answer_expired(&self, batch: &mut Vec<QueuedTransition>, error: &rusqlite::Error) {
         let closing = self.queue.lock().closing.is_some_and(|deadline| deadline.has_passed());
         let mut at = 0;

@@ -15,7 +15,8 @@ use crate::record::summary;
 use crate::statement::Statement;
 use crate::store::SqliteStore;
 
-/// The most rows that one purging transaction deletes. Acquires wait behind that transaction.
+/// The most rows that one purging transaction deletes. Acquires wait until that transaction has
+/// ended.
 const MAX_PURGE_BATCH: usize = 200;
 
 impl Purge for SqliteStore {

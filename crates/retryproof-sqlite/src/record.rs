@@ -19,8 +19,8 @@ use crate::error::classify;
 const IN_PROGRESS: i64 = 0;
 /// `state` of a record that has a result.
 const COMPLETE: i64 = 1;
-/// `state` of a record that a newer version released but kept for its log. The record counts as
-/// absent (REC-3).
+/// `state` of a record that a newer version released but kept for its log. Every call treats the
+/// record as absent (REC-3).
 const RELEASED_WITH_LOG: i64 = 2;
 
 /// Why a read failed.
@@ -118,7 +118,7 @@ fn remaining(row: &Row<'_>, now: i64) -> Result<Option<Duration>> {
     Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
 }
 
-/// Returns 0 for `Peek`, which does not read the count.
+/// Returns the count of takeovers; 0 for `Peek`, which does not read the count.
 fn takeovers(row: &Row<'_>) -> Result<u16> {
     match column(row, 4) {
         None => Ok(0),
@@ -127,8 +127,8 @@ fn takeovers(row: &Row<'_>) -> Result<u16> {
     }
 }
 
-/// The note about the holder. Bytes that are no note, or the note of an earlier grant, are no error
-/// (REC-2).
+/// Returns the note about the holder. If the column holds other bytes or the note of an earlier
+/// grant, the result is `None` rather than an error (REC-2).
 fn holder(row: &Row<'_>, owner: OwnerId) -> Option<HolderNote> {
     match column(row, 5) {
         Some(ValueRef::Blob(note)) => HolderNote::of_owner(note, owner),

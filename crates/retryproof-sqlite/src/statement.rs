@@ -115,9 +115,8 @@ impl Statement {
                 "SELECT state,owner,token,expires_at,takeovers,holder,fp IS NOT \
                  NULL,ifnull(length(result),0) FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For operators; scans the table. A record that was released with a log counts as
-            // absent (REC-3). The constant estimates the size of the fixed columns and the index
-            // entries.
+            // For operators; scans the table. A record that was released with a log is not counted
+            // (REC-3). The constant estimates the size of the fixed columns and the index entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(holder),0)+ifnull(length(fp),0)+ifnull(length(result),0)),0) \

@@ -41,8 +41,8 @@ const ROW_OVERHEAD: usize = 4_096;
 ///
 /// Peeks, replays, and acquires that find a live record run on the calling thread with a cached
 /// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits
-/// them in groups. The host's wall clock decides expiry: if it jumps, all records in the file
-/// expire earlier or later.
+/// them in groups, unless they run on the calling thread (see [`SqliteConfig::with_in_place`]). The
+/// host's wall clock decides expiry: if it jumps, all records in the file expire earlier or later.
 ///
 /// Dropping the store blocks while the thread runs the queued operations and waits for the disk.
 pub struct SqliteStore {
@@ -69,9 +69,10 @@ impl SqliteStore {
     /// # Errors
     /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing
     /// (STO-3), or if this version of the library cannot use the tables (REC-1); `Config` for a
-    /// directory that does not exist or an invalid table name; `Unexpected` for a file that may not
-    /// be read or written; `Corrupt` for a file that is not a database; `Unsupported` if the file
-    /// cannot use WAL; `Unavailable` if another connection keeps the file locked.
+    /// directory that does not exist or an invalid table name; `Unexpected` for a file that this
+    /// process has no permission to read or write; `Corrupt` for a file that is not a database;
+    /// `Unsupported` if the file cannot use WAL; `Unavailable` if another connection keeps the file
+    /// locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -254,7 +255,7 @@ impl SqliteStore {
     }
 }
 
-/// Keeps every capability of the store.
+/// The conversion keeps every capability of the store.
 impl From<SqliteStore> for SharedStore {
     fn from(store: SqliteStore) -> Self {
         store.into_shared()

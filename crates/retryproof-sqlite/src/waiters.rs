@@ -24,12 +24,13 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Remembers that another process has written to the file.
+    /// Counts a check that has found writes by another process.
     pub(crate) fn on_foreign_commit(&self) {
         self.foreign_commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the next check for writes by other processes is due. One check serves all waiters.
+    /// Whether the next check for writes by other processes is due. If the result is `true`, the
+    /// caller makes the check, which serves all waiters.
     pub(crate) fn is_check_due(&self) -> bool {
         let now = Instant::now();
         let mut last_check = self.last_check.lock();
@@ -41,7 +42,7 @@ impl Waiters {
         due
     }
 
-    /// How many checks found writes by other processes.
+    /// How many checks have found writes by other processes.
     pub(crate) fn foreign_commits(&self) -> u64 {
         self.foreign_commits.load(Ordering::Acquire)
     }

@@ -55,7 +55,7 @@ impl CoarseTimeout {
     /// Dropping the call drops `future`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // The task has ended with its runtime, so this call sets its own timer.
+        // If the task has ended with its runtime, this call sets its own timer.
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }

@@ -29,7 +29,8 @@ pub struct CompletedHint {
 struct CacheSlot {
     /// The hash of the identity, with its lowest bit set; 0 in an empty slot.
     mark: AtomicU64,
-    /// When the record expires, in milliseconds since `start` by this host's clock.
+    /// When the record expires, in milliseconds since `start` by this host's clock; `u64::MAX` if
+    /// that is unknown.
     until: AtomicU64,
 }
 
@@ -53,7 +54,7 @@ impl CompletedHint {
     }
 
     /// Notes that the record is complete and expires after `rest`. With [`Duration::MAX`], the note
-    /// stays until [`forget`](Self::forget).
+    /// never expires; [`forget`](Self::forget) removes it.
     pub fn note(&self, id: &Identity, rest: Duration) {
         let until = match rest {
             Duration::MAX => u64::MAX,

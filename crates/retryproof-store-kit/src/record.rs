@@ -19,20 +19,20 @@ pub struct Record {
     /// The note about the holder of the last grant; `None` if there is none, or if the statement
     /// does not read it (REC-2).
     pub holder: Option<HolderNote>,
-    /// What the record means now.
+    /// What the record meant when it was read.
     pub phase: RecordPhase,
 }
 
 /// What a record meant when it was read.
 #[derive(Debug)]
 pub enum RecordPhase {
-    /// In progress, with what is left of the lease; `None` once the lease has ended.
+    /// In progress, with the time left in the lease; `None` once the lease has ended.
     InProgress(Option<Duration>),
-    /// Complete, with the value and what is left of the ttl; `None` once the ttl has ended, or if
-    /// the statement does not read the value.
+    /// Complete, with the value and the time until the ttl ends; `None` once the ttl has ended, or
+    /// if the statement does not read the value.
     Complete(Option<(StoredResult, Duration)>),
-    /// Released: the record counts as absent. It may keep its token (ACQ-10), or a log that a newer
-    /// version wrote (REC-3).
+    /// Released: every call treats the record as absent. The record may keep its token (ACQ-10), or
+    /// a log that a newer version wrote (REC-3).
     Released,
 }
 
@@ -53,8 +53,8 @@ impl Record {
         }
     }
 
-    /// Whether the record is in progress by `owner`, even if the lease has ended. Another acquire
-    /// by this owner then gets the same lease (ACQ-9).
+    /// Whether the record is in progress and held by `owner`, even if the lease has ended. If so,
+    /// another acquire by `owner` gets the same lease (ACQ-9).
     #[must_use]
     pub fn is_held_by(&self, owner: OwnerId) -> bool {
         self.owner == owner && matches!(self.phase, RecordPhase::InProgress(_))

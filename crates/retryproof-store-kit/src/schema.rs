@@ -17,12 +17,12 @@ pub struct Schema {
     pub migrations: &'static [&'static str],
     /// The oldest version of the tables that the store can use.
     pub reads_from: i64,
-    /// The function of the store's crate that applies the migrations, as named in messages:
+    /// The function of the store's crate that applies the migrations, as messages name it:
     /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }
 
-/// The versions that the tables of an SQL store state about themselves.
+/// The versions that are recorded in the tables of an SQL store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableVersions {
     /// The version of the tables: how many migrations were applied.
@@ -34,8 +34,8 @@ pub struct TableVersions {
 
 impl TableVersions {
     /// Combines the rows `schema` and `compatible_from` of the meta table. Returns `None` if there
-    /// is no `schema` row. Without a `compatible_from` row, only programs whose version is that of
-    /// the tables, or newer, may use the tables.
+    /// is no `schema` row. Without a `compatible_from` row, only programs of the tables' version or
+    /// newer may use the tables.
     #[must_use]
     pub fn from_rows(schema: Option<i64>, compatible_from: Option<i64>) -> Option<Self> {
         let schema = schema?;
@@ -65,7 +65,7 @@ impl Schema {
     }
 
     /// Fails for tables that the store cannot use. `found` is `None` if there is no version row.
-    /// Call this once for each connected store, because it logs a warning if a migration is
+    /// Call this only once for each connected store, because it logs a warning if a migration is
     /// pending.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Schema {
         Ok(())
     }
 
-    /// The error for tables, or other parts of the schema, that are missing.
+    /// The error if tables, or other parts of the schema, are missing.
     #[must_use]
     #[cold]
     pub fn missing(&self, table: &str) -> Error {
@@ -123,7 +123,8 @@ impl Schema {
     }
 
     fn newer(&self, found: TableVersions) -> Error {
-        // Another table would be no way out: without the records, every retry would run again.
+        // The message does not suggest another table, because without the records every retry would
+        // run again.
         let message = "the store's tables need a newer version of retryproof; upgrade this program";
         self.incompatible(found, message.to_owned())
     }
@@ -139,7 +140,7 @@ impl Schema {
 /// Returns `name` if it is a valid table name, the only dynamic part of a store's SQL (STO-3).
 ///
 /// # Errors
-/// [`ErrorKind::Config`] if it does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
+/// [`ErrorKind::Config`] if `name` does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn table_name(name: &str) -> Result<&str> {
     if is_store_name(name) {
         return Ok(name);

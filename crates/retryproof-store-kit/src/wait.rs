@@ -9,7 +9,7 @@ use retryproof_core::Backoff;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Waits until `woken` is notified, the lease that the caller saw is gone, or `until` is reached
+/// Waits until `woken` is notified, the lease that the caller saw is over, or `until` is reached
 /// (ACQ-4).
 ///
 /// The function subscribes, then reads, then sleeps, so it misses no change between the read and
@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout_at};
 /// - `until` is the end of the wait. If no time is left, the record is read once.
 /// - `poll` returns the pauses between reads. If the pauses change, for example because the server
 ///   no longer sends notifications, the waiter starts again at the shortest pause.
-/// - `remaining_lease` reads the record. `None` ends the wait; otherwise the next read comes no
-///   later than the returned duration. Return [`Duration::MAX`] to read only after the pauses of
-///   `poll`.
+/// - `remaining_lease` reads the record and returns the time left in the lease. `None` ends the
+///   wait; otherwise the next read comes no later than after the returned time. Return
+///   [`Duration::MAX`] to read only after the pauses of `poll`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -48,7 +48,7 @@ use tokio::time::{Instant, timeout_at};
 /// The first error of `remaining_lease`.
 ///
 /// # Cancel safety
-/// Dropping the wait has no effect.
+/// Dropping the future ends the wait and has no other effect.
 pub async fn wait_for_change<F, E>(
     woken: &Notify,
     until: Instant,

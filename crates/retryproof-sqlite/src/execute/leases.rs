@@ -50,7 +50,8 @@ impl Leases {
         }
     }
 
-    /// Returns the shortest lease that may still be held.
+    /// Returns the duration of the shortest lease that may still be held; `None` if no lease is
+    /// held.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         let now = now();
         let expiry = self.0.lock();

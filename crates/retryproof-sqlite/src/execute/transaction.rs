@@ -15,8 +15,8 @@ use crate::error::{classify, is_full, is_locked};
 use crate::statement::StatementTexts;
 use crate::waiters::Waiters;
 
-/// How long, and how often, a transition from a failed batch retries while another process holds
-/// the lock.
+/// How long a transition from a failed batch is retried while another process holds the lock, and
+/// the pause between two attempts.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 

@@ -36,7 +36,7 @@ static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::n
 #[derive(Clone)]
 pub(crate) struct FileWriteLock(Arc<FileWriters>);
 
-/// Allows this process to write until the guard is dropped.
+/// Allows the guard's owner to write until the guard is dropped.
 pub(crate) type FileWriteGuard = OwnedMutexGuard<()>;
 
 impl FileWriteLock {
@@ -58,7 +58,7 @@ impl FileWriteLock {
         Arc::clone(&self.0.queue).try_lock_owned().ok()
     }
 
-    /// Waits in the queue for the lock, on the async runtime.
+    /// Waits in the queue for the lock without blocking the thread.
     pub(crate) async fn lock(&self) -> FileWriteGuard {
         Arc::clone(&self.0.queue).lock_owned().await
     }
@@ -84,8 +84,8 @@ pub(crate) struct LockTicket {
 }
 
 impl LockTicket {
-    /// Blocks the queued thread until it gets the lock, for at most `timeout`. The ticket stays
-    /// valid after a timeout.
+    /// Blocks the queued thread until it gets the lock; returns `None` after `timeout`, and the
+    /// ticket then stays valid.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<FileWriteGuard> {
         let deadline = RetryDeadline::new(timeout);
         loop {

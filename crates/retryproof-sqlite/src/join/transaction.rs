@@ -29,9 +29,9 @@ use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 /// another process reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for a third of the shortest lease. A heartbeat is sent after half of
-/// the lease, so a lease survives an outage of 0.4 of its duration (RUN-1). The difference between
-/// a third and 0.4 is left for the commit.
+/// A transaction may be open for at most a third of the shortest lease. A heartbeat is sent after
+/// half of the lease, so a lease survives an outage of 0.4 of its duration (RUN-1). The difference
+/// between a third and 0.4 is left for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the store's file, for
@@ -59,14 +59,14 @@ pub struct SqliteTxSource {
     longest: Duration,
 }
 
-/// What the connection's hooks recorded about its transaction. SQLite ends a transaction on some
-/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Later writes would
-/// be committed separately, without the record.
+/// What the connection's hooks have recorded about its transaction. SQLite ends a transaction on
+/// some errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. The hooks
+/// detect this, because later writes would be committed separately, without the record.
 #[derive(Debug, Default)]
 struct HookState {
     /// Whether the engine is committing. At any other time, a commit is turned into a rollback.
     committing: AtomicBool,
-    /// Whether the opened transaction has ended.
+    /// Whether the transaction that `begin` opened has ended.
     ended: AtomicBool,
 }
 
@@ -88,8 +88,8 @@ impl Installed for Result<(), rusqlite::Error> {
 }
 
 impl SqliteTxSource {
-    /// Opens a separate connection to the file at `path`, as durable as a store with default
-    /// settings: see [`SqliteConfig`].
+    /// Opens a separate connection to the file at `path`, with the default settings of
+    /// [`SqliteConfig`].
     ///
     /// # Errors
     /// Same as for [`SqliteStore::open`](crate::SqliteStore::open).
@@ -209,7 +209,7 @@ pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
     state: Arc<HookState>,
     busy_timeout: Duration,
-    /// How long the transaction may be open.
+    /// How long the transaction may be open, as a deadline and as a duration.
     limit: (RetryDeadline, Duration),
     /// Declared last, so that it is dropped after the connection.
     _guard: FileWriteGuard,
@@ -243,7 +243,7 @@ impl SqliteTx {
         }
     }
 
-    /// Fails if the opened transaction has ended.
+    /// Fails if the transaction that `begin` opened has ended.
     fn check_open(&self) -> Result<()> {
         if self.state.ended.load(Ordering::Acquire) || self.conn.is_autocommit() {
             return Err(Error::new(
@@ -255,7 +255,7 @@ impl SqliteTx {
         Ok(())
     }
 
-    /// Rolls back an open transaction.
+    /// Rolls the transaction back if it is still open.
     fn roll_back(&self) {
         if !self.conn.is_autocommit() {
             // If the rollback fails, the next `begin` tries again, or fails and reports the error.
