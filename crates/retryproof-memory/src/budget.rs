@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// The largest batch sizes. If the bounds are smaller, so are the batches, down to a single record.
+/// The largest batches that a shard draws from the pool. If the store's bounds are small, so are
+/// the batches, down to a single record.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
 /// After a search through all shards has found no free capacity, the next search waits this many
-/// nanoseconds, or until a record is known to have expired or been deleted. The pause keeps a flood
-/// of new keys from locking full shards.
+/// nanoseconds, or until a record is known to have expired or been deleted. The pause prevents a
+/// flood of new keys from locking one full shard after another.
 const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(crate) struct Budget {
@@ -128,7 +129,7 @@ impl Budget {
                 >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
-    /// Whether a search might find free capacity.
+    /// Whether a search at `now` might find free capacity.
     pub(crate) fn worth_a_search(&self, now: u64) -> bool {
         now >= self.full_until.load(Ordering::Relaxed)
     }
@@ -139,7 +140,7 @@ impl Budget {
     }
 }
 
-/// Takes up to `want` from the pool, and returns the amount taken.
+/// Takes as much as the pool has, up to `want`, and returns the amount taken.
 fn up_to(pool: &AtomicI64, want: i64) -> i64 {
     let mut have = pool.load(Ordering::Relaxed);
     loop {

@@ -13,8 +13,8 @@ use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
 
-/// The parts that few records have: a note about the holder, and a count of takeovers (REC-2). A
-/// record that has an `Extra` keeps it while it is in progress.
+/// The parts that few records have: a note about the holder, and a count of takeovers (REC-2). An
+/// `Extra` stays with its record for as long as the record is in progress.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Extra {
     pub(crate) note: Option<HolderNote>,
@@ -52,7 +52,7 @@ pub(crate) struct Busy {
     /// The note and the takeovers; `None` if there are neither, so that such a grant allocates
     /// nothing.
     pub(crate) extra: Option<Box<Extra>>,
-    /// Notifies waiters when the grant is over. The first waiter creates it.
+    /// Notifies waiters when the grant is over. The first waiter creates the notification.
     pub(crate) ended: Option<Arc<Ended>>,
 }
 
@@ -119,7 +119,7 @@ impl Busy {
         HolderNote::of_owner(self.extra.as_ref()?.note_bytes(), self.owner)
     }
 
-    /// The answer to a caller that meets this record, if the lease is live.
+    /// The lease, as reported to another caller; `None` if the lease has ended.
     pub(crate) fn live(&self, now: Instant) -> Option<LiveLease> {
         (self.expires > now).then(|| {
             let remaining = self.expires.saturating_duration_since(now);
@@ -136,14 +136,14 @@ impl Busy {
         })
     }
 
-    /// When a purge may delete this record.
+    /// The earliest time at which a purge can delete this record.
     #[inline]
     pub(crate) fn due(&self) -> Instant {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes that an IN_PROGRESS record takes besides its slot and its [`Extra`]. The key's bytes
-    /// are included, although the caller shares the key.
+    /// The bytes that an IN_PROGRESS record takes besides its slot and its [`Extra`]. The key's
+    /// bytes are included, although the record shares them with the caller.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
@@ -212,7 +212,7 @@ impl BusySlab {
     }
 }
 
-/// Can free an entry that was already looked up.
+/// A handle that frees an entry that was already looked up.
 pub(crate) struct Freeing<'a> {
     at: u32,
     free: &'a mut u32,

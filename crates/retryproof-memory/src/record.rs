@@ -164,7 +164,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// The parts of a record whose key ends at `start`.
+    /// The parts of the record in `whole`. The key ends at `start`, and `lengths` is the
+    /// fingerprint's length with the bit [`HAS_EXTRA`].
     fn of(whole: &[u8], start: usize, lengths: u8) -> Self {
         let mut behind = start;
         if lengths & HAS_EXTRA != 0 {
@@ -176,7 +177,7 @@ impl Parts {
     }
 }
 
-/// The note in a record, if its owner wrote it.
+/// The note in a record; `None` if there is none, or if it belongs to an earlier owner.
 fn note(whole: &[u8], parts: Parts) -> Option<HolderNote> {
     let owner = OwnerId::from_bytes(*whole.first_chunk()?);
     HolderNote::of_owner(whole.get(parts.extra)?.get(EXTRA_HEADER..)?, owner)

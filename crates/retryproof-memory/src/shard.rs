@@ -53,7 +53,8 @@ pub(crate) struct Leftover {
 }
 
 impl Leftover {
-    /// Wakes the waiters of the ended grant and frees the record. Call it after the lock is released.
+    /// Wakes the waiters of the ended grant and frees the record. Call this after the lock is
+    /// released.
     #[inline]
     pub(crate) fn settle(self) {
         if let Some(ended) = self.busy.ended {
@@ -71,8 +72,8 @@ pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }
 
-/// Lowers `bound` to `due` if `due` is earlier. The end of a record's lease is a valid `due`,
-/// because a purge never deletes the record before the lease ends.
+/// Sets `bound` to `due` if `due` is earlier, or if there is no bound yet. The end of a record's
+/// lease is a valid `due`, because a purge never deletes the record before the lease ends.
 #[inline]
 pub(crate) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
@@ -151,9 +152,9 @@ impl Shard {
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// Like [`replay`](Self::replay), but if a record may be about to expire, leaves the check to
-    /// [`replay_from`](Self::replay_from). The loop is the one in [`find`](Self::find), optimized
-    /// for a live COMPLETE record.
+    /// Like [`replay`](Self::replay), but if the record may be about to expire, returns its slot as
+    /// `Err` and leaves the check to [`replay_from`](Self::replay_from). The loop is the one in
+    /// [`find`](Self::find), optimized for a live COMPLETE record.
     #[inline(always)]
     pub(crate) fn replay_at_once(
         &self,
@@ -188,7 +189,7 @@ impl Shard {
     }
 
     /// Whether the IN_PROGRESS record at `place` has this identity. This is a separate function
-    /// because the loop would otherwise reserve registers for the comparison.
+    /// because the caller's loop would otherwise reserve registers for the comparison.
     #[inline(never)]
     fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
@@ -202,8 +203,8 @@ impl Shard {
         }
     }
 
-    /// Grants the lease of an identity that has no record. Returns the token, or the size of the
-    /// record that did not fit.
+    /// Grants the lease of an identity that has no record. Returns the token, or the record's size
+    /// if the record does not fit.
     #[inline]
     pub(crate) fn first(
         &mut self,
@@ -259,7 +260,7 @@ impl Shard {
         let mut left = Leftover::default();
         let slot = &mut self.table.slots[at];
         let Body::Busy(place) = slot.body else {
-            // A COMPLETE record past its ttl counts as absent (CMP-6).
+            // A COMPLETE record past its ttl is replaced as if it were absent (CMP-6).
             self.last_token += 1;
             let (place, busy) = self.busy.add(now);
             busy.start(id.key(), at, self.last_token, req, now);
@@ -295,7 +296,7 @@ impl Shard {
     }
 
     /// Subscribes to the end of the grant with the token `seen`. Returns the lease's end and the
-    /// notification.
+    /// notification; `None` if that grant is already over.
     pub(crate) fn subscribe(
         &mut self,
         id: &Identity,
@@ -313,7 +314,8 @@ impl Shard {
         Some((busy.expires, Arc::clone(ended)))
     }
 
-    /// Moves the end of `owner`'s lease, or returns `false` if `owner` no longer holds the record.
+    /// Moves the end of `owner`'s lease to `expires`, or returns `false` if `owner` no longer holds
+    /// the record.
     pub(crate) fn extend(
         &mut self,
         id: &Identity,
@@ -394,7 +396,8 @@ impl Shard {
         self.busy[place].extra.as_deref().filter(|_| self.busy[place].owner == owner)
     }
 
-    /// Takes the [`Extra`] of the record that `owner` holds. Drop it after the lock is released.
+    /// Takes the [`Extra`] of the record that `owner` holds. Drop the `Extra` after the lock is
+    /// released.
     pub(crate) fn take_extra(
         &mut self,
         id: &Identity,
@@ -454,7 +457,7 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// Reads the record for an operator, even if the record has expired.
+    /// Passes the record to `done` or `busy`, for an operator, even if the record has expired.
     pub(crate) fn inspect<T>(
         &self,
         id: &Identity,

@@ -58,12 +58,12 @@ const SWEEP_LIMIT: usize = 32;
 /// records that the store has held.
 ///
 /// # Tokens
-/// Each shard draws tokens from a counter that starts at the wall clock in microseconds. Tokens
-/// keep growing across releases, takeovers and purges, and across a restart unless the wall clock
-/// was set back (ACQ-10).
+/// Each shard draws tokens from a counter that starts at the wall-clock time in microseconds.
+/// Tokens keep growing across releases, takeovers and purges, and across a restart unless the wall
+/// clock was set back (ACQ-10).
 ///
 /// # Holders
-/// A note about the holder (REC-2) is kept only if the request has one. The engine sends one
+/// A note about the holder (REC-2) is kept only if the request has one. The engine sends a note
 /// only for calls with a trace, because every holder is in this process anyway. While a record is
 /// in progress, the time since its holder's last acquire is known.
 ///

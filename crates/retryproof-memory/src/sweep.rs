@@ -39,8 +39,8 @@ impl Shard {
         self.wheel.gather(&mut self.table.slots, now);
     }
 
-    /// Checks at most `most` ready slots, removes up to `limit` records, and returns whether more
-    /// slots are ready.
+    /// Checks at most `most` ready slots, removes up to `limit` expired records, and returns
+    /// whether more slots may be ready.
     pub(crate) fn sweep_ready(
         &mut self,
         now: u64,
@@ -56,8 +56,8 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // The slot is free, or a grant has replaced its record. In that case, the
-                // completion of the grant files the slot again.
+                // Either the slot is free, or a grant has replaced its record; the completion of
+                // that grant files the slot again.
                 Body::Busy(_) => continue,
             };
             if expires <= now {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoreTime`]: the store's clock in nanoseconds, and [`Ahead`], which saves a lookup the
-//! conversion.
+//! [`StoreTime`]: the store's clock in nanoseconds, and [`Ahead`], which lets most lookups skip the
+//! conversion to nanoseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +55,9 @@ pub(crate) struct Now {
     pub(crate) nanos: u64,
 }
 
-/// A moment in the near future, as an instant and in nanoseconds. Until this moment, a record that
-/// expires after it is live. To find that out, a lookup only compares times, which is much cheaper
-/// than subtracting them.
+/// A moment in the near future, as an instant and in nanoseconds. Up to this moment, every record
+/// that expires after this moment is live. A lookup therefore only has to compare times, which is
+/// much cheaper than subtracting them.
 pub(crate) struct Ahead {
     at: Instant,
     nanos: u64,

@@ -18,11 +18,12 @@ const BATCH: usize = 256;
 
 impl MemoryStore {
     /// Collects unused credit and reclaims expired records, shard by shard, until the pool has
-    /// capacity for several records. Returns whether it has enough for one record of `bytes` bytes.
+    /// capacity for several records. Returns whether the pool has capacity for one record of
+    /// `bytes` bytes.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
         // The search ends early only once there is capacity for several more records, so that not
-        // every grant in a full store has to search.
+        // every grant in a nearly full store has to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::sync::{AtomicBool, Notify, within};
 
 /// The notification that a grant was completed, released, taken over or purged. The first waiter
-/// creates it.
+/// creates the notification.
 ///
 /// The notification fires once and stays fired. The call that ends the grant takes the notification
 /// out of the record under the shard's lock and fires it after the lock is released. A waiter that

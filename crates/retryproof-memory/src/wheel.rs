@@ -69,7 +69,8 @@ pub(crate) struct Wheel {
     due: u64,
     /// For each level, one bit per bucket, set if the bucket is not empty.
     occupied: [u64; LEVELS],
-    /// The buckets are allocated for the first record, so that an unused shard stays small.
+    /// The buckets are allocated when the first record is filed, so that an unused shard stays
+    /// small.
     buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
 }
 
