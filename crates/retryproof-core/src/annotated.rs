@@ -3,8 +3,8 @@
 //! API: generated code reaches them through the facade's `__private`, and they change with the
 //! attribute.
 //!
-//! This code is a module rather than quoted tokens, so that the compiler checks it and tests cover
-//! it like any other code.
+//! This code is an ordinary module rather than tokens that the attribute generates, so that the
+//! compiler checks it and tests cover it like any other code.
 
 use std::any::type_name;
 use std::fmt::Display;
@@ -44,9 +44,10 @@ impl AnnotatedCall {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// Creates a call to a function without a named scope: the scope is the module path plus the
-    /// function's name ([`default_scope`]). `module_path!()` does not show an enclosing function or
-    /// block, but the type name of `here`, a closure in the function's body, does (ANN-4).
+    /// Creates a call to a function without a named scope: the scope is `path`, the module path
+    /// plus the function's name ([`default_scope`]). `module_path!()` omits an enclosing function
+    /// or block, so the scope of a nested function is the path in the type name of `here`, a
+    /// closure in its body (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {
@@ -103,7 +104,7 @@ impl<C> AnnotatedCall<C> {
         self.with(|context| context.wait_timeout(wait))
     }
 
-    /// Like [`ContextBuilder::fingerprint`], with the fingerprint of a value (FP-4).
+    /// Like [`ContextBuilder::fingerprint`], but computes the fingerprint from `value` (FP-4).
     #[must_use]
     pub fn fingerprint<F: Serialize + ?Sized>(self, value: &F) -> Self {
         let context =
@@ -149,7 +150,8 @@ impl<C> AnnotatedCall<C> {
         R::from_result(settle(call.execute_with(action).await))
     }
 
-    /// Like [`run`](Self::run), but in a transaction that also holds the record (CMP-7).
+    /// Like [`run`](Self::run), but runs the body in a transaction that also writes the record
+    /// (CMP-7).
     pub async fn run_joined<R, T, W, F>(self, engine: JoinedEngine<T>, hold: W, body: F) -> R
     where
         R: AnnotatedResult,
@@ -216,7 +218,7 @@ impl<C> AnnotatedCall<C> {
     }
 }
 
-/// Applies `hold` to the body's error (RUN-4).
+/// Holds the key if the body returned an error for which `hold` returns true (RUN-4).
 fn ended<R: AnnotatedResult>(
     lease: &Lease,
     answer: R,
@@ -229,7 +231,7 @@ fn ended<R: AnnotatedResult>(
     })
 }
 
-/// What an annotated function returns: a `Result` that can carry a [`Rejected`].
+/// The return type of an annotated function: a `Result` whose error type can carry a [`Rejected`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot report that a call is in flight",
     label = "a function with a `key` returns a `Result`",

@@ -22,7 +22,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates pauses that start with `first` after the first failure and grow up to `limit`.
+    /// Creates a backoff that pauses for `first` after the first failure and for at most `limit`.
     #[must_use]
     pub const fn new(first: Duration, limit: Duration) -> Self {
         Self { first, limit }
@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// Starts at 1 s and doubles up to 1 min.
+/// The first pause is 1 s, and the limit is 1 min.
 impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_secs(1), Duration::from_secs(60))

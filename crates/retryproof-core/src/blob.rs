@@ -27,7 +27,8 @@ impl Default for Repr {
 }
 
 impl Blob {
-    /// A window of a shared allocation. A range that reaches past the end is truncated.
+    /// Creates a blob of the bytes in `range` of a shared allocation. A range that reaches past the
+    /// end is truncated.
     #[inline]
     #[must_use]
     pub fn window(whole: Arc<[u8]>, range: Range<usize>) -> Self {

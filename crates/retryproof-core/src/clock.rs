@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Clock`], in the only module that reads the time.
+//! [`Clock`]. This is the only module that reads the time.
 //!
-//! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A database's
-//! clock is never read here: a store on a database judges expiry by the database's clock (ACQ-7).
+//! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A store on a
+//! database judges expiry by the database's clock (ACQ-7), which is never read here.
 #![expect(clippy::disallowed_methods, reason = "only this module may read the time")]
 
 use std::fmt;

@@ -59,7 +59,7 @@ pub trait Codec<T>: Send + Sync {
         0
     }
 
-    /// Appends the encoded value.
+    /// Encodes `value` and appends the bytes to `into`.
     ///
     /// # Errors
     /// [`ErrorKind::Codec`], with a message that does not contain the value.

@@ -33,8 +33,8 @@ pub const LEASE_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a wait timeout (CTX-2). With a timeout of zero, a call checks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-/// Bounds of all other durations, such as `operation-timeout`, `purge.interval` and
-/// `redis.wait-timeout`.
+/// Bounds of the other durations except `max-hold`, such as `operation-timeout`, `purge.interval`
+/// and `redis.wait-timeout`.
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
@@ -87,7 +87,8 @@ pub struct IdempotencyConfig {
     pub default_lease: Duration,
     /// `default-wait`: how long a duplicate waits for the holder. Default: 10 s.
     pub default_wait_timeout: Duration,
-    /// `completion-failure-policy`. Default: [`CompletionFailurePolicy::LogAndReturn`].
+    /// `completion-failure-policy`: what happens if a completion fails (CMP-4). Default:
+    /// [`CompletionFailurePolicy::LogAndReturn`].
     pub completion_failure_policy: CompletionFailurePolicy,
     /// `operation-timeout`: the time limit of every store call (STO-5). Default: 5 s. A purge batch
     /// gets at least 30 s.
@@ -101,22 +102,22 @@ pub struct IdempotencyConfig {
     /// memory (ACQ-13). Callers declare these bytes with
     /// [`held_bytes`](crate::ContextBuilder::held_bytes). Default: 64 MiB.
     pub max_waiting_bytes: usize,
-    /// `max-hold`: how long heartbeats keep the lease of an action that never ends (RUN-6). Default:
-    /// 1 h.
+    /// `max-hold`: how long heartbeats extend the lease of an action that does not end (RUN-6).
+    /// Default: 1 h.
     pub max_hold: Duration,
-    /// `instance`: the name under which this process appears as the holder of a key (REC-2). `None`,
-    /// the default, is the host's name and the process id. Stores keep the last 54 bytes, or 30 for
-    /// a call with a trace.
+    /// `instance`: the name under which this process appears as the holder of a key (REC-2). If
+    /// `None`, which is the default, the name is made of the host's name and the process id. Stores
+    /// keep the last 54 bytes of the name, or 30 if the call has a trace.
     pub instance: Option<String>,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
-    /// `scope."NAME"`: the settings of one scope. They override the call and the annotation
-    /// (CTX-3).
+    /// `scope."NAME"`: the settings of one scope. They override the values of the call and of the
+    /// annotation (CTX-3).
     pub scopes: HashMap<String, ScopeConfig>,
     /// `store`: a store URL for the facade's [`connect`](https://docs.rs/retryproof). `Debug` hides
     /// it (ID-4).
     pub store: Option<String>,
-    /// `web.*`: the HTTP filter.
+    /// `web.*`: the settings of the HTTP filter.
     pub web: WebConfig,
     /// `memory.*`: the bounds of the memory store.
     pub memory: MemorySettings,
@@ -144,11 +145,11 @@ pub struct PurgeConfig {
 /// `scope."NAME".*`: the settings of one scope (CTX-3). `None` keeps the call's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScopeConfig {
-    /// `ttl`.
+    /// `ttl`: how long results are kept after completion.
     pub ttl: Option<Duration>,
-    /// `lease`.
+    /// `lease`: how long a holder that stopped sending heartbeats keeps its key.
     pub lease: Option<Duration>,
-    /// `wait`.
+    /// `wait`: how long a duplicate waits for the holder.
     pub wait_timeout: Option<Duration>,
 }
 
@@ -211,7 +212,7 @@ impl fmt::Debug for IdempotencyConfig {
 }
 
 impl IdempotencyConfig {
-    /// Checks every setting. [`build`](crate::EngineBuilder::build) calls it.
+    /// Checks every setting. [`build`](crate::EngineBuilder::build) calls this method.
     ///
     /// # Errors
     /// [`ErrorKind::Config`], naming the first setting that is out of range and its value.

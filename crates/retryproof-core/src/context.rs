@@ -44,8 +44,9 @@ pub struct IdempotencyContext {
 }
 
 impl IdempotencyContext {
-    /// Starts a builder with the identity. The scope is a `&'static str` or a
-    /// [`Scope`](crate::Scope) (ID-3). [`build`](ContextBuilder::build) checks the scope and the key.
+    /// Starts building the context of a call with this scope and key. The scope is a `&'static str`
+    /// or a [`Scope`](crate::Scope) (ID-3). [`build`](ContextBuilder::build) checks the scope and
+    /// the key.
     pub fn builder(scope: impl IntoScope, key: impl AsRef<str>) -> ContextBuilder {
         let identity =
             scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
@@ -59,7 +60,7 @@ impl IdempotencyContext {
         }
     }
 
-    /// The identity.
+    /// The call's identity: its scope and its key.
     #[must_use]
     #[inline]
     pub fn identity(&self) -> &Identity {
@@ -107,7 +108,7 @@ impl IdempotencyContext {
     }
 }
 
-/// A call's durations, resolved by precedence.
+/// The durations that apply to a call, once overrides and defaults are resolved.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Durations {
     pub(crate) ttl: Duration,
@@ -164,8 +165,8 @@ impl ContextBuilder {
     /// request. The default is 0.
     ///
     /// If a duplicate would raise the total of all waiters in the process above
-    /// `max-waiting-bytes`, it does not wait and ends as in flight (ACQ-13). Calls that do not have
-    /// to wait are not limited.
+    /// `max-waiting-bytes`, it does not wait, and the call ends at once as in flight (ACQ-13).
+    /// Calls that do not have to wait are not limited.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;

@@ -122,7 +122,7 @@ impl IdempotencyEngine {
     ///
     /// # Errors
     /// See [`ExecuteError`]. The action's own error is returned unchanged and frees the key
-    /// (RUN-4). If an error may come after the action had an effect, use
+    /// (RUN-4). If the action can fail after it has had an effect, use
     /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
@@ -164,7 +164,7 @@ impl IdempotencyEngine {
     }
 
     /// Like [`execute`](Self::execute), but once the lease is granted, the action runs on a
-    /// separate, tracked task: dropping the caller's future then changes nothing (RUN-5).
+    /// separate, tracked task: dropping the caller's future then does not stop the action (RUN-5).
     ///
     /// # Errors
     /// Same as [`execute`](Self::execute), and `TooBusy` if `max-running` actions are already
@@ -184,13 +184,13 @@ impl IdempotencyEngine {
         self.call(ctx).spawn(action).await
     }
 
-    /// Creates an engine whose actions run in a transaction that also holds their record (CMP-7).
-    /// Call this method at start-up with the application's pool on the store's database: a store
-    /// that cannot join is refused at that point, before anything runs.
+    /// Creates an engine that runs each action in a transaction that also holds the action's record
+    /// (CMP-7). Call this method at start-up with the application's pool on the store's database: a
+    /// store that cannot join the pool's transactions is then refused before anything runs.
     ///
     /// # Errors
     /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
-    /// those of this database.
+    /// transactions of the source's database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -200,13 +200,13 @@ impl IdempotencyEngine {
         JoinedEngine::new(self.clone(), source)
     }
 
-    /// Like [`execute`](Self::execute), but in a transaction from `source` that holds the action's
-    /// writes and its record (CMP-7). For more than one call, create a [`JoinedEngine`] at
-    /// start-up.
+    /// Like [`execute`](Self::execute), but runs the action in a transaction from `source`, which
+    /// holds the action's writes and its record (CMP-7). For more than one call, create a
+    /// [`JoinedEngine`] at start-up.
     ///
     /// # Errors
-    /// Same as [`JoinedEngine::execute`]; also `Store` with the kind `Unsupported`, before anything
-    /// runs, if the store cannot join.
+    /// Same as [`JoinedEngine::execute`], and `Store` with the kind `Unsupported`, before anything
+    /// runs, if the store cannot join the source's transactions.
     pub async fn execute_joined<D, S, T, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -222,8 +222,8 @@ impl IdempotencyEngine {
         self.joined(source).map_err(ExecuteError::Store)?.execute(ctx, action).await
     }
 
-    /// Starts a call with options: the codec, the completion policy, what happens on a drop, and a
-    /// hook for a value whose completion is refused.
+    /// Creates a call whose options can be set before it runs: the codec, the completion policy,
+    /// what happens if the call is dropped, and a hook for a value whose completion is refused.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call::new(self.clone(), ctx)
     }
@@ -232,8 +232,8 @@ impl IdempotencyEngine {
     /// that took over, if it arrives within one more wait timeout; otherwise `InFlight`.
     ///
     /// # Errors
-    /// `Unavailable` when the record is gone, which is a completion failure (CMP-4), or when the
-    /// store does not answer.
+    /// `Unavailable` if the record is gone (a completion failure, CMP-4) or the store does not
+    /// answer.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -270,11 +270,11 @@ impl IdempotencyEngine {
 
     /// Stops granting leases; stored results are still replayed. Waits up to `deadline` from now
     /// for tracked actions, and for completions and releases that continue in the background
-    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5). It
-    /// may be called again.
+    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5). This
+    /// method can be called again.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the engine stays closed.
+    /// If the future is dropped, the engine still grants no more leases.
     pub async fn shutdown(&self, deadline: Duration) -> usize {
         self.0.tasks.close();
         let _ = tokio::time::timeout(deadline, self.0.tasks.idle()).await;

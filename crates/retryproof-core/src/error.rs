@@ -124,7 +124,8 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// Names the operation unless one is already set: the innermost name is the most precise.
+    /// Names the operation unless one is already set, because the innermost name is the most
+    /// precise.
     #[must_use]
     #[cold]
     pub fn during(mut self, operation: &'static str) -> Self {
@@ -132,8 +133,8 @@ impl Error {
         self
     }
 
-    /// Names the identity unless one is already named. `masked` returns the identity's masked form:
-    /// no key may appear in an error (ID-4).
+    /// Names the identity unless one is already named. `masked` returns the identity's masked form,
+    /// because no key may appear in an error (ID-4).
     pub(crate) fn about(mut self, masked: impl FnOnce() -> String) -> Self {
         self.0.identity.get_or_insert_with(masked);
         self
@@ -181,7 +182,7 @@ impl Error {
         self.0.operation
     }
 
-    /// Whether the same call, unchanged, may succeed later.
+    /// Whether the same call, unchanged, can succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::ShuttingDown | ErrorKind::TooBusy)

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 mod value;
 
-/// The longest fingerprint, in bytes: an algorithm byte and a digest of 63 bytes.
+/// The maximum length of a fingerprint, in bytes: an algorithm byte and a digest of 63 bytes.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
 /// A digest of what the caller sent.
@@ -54,9 +54,9 @@ impl Fingerprint {
     /// `HashSet` is serialized as a sequence in an order that differs in each process, so collect
     /// it into a sorted `Vec` first.
     ///
-    /// If you fingerprint a whole struct, adding or renaming a field changes its fingerprint, so a
-    /// release that does so causes retries of earlier requests to be refused. To avoid this,
-    /// fingerprint a tuple of the fields that matter.
+    /// If you fingerprint a whole struct, adding or renaming a field changes the fingerprint, so
+    /// after such a release, retries of earlier requests are refused. To avoid this, fingerprint a
+    /// tuple of the fields that matter.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;

@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest scope, in bytes (ID-3).
+/// The maximum length of a scope, in bytes (ID-3).
 pub const MAX_SCOPE_BYTES: usize = 255;
-/// The longest key, in bytes (ID-3).
+/// The maximum length of a key, in bytes (ID-3).
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// Names the kind of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
+/// Names the kind of work that a key belongs to (ID-1), such as `"payments"` or `"orders.created"`.
 ///
 /// A scope is code, not data. Functions therefore take a `&'static str` or an explicitly built
 /// `Scope`, so that code that swaps a run-time key and a scope does not compile (ID-3).
@@ -94,7 +94,7 @@ mod sealed {
             `Scope::new(..)?`"
 )]
 pub trait IntoScope: sealed::Sealed {
-    /// Validates and converts.
+    /// Validates the value and converts it to a [`Scope`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`], as in [`Scope::new`].
@@ -192,7 +192,7 @@ impl Identity {
         Self { hash: hash_of(&scope, &key), scope, key }
     }
 
-    /// Validates a scope and a key.
+    /// Validates a scope and a key, and creates their identity.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`], as in [`Scope::new`] and [`Key::new`].
@@ -241,8 +241,8 @@ impl Hash for Identity {
     }
 }
 
-/// Seeds the hash at random in each process, because clients choose the keys and must not be able
-/// to direct many keys to one bucket of a hash table.
+/// Hashes a scope and a key. The seed is random in each process, because clients choose the keys
+/// and must not be able to direct many keys to one bucket of a hash table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {

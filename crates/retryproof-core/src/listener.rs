@@ -86,8 +86,8 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
 
-/// Lets [`Verdict::of_function`] distinguish a [`Rejected`] call from failed work. Implement it for
-/// the error type of your `#[idempotent(key = ..)]` function.
+/// Lets [`Verdict::of_function`] distinguish a [`Rejected`] call from failed work. Implement this
+/// trait for the error type of your `#[idempotent(key = ..)]` function.
 ///
 /// ```
 /// use retryproof_core::{Rejected, listener::Refusal};

@@ -152,8 +152,8 @@ pub trait Observer: Send + Sync + 'static {
     /// The store has failed several times in a row. Until it answers again, one call at a time
     /// tries it, and the other new calls fail immediately (STO-5).
     ///
-    /// Openings and closings alternate, but two threads may report them in either order: add one
-    /// here, and subtract one in [`circuit_closed`](Self::circuit_closed).
+    /// Openings and closings alternate, but two threads may report them in either order, so add one
+    /// here and subtract one in [`circuit_closed`](Self::circuit_closed).
     fn circuit_opened(&self) {}
 
     /// The store has answered again.
@@ -171,7 +171,7 @@ pub trait Observer: Send + Sync + 'static {
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Observers {
-    /// Whether nothing has to be reported.
+    /// Whether there are no observers, so nothing has to be reported.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

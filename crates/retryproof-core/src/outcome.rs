@@ -64,7 +64,7 @@ impl<T> Outcome<T> {
         matches!(self, Self::InFlight(_))
     }
 
-    /// Maps the value.
+    /// Applies `f` to the value, if there is one.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Self::Executed(value) => Outcome::Executed(f(value)),
@@ -87,8 +87,8 @@ impl InFlight {
         Self { remaining }
     }
 
-    /// How long to wait before the next attempt: the holder's remaining lease in whole seconds,
-    /// rounded up, between 1 s and 30 s (HTTP-10).
+    /// How long to wait before the next attempt: the time left on the holder's lease, rounded up to
+    /// whole seconds, between 1 s and 30 s (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.redeliver_after().min(Duration::from_secs(30))
@@ -126,8 +126,8 @@ pub struct Report<T> {
     pub outcome: Outcome<T>,
     /// Whether the store has the result.
     pub recorded: Recorded,
-    /// Whether this call ran the action but lost its lease: another owner took over, the completion
-    /// was refused, and the outcome is the new owner's (CMP-2).
+    /// Whether this call ran the action but lost its lease: another owner took over, so the
+    /// completion was refused, and the outcome is that of the new owner (CMP-2).
     pub fenced: bool,
 }
 
@@ -246,8 +246,8 @@ impl StdError for CompletionError {
 pub enum Rejected {
     /// Another caller is still running the work.
     InFlight {
-        /// How long a broker should wait before it redelivers the message: the holder's remaining
-        /// lease in whole seconds, rounded up, at least 1 s (LST-2).
+        /// How long a broker should wait before it redelivers the message: the time left on the
+        /// holder's lease, rounded up to whole seconds, at least 1 s (LST-2).
         retry_after: Duration,
     },
     /// The key was used before with a different fingerprint (FP-1).

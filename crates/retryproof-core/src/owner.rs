@@ -19,7 +19,7 @@ impl OwnerId {
     /// snapshot would copy it, and two processes with the same id would hold the same lease.
     ///
     /// # Panics
-    /// If the operating system cannot provide random bytes.
+    /// Panics if the operating system cannot provide random bytes.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -38,7 +38,7 @@ impl OwnerId {
     /// the records.
     ///
     /// # Panics
-    /// If the operating system cannot provide random bytes at the first call in the process.
+    /// Panics if the operating system cannot provide random bytes at the first call in the process.
     pub(crate) fn of_this_process() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -63,7 +63,8 @@ impl OwnerId {
     }
 }
 
-/// Prints only the first 8 hex digits: with the whole id, another caller could complete the record.
+/// Prints only the first 8 hex digits, because with the whole id, another caller could complete the
+/// record.
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.0;
@@ -73,8 +74,8 @@ impl fmt::Debug for OwnerId {
 
 /// A number that grows with each grant of one identity (ACQ-10).
 ///
-/// Pass it to a resource that can reject writes with a smaller token. Do not send it as an
-/// idempotency key: use [`Lease::downstream_key`](crate::Lease::downstream_key) for that.
+/// Pass the token to a resource that can reject writes with a smaller token. Do not send the token
+/// as an idempotency key: use [`Lease::downstream_key`](crate::Lease::downstream_key) for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -56,8 +56,8 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Encodes in place: `write` appends the body after the envelope's header, so nothing is
-    /// copied.
+    /// Builds a payload in place: `write` appends the body after the envelope's header, so nothing
+    /// is copied.
     ///
     /// # Errors
     /// The errors of `write`.
@@ -100,7 +100,7 @@ impl Payload {
         self.codec
     }
 
-    /// The codec's schema version at the time of writing.
+    /// The schema version that the codec had when it wrote the body.
     #[must_use]
     #[inline]
     pub fn schema(&self) -> u16 {
@@ -230,7 +230,7 @@ pub enum Opened {
     Value(Payload),
     /// The work is done, but its result cannot be replayed.
     Tombstone(Tombstone),
-    /// The fingerprints differ: the value stays hidden (FP-1).
+    /// The fingerprints differ, so the value stays hidden (FP-1).
     Mismatch,
 }
 

@@ -4,13 +4,13 @@
 //! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token,
 //! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end). There is no
 //! failed state (CMP-5). Every transition is **one atomic step: the statement that changes the
-//! record also compares times, using the store's own clock** (ACQ-7). It is fenced by owner, never
-//! by time (CMP-2): a late completion by the recorded owner is accepted, so an IN_PROGRESS record
-//! must outlive its lease (STO-4).
+//! record also compares times, using the store's own clock** (ACQ-7). A transition is fenced by
+//! owner, never by time (CMP-2): a late completion by the recorded owner is accepted, so an
+//! IN_PROGRESS record must outlive its lease (STO-4).
 //!
 //! # When to write a store
-//! Write one if your records have to live in a database that has no store yet. To observe, delay or
-//! fail the calls to an existing store, wrap it instead.
+//! Write a store if your records have to live in a database that has no store yet. To observe,
+//! delay or fail the calls to an existing store, wrap it instead.
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
@@ -55,7 +55,7 @@ pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct StoreProfile {
-    /// A short name: `"memory"`, `"sqlite"`.
+    /// A short name, such as `"memory"` or `"sqlite"`.
     pub name: &'static str,
     /// The largest value that [`complete`](IdempotencyStore::complete) accepts, in bytes.
     pub max_value: usize,
@@ -68,8 +68,8 @@ pub struct StoreProfile {
     /// The engine then polls an acquire without allocating, and creates owner ids without a system
     /// call. If a forked process shared the records, such ids would repeat (ACQ-9).
     ///
-    /// A wrapper that may wait has to call [`without_immediate`](Self::without_immediate) on the
-    /// profile. If it does not, the engine sends each acquire twice with the same owner, which
+    /// A wrapper whose calls can wait has to call [`without_immediate`](Self::without_immediate) on
+    /// the profile. If it does not, the engine sends each acquire twice with the same owner, which
     /// ACQ-9 makes harmless.
     pub immediate: bool,
 }
@@ -87,7 +87,7 @@ impl StoreProfile {
         }
     }
 
-    /// Sets the largest value, in bytes.
+    /// Sets the size of the largest value that the store accepts, in bytes.
     #[must_use]
     pub const fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes;
@@ -108,7 +108,7 @@ impl StoreProfile {
         self
     }
 
-    /// Declares that a call may wait, for a wrapper around an immediate store.
+    /// Declares that a call can wait, for a wrapper around an immediate store.
     #[must_use]
     pub const fn without_immediate(mut self) -> Self {
         self.immediate = false;
@@ -210,8 +210,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Sets the end of the lease to the store's current time plus `lease` (RUN-1).
     ///
     /// # Behaviour
-    /// If the record is IN_PROGRESS for `owner`, expired or not: `Applied`. Otherwise: `NotOwner`,
-    /// and nothing changes (RUN-3).
+    /// Returns `Applied` if the record is IN_PROGRESS for `owner`, expired or not. Otherwise
+    /// returns `NotOwner`, and nothing changes (RUN-3).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.
@@ -229,9 +229,10 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
-    /// `done.value`, kept for `done.ttl`: `Applied`. If `owner` has already completed it:
-    /// `AlreadyApplied`, and nothing changes (CMP-3). If it is absent or belongs to another owner:
-    /// `NotOwner`, and nothing changes (CMP-2).
+    /// `done.value`, is kept for `done.ttl`, and the answer is `Applied`. If `owner` has already
+    /// completed the record, the answer is `AlreadyApplied`, and nothing changes (CMP-3). If the
+    /// record is absent or belongs to another owner, the answer is `NotOwner`, and nothing changes
+    /// (CMP-2).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown; `TooLarge` if the value exceeds the store's limit
@@ -249,9 +250,9 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Deletes the record of an action that failed (RUN-4).
     ///
     /// # Behaviour
-    /// If the record is IN_PROGRESS for `owner`, it is deleted: `Applied`. If it is absent:
-    /// `AlreadyApplied`. If it is COMPLETE or belongs to another owner: `NotOwner`, and nothing
-    /// changes.
+    /// If the record is IN_PROGRESS for `owner`, it is deleted, and the answer is `Applied`. If the
+    /// record is absent, the answer is `AlreadyApplied`. If the record is COMPLETE or belongs to
+    /// another owner, the answer is `NotOwner`, and nothing changes.
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.

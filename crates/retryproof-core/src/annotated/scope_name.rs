@@ -5,11 +5,11 @@ use std::any::type_name;
 
 use crate::identity::MAX_SCOPE_BYTES;
 
-/// The full path of a function as its scope (ANN-4), evaluated at compile time.
+/// Returns the full path of a function, for use as its scope (ANN-4). Evaluated at compile time.
 ///
 /// # Panics
-/// Panics if the path is longer than a scope may be. The attribute calls this function in a
-/// `const`, so the panic is a compile error.
+/// Panics if the path is too long for a scope. The attribute calls this function in a `const`, so
+/// the panic is a compile error.
 #[must_use]
 pub const fn default_scope(path: &'static str) -> &'static str {
     assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
@@ -20,8 +20,8 @@ pub(super) const TOO_LONG: &str =
     "the path of this function is too long for a scope; name the scope explicitly";
 
 /// The full path of the function that encloses a closure, as the compiler writes it, without
-/// lifetimes (it writes early-bound ones as `<'_>`). The path has no other parameters, because a
-/// generic function has to name its scope (ANN-1).
+/// lifetimes (it writes early-bound ones as `<'_>`). The path has no type or const parameters,
+/// because a generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
     // The path ends with one `{{closure}}` for the closure, one for the future of an async
@@ -33,8 +33,9 @@ pub(super) fn place<H>(_: &H) -> &'static str {
 }
 
 /// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
-/// for any other method. A path in neither form, which a later compiler may write, is returned
-/// unchanged: a scope that is too narrow is better than one scope for two methods.
+/// for any other method. If `place` has neither form, as under a later compiler that writes paths
+/// differently, returns it unchanged: a scope that is too narrow is better than one scope for two
+/// methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);
@@ -47,8 +48,9 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
         return place.to_owned();
     };
-    // The block is `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that defines neither
-    // the trait nor the type. For an inherent method it is `<Owner>` or `<impl Owner>`.
+    // For a trait method, the block is `<Owner as Trait>`, or `<impl Trait for Owner>` if the
+    // `impl` is in a module that defines neither the trait nor the type. For an inherent method,
+    // the block is `<Owner>` or `<impl Owner>`.
     let block = &block[at + 1..block.len() - 1];
     let header = block.strip_prefix("impl ").unwrap_or(block);
     let of_trait = block

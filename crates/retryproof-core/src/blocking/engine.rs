@@ -25,7 +25,8 @@ pub struct Engine {
     runtime: Arc<Owned>,
 }
 
-/// The runtime of an engine. Dropping it does not wait, so an engine may be dropped anywhere.
+/// The runtime of an engine. Dropping it does not wait for its tasks, so an engine can be dropped
+/// anywhere, even inside another runtime.
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
@@ -43,7 +44,8 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Checks that this thread may block, and returns the means to block on the runtime.
+    /// Returns an entry that can block on this runtime. Fails if the thread is already inside a
+    /// runtime.
     fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -168,7 +170,7 @@ impl Engine {
         self.call(ctx).execute_with(action)
     }
 
-    /// Starts a call with options.
+    /// Creates a call whose options can be set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call { engine: self.clone(), call: self.engine.call(ctx) }
     }
@@ -226,7 +228,7 @@ pub enum Acquisition {
     Granted(HeldLease),
     /// The work is done, and this is its result.
     Complete(StoredResult),
-    /// Another caller holds the key, and the wait is over.
+    /// Another caller holds the key, and this call does not wait any longer.
     InFlight(InFlight),
 }
 

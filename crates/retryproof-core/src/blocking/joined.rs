@@ -23,7 +23,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
-    /// those of this database.
+    /// transactions of the source's database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -42,7 +42,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 
     /// Like [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that
-    /// holds its writes and its record.
+    /// holds the action's writes and its record.
     ///
     /// # Errors
     /// The errors of the async method; inside a runtime, `Store` with the kind `Unsupported`.
@@ -60,7 +60,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.call(ctx).execute(action)
     }
 
-    /// Starts a call with options.
+    /// Creates a call whose options can be set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
         JoinedCall { engine: self.engine.clone(), call: self.joined.call(ctx) }
     }

@@ -51,7 +51,7 @@ impl IdempotencyConfig {
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // Names may be converted lossily, because the names of all settings are ASCII.
+        // Names can safely be converted lossily, because the names of all settings are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
@@ -238,7 +238,7 @@ impl Loading {
         }
     }
 
-    /// `scope."NAME".PART`.
+    /// Sets `scope."NAME".PART` to `value`, or records the problem with it.
     fn scope(&mut self, path: &[&str], value: &DeValue<'_>, place: &str) {
         let [_, name, part] = path else { return };
         let value = RawValue::Toml(value);
@@ -296,7 +296,7 @@ impl Loading {
     }
 }
 
-/// A path in TOML syntax: `scope."payments".ttl`.
+/// Formats a path in TOML syntax, for example `scope."payments".ttl`.
 fn spelled(path: &[&str]) -> String {
     let bare = |name: &str| {
         !name.is_empty()

@@ -22,8 +22,8 @@ pub struct WebConfig {
     pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. Default: `Idempotency-Key`.
     pub key_header: String,
-    /// `web.in-flight-status`: the status of the answer while the key is in flight, any 4xx or 5xx
-    /// (HTTP-10). Default: 409.
+    /// `web.in-flight-status`: the status, any 4xx or 5xx, of the response to a duplicate while its
+    /// key is in flight (HTTP-10). Default: 409.
     pub in_flight_status: u16,
     /// `web.fingerprint`: what the fingerprint of a request covers (FP-3).
     pub fingerprint: FingerprintMode,

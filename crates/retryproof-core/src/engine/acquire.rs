@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An acquire, from the call to its outcome: granted, complete, or in flight (ACQ-1 to ACQ-13).
 //!
-//! The first pass calls the store once. Only a caller that finds the key busy continues with
-//! [`wait`](self::wait), where the callers of one identity share one wait.
+//! The first pass makes one attempt to acquire. Only a caller that finds the key busy continues
+//! with [`wait`](self::wait), where the callers of one identity share one wait.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -44,7 +44,7 @@ pub enum Acquisition {
     Granted(HeldLease),
     /// The work is done, and this is its result, to be opened with the caller's fingerprint.
     Complete(StoredResult),
-    /// Another caller holds the key, and the wait is over.
+    /// Another caller holds the key, and this call does not wait any longer.
     InFlight(InFlight),
 }
 
@@ -54,7 +54,7 @@ struct AcquireLoop<'a> {
     ctx: &'a IdempotencyContext,
     durations: Durations,
     /// When the call began. The clock is read only once, to keep replays fast. A lease granted in
-    /// the first pass is counted from this instant.
+    /// the first pass is measured from this instant.
     began: Instant,
     deadline: Instant,
     tracked: bool,
@@ -68,8 +68,8 @@ enum Found {
 
 impl IdempotencyEngine {
     /// Like [`try_acquire`](Self::try_acquire), but for a tracked action, which counts against
-    /// `max-running` and which [`shutdown`](Self::shutdown) waits for (RUN-5). The permit is taken
-    /// before the acquire and given back while the call waits.
+    /// `max-running` and which [`shutdown`](Self::shutdown) waits for (RUN-5). The call takes a
+    /// `max-running` permit before the acquire, and gives it back while it waits.
     ///
     /// # Errors
     /// Same as [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing
@@ -92,7 +92,8 @@ impl IdempotencyEngine {
     }
 }
 
-/// Acquires a lease. If there is a stored result, reports how it answers the context's fingerprint.
+/// Acquires a lease. If there is a stored result, reports how the call is answered, which depends
+/// on the context's fingerprint.
 pub(super) async fn try_acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
@@ -129,7 +130,7 @@ impl<'a> AcquireLoop<'a> {
         Self { engine, ctx, durations, began, deadline: began + durations.wait, tracked }
     }
 
-    /// Refuses a call whose durations the store cannot keep.
+    /// Refuses a call whose ttl or lease is too long for the store.
     #[inline]
     fn check(&self) -> Result<()> {
         let Durations { ttl, lease, .. } = self.durations;
@@ -187,8 +188,8 @@ impl<'a> AcquireLoop<'a> {
         self.found(answer, counted_from, owner, permit, || Ok(runtime))
     }
 
-    /// Sends an acquire and polls it once. If that poll answers the call, the call needs no timer,
-    /// and a drop leaves nothing behind.
+    /// Sends an acquire and polls it once. If the store answers during that poll, no timer is
+    /// needed, and a drop leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, sent: Instant, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
         let request = self.request(owner);
@@ -211,7 +212,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Continues an acquire that was sent at `sent` and polled once. Also returns the instant from
-    /// which a granted lease is counted.
+    /// which a granted lease is measured.
     async fn finish(
         &self,
         owner: OwnerId,
@@ -301,8 +302,8 @@ impl<'a> AcquireLoop<'a> {
         )
     }
 
-    /// Returns the permit that a tracked action needs. During shutdown, no permit is given out, and
-    /// untracked actions are refused too.
+    /// Returns the permit that a tracked action needs, or `None` for an untracked action. During
+    /// shutdown, both are refused.
     fn permit(&self) -> Result<Option<BorrowedPermit<'_>>, ErrorKind> {
         if self.tracked {
             return self.engine.tasks.try_permit().map(Some);
@@ -357,7 +358,7 @@ enum FirstPoll {
 enum OpenAcquire {
     /// The store answered with an error that leaves the outcome unknown.
     Lost(Result<Acquired>),
-    /// The call was polled once and is not answered yet.
+    /// The call was polled once and has not been answered yet.
     Unanswered(StoreCall<Acquired>),
 }
 

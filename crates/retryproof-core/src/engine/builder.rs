@@ -79,17 +79,17 @@ impl EngineBuilder {
         self
     }
 
-    /// Writes the trace of each call that is granted a lease into the note beside its record, so
-    /// that a replay can be linked to the execution (REC-2). `current` returns the trace of the
-    /// calling task, or `None` outside of a trace. It is called inside every acquire and should be
-    /// fast. If it panics, the panic is logged, and the call goes on without a trace. By default,
-    /// notes have no trace.
+    /// Writes the trace of each call that is granted a lease into the note beside the call's
+    /// record, so that a replay can be linked to the execution (REC-2). `current` returns the trace
+    /// of the calling task, or `None` outside of a trace. `current` is called inside every acquire
+    /// and should be fast. If `current` panics, the panic is logged, and the call goes on without a
+    /// trace. By default, notes have no trace.
     pub fn current_trace(mut self, current: fn() -> Option<TraceContext>) -> Self {
         self.current_trace = Some(current);
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings and builds the engine.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the setting that is out of range

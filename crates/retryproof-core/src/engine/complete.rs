@@ -105,8 +105,8 @@ impl Record {
 }
 
 impl HeldLease {
-    /// Records the result (CMP-1): ends the heartbeat, then completes, and repeats a completion
-    /// that was not answered (CMP-3).
+    /// Records the result (CMP-1): ends the heartbeat, then sends the completion, and repeats it if
+    /// the store does not answer (CMP-3).
     ///
     /// The result is recorded whether the returned future is awaited or dropped (RUN-5). A memory
     /// store has the result when this method returns. Any other store is sent the result when the
@@ -170,9 +170,9 @@ impl HeldLease {
         self.release_after(Phase::Released)
     }
 
-    /// Like [`release`](Self::release), but also tells observers why the work failed. It is for an
-    /// adapter that runs the work itself, and so knows whether the work returned an error or
-    /// panicked. If the work called [`hold_on_error`](Lease::hold_on_error), the lease is held
+    /// Like [`release`](Self::release), but also tells observers why the work failed. This method
+    /// is for an adapter that runs the work itself, and so knows whether the work returned an error
+    /// or panicked. If the work called [`hold_on_error`](Lease::hold_on_error), the lease is held
     /// instead.
     ///
     /// # Errors
@@ -366,8 +366,8 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// If the store is unavailable, repeats a call until the time `until`. The call must be safe to
-/// send twice.
+/// Sends a call, and repeats it until the time `until` while the store is unavailable. The call
+/// must be safe to send twice.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,
     until: impl Fn() -> Instant,

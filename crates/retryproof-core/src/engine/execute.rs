@@ -99,7 +99,7 @@ impl<C, H> Call<C, H> {
         self
     }
 
-    /// Runs the action within this call's future, so the action may borrow. See
+    /// Runs the action within this call's future, so the action can borrow local values. See
     /// [`IdempotencyEngine::execute`].
     ///
     /// # Errors

@@ -80,15 +80,15 @@ impl HeldLease {
     /// the caller's writes or not at all (CMP-7). Open the transaction after the lease has been
     /// granted, write, call this method, commit, and then call [`PendingCommit::committed`].
     ///
-    /// This method first stops the heartbeat and awaits its end, so commit soon: the lease runs
-    /// out, and then only the lock on the record's row prevents a takeover. Use the isolation level
-    /// READ COMMITTED: a stricter one may refuse the statement because a heartbeat has changed the
-    /// row.
+    /// This method first stops the heartbeat and awaits its end, so commit soon: once the lease has
+    /// run out, only the lock on the record's row prevents a takeover. Use the isolation level READ
+    /// COMMITTED: under a stricter level, the database may refuse the statement because a heartbeat
+    /// has changed the row.
     ///
     /// # Errors
     /// **Roll the transaction back on any error.** [`JoinError::LeaseLost`] when another owner has
     /// taken over; [`JoinError::Failed`] when the store cannot join this transaction
-    /// (`Unsupported`) or the database refuses.
+    /// (`Unsupported`) or the database refuses the statement.
     ///
     /// # Cancel safety
     /// If you drop the future, polled or not, roll the transaction back. The key is freed in the
@@ -159,7 +159,7 @@ impl HeldLease {
         }
     }
 
-    /// Defers the end of the lease to the commit of a transaction.
+    /// Defers the end of the lease until a transaction has been committed or rolled back.
     pub(super) fn join(
         mut self,
         join: Arc<dyn DynJoin>,
@@ -182,7 +182,8 @@ impl PendingCommit {
         self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())
     }
 
-    /// Call this after the commit: it notifies observers, and wakes the waiters for the result.
+    /// Notifies observers, and wakes the callers that wait for the result. Call this after the
+    /// commit.
     pub fn committed(mut self) {
         if let Some(open) = self.open.take() {
             open.committed();
@@ -200,7 +201,7 @@ impl PendingCommit {
         }
     }
 
-    /// Call this after the transaction was rolled back: it frees the key immediately.
+    /// Frees the key immediately. Call this after the transaction has been rolled back.
     ///
     /// # Errors
     /// An error means that the store did not confirm the release, which then continues in the
@@ -217,9 +218,9 @@ impl PendingCommit {
         releasing.within(limit, "release", &state.identity).await?.map(drop)
     }
 
-    /// Call this if COMMIT was not answered: it checks with the store whether this owner's record
-    /// was committed. `true` means that the transaction was committed with everything in it,
-    /// `false` that it was rolled back and the key is free.
+    /// Checks with the store whether this owner's record was committed. Call this if COMMIT was not
+    /// answered. `true` means that the transaction was committed with everything in it, `false`
+    /// that it was rolled back and the key is free.
     ///
     /// # Errors
     /// An error means that the store did not answer; the check then continues in the background
@@ -312,11 +313,11 @@ impl OpenCommit {
         state.end(End::Completed(self.record.recorded()));
     }
 
-    /// Finds out whether the transaction was committed or rolled back, using the owner id in calls
-    /// that every store has. A release distinguishes the two cases, and after a rollback the key
-    /// has to be released anyway. The release removes a record that is still in progress under this
-    /// owner, and no other. If the transaction still locks the row, the release is answered when
-    /// the transaction ends.
+    /// Finds out whether the transaction was committed or rolled back, using only the owner id and
+    /// calls that every store supports. A release distinguishes the two cases, and after a rollback
+    /// the key has to be released anyway. The release removes a record that is still in progress
+    /// under this owner, and no other. If the transaction still locks the row, the release is
+    /// answered when the transaction ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         let is_committed = match release_until_over(self.lease.clone()).await {

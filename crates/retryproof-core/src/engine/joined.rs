@@ -62,17 +62,17 @@ impl<T: Send + 'static> JoinedEngine<T> {
         &self.engine
     }
 
-    /// Runs `action` once for the context's identity, in a transaction that holds its writes and
-    /// its record. A duplicate gets the stored result. The value is stored as JSON; see
+    /// Runs `action` once for the context's identity, in a transaction that holds the action's
+    /// writes and its record. A duplicate gets the stored result. The value is stored as JSON; see
     /// [`call`](Self::call) for other codecs.
     ///
     /// # Errors
     /// See [`ExecuteError`]. `Store`: no transaction could be opened, nothing ran, and the key is
     /// free. `Action`: the action's own error; the transaction was rolled back, and the key is
-    /// free. `LeaseLost`: the completion was refused, and the transaction rolled back (CMP-2).
-    /// `Completion`: the commit failed, under any completion policy; its
-    /// [`error`](crate::CompletionError::error) shows whether the transaction was rolled back or is
-    /// in doubt. Also `Completion`, with an `Unavailable` error: the transaction was open for
+    /// free. `LeaseLost`: the completion was refused, and the transaction was rolled back (CMP-2).
+    /// `Completion`, whatever the completion policy: the commit failed; the
+    /// [`error`](crate::CompletionError::error) in it shows whether the transaction was rolled back
+    /// or is in doubt. Also `Completion`, with an `Unavailable` error: the transaction was open for
     /// longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
     ///
     /// # Panics
@@ -94,7 +94,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.call(ctx).execute(action).await
     }
 
-    /// Starts a call with options.
+    /// Creates a call whose options can be set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
@@ -104,14 +104,14 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
-    /// The errors of the transaction source, and `Unavailable` if it takes longer than
+    /// The errors of the transaction source, and `Unavailable` if the source takes longer than
     /// `operation-timeout`.
     pub async fn begin(&self) -> Result<T> {
         in_time(self.limit(), self.source.begin()).await.map_err(|error| error.during("begin"))
     }
 
-    /// Records the result in the transaction and commits both: ends the heartbeat, writes the
-    /// record, commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
+    /// Records the result in the transaction and commits it: ends the heartbeat, writes the record,
+    /// commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
     /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes are committed;
     /// [`NotOwner`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack)
     /// mean that they are not; [`Unconfirmed`](CompletionResult::Unconfirmed) means that the
@@ -142,8 +142,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.record(tx, held, tombstone.into_envelope(), true)
     }
 
-    /// Rolls back. A rollback that cannot be confirmed is only logged, because the database rolls
-    /// back when the connection ends.
+    /// Rolls the transaction back. A rollback that cannot be confirmed is only logged, because the
+    /// database rolls back when the connection ends.
     ///
     /// # Cancel safety
     /// If the future is dropped, the transaction is dropped with it, which rolls it back.

@@ -27,7 +27,7 @@ mod heartbeat;
 
 pub(super) use heartbeat::{BeatQueue, BeatQueues};
 
-/// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
+/// A handle to the lease of a running action. Cheap to clone; it does not keep the lease alive.
 ///
 /// A lease fences the *record*, not the world: a paused process may act after its lease is over.
 /// Pass [`downstream_key`](Self::downstream_key) to services that accept an idempotency key, and
@@ -53,7 +53,7 @@ pub(super) struct LeaseState {
     beat: Mutex<BeatState>,
     /// Notified when the lease is lost, when a heartbeat must end and when it has ended.
     changed: Notify,
-    /// Set by an action whose failure would not show whether it had an effect.
+    /// Set by the action once a failure would not show whether the action had an effect.
     hold_on_error: AtomicBool,
     /// Set when the lease's only terminal event is reported.
     pub(super) ended: AtomicBool,
@@ -62,7 +62,7 @@ pub(super) struct LeaseState {
 /// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// When the lease ends by the engine's clock, counted from just before its last acquire or
+    /// When the lease ends by the engine's clock, measured from just before its last acquire or
     /// extend was sent.
     until: Instant,
     loss: Option<Loss>,
@@ -77,8 +77,8 @@ struct BeatState {
 }
 
 impl Lease {
-    /// Whether this is the first attempt or a takeover, after which the earlier owner's effects may
-    /// have happened (ACQ-12).
+    /// Whether this is the first attempt or a takeover from an owner whose work may already have
+    /// had effects (ACQ-12).
     #[must_use]
     pub fn attempt(&self) -> Attempt {
         self.0.attempt
@@ -104,8 +104,8 @@ impl Lease {
         beat.loss.is_none() && !beat.stopped && self.0.store.now() < beat.until
     }
 
-    /// How much of the lease is left by the engine's clock; zero if it is over or lost. The
-    /// heartbeat renews it.
+    /// How much time is left on the lease by the engine's clock; zero if the lease is over or lost.
+    /// Each heartbeat extends the lease.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let beat = self.0.beat.lock();
@@ -182,8 +182,8 @@ impl Lease {
         self.0.hold_on_error.load(Ordering::Acquire)
     }
 
-    /// Resolves when the lease is lost, with the reason (RUN-2, RUN-6). It never resolves while the
-    /// lease is held, so race it against the work:
+    /// Resolves when the lease is lost, with the reason (RUN-2, RUN-6). The future never resolves
+    /// while the lease is held, so race it against the work:
     /// `select! { () = work => .., loss = lease.lost() => .. }`.
     ///
     /// # Cancel safety
@@ -294,7 +294,7 @@ pub(super) struct GrantTerms {
     pub(super) grant: Grant,
     /// When the call began.
     pub(super) began: Instant,
-    /// When the granted acquire was sent. The lease is counted from this instant, so that the
+    /// When the granted acquire was sent. The lease is measured from this instant, so that the
     /// holder considers it over before the store does (ACQ-7).
     pub(super) counted_from: Instant,
 }

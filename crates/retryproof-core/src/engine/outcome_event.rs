@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports the outcome of each call once: to the observers (RUN-8), and in one `tracing` event at
-//! the level DEBUG under the target `retryproof::outcome` (RUN-7). Observers and log
-//! get the same value, so they cannot disagree: an [`End`] if the call was granted a lease, and
+//! the level DEBUG under the target `retryproof::outcome` (RUN-7). The observers and the log get
+//! the same value, so they cannot disagree: an [`End`] if the call was granted a lease, and
 //! otherwise a [`CallAnswer`].
 //!
 //! Fields of the `tracing` event: `scope`, `outcome`, `identity` (masked, ID-4), and, where they
-//! apply, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds). Without an
-//! observer and a subscriber, a report costs one check of each and computes nothing.
+//! apply, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds). With neither
+//! an observer nor a subscriber, a report costs one check of each and computes nothing.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::store::HolderNote;
 
 const TARGET: &str = "retryproof::outcome";
 
-/// How a lease ends.
+/// How a lease ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     /// The work was recorded, as a value or as a tombstone.
@@ -36,7 +36,7 @@ pub(super) enum End {
     Lost,
 }
 
-/// How a call that was granted no lease ends.
+/// How a call that was granted no lease ended.
 #[derive(Debug, Clone, Copy)]
 pub enum CallAnswer<'a> {
     /// The stored result, with the note of the holder that executed the work.

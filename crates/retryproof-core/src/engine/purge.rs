@@ -18,8 +18,8 @@ use crate::store::IdempotencyStore;
 /// The maximum number of records in one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// The shortest time limit of a batch: a batch does more work than any other call, and no caller
-/// waits for it (STO-5).
+/// The minimum time limit of a batch, because a batch does more work than any other call, and no
+/// caller waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The task that purges for as long as the engine exists. The first lease starts the task.
@@ -107,7 +107,7 @@ pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Opt
     ended.map(|_| Some(deleted))
 }
 
-/// Purges until a batch is not full, and adds up in `deleted` what the batches deleted. Returns
+/// Purges until a batch is not full, and adds the number of deleted records to `deleted`. Returns
 /// whether the store can purge. Warns when the purge takes longer than `interval`, and again each
 /// time the elapsed time doubles.
 async fn purge_batches(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, and
-//! every error names its call (STO-5), and observers get each call (RUN-8). The `*_call` methods set
-//! no time limit, and count and report nothing: their callers do all three.
+//! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, every
+//! error names its call (STO-5), and each call is reported to the observers (RUN-8). The `*_call`
+//! methods set no time limit, count nothing and report nothing, because their callers do so.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -95,7 +95,7 @@ impl StoreClient {
         if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
     }
 
-    /// Refuses a duration that the store cannot keep.
+    /// Refuses a call whose `longest` duration exceeds the store's limit.
     pub(super) fn check(&self, identity: &Identity, longest: Duration) -> Result<()> {
         if longest <= self.max_duration {
             return Ok(());
@@ -258,7 +258,7 @@ impl StoreClient {
         self.count_failure();
     }
 
-    /// The current time if calls are reported to observers.
+    /// The current time, or `None` if there are no observers, so the call is not timed.
     #[inline]
     pub(super) fn call_began(&self) -> Option<Instant> {
         if self.observers.is_empty() { None } else { Some(self.now()) }
@@ -318,13 +318,13 @@ struct CircuitBreaker {
 /// Permission for one store call, held until the store has answered.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    /// For the call that probes a failing store: when the probe began.
+    /// If this call probes a failing store, the breaker and the instant at which the probe began.
     probe: Option<(&'a CircuitBreaker, Instant)>,
 }
 
 impl CircuitBreaker {
-    /// A probe ends after `limit` even if its call does not end: that call may be in a future that
-    /// is no longer polled.
+    /// A probe ends after `limit` even if its call does not end, because that call may be in a
+    /// future that is no longer polled.
     #[inline]
     fn admit(&self, limit: Duration, now: impl FnOnce() -> Instant) -> Result<Admission<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {

@@ -30,18 +30,18 @@ pub(super) struct Tasks {
     /// Notifies one waiter when a permit is given back, and all waiters when no more are handed
     /// out.
     permits: Notify,
-    /// How many tasks listen to the two fields above. There is seldom one, so a replay, which takes
-    /// a permit and gives it back, usually notifies no task.
+    /// How many tasks listen to the two fields above. Usually no task listens, so a replay, which
+    /// takes a permit and gives it back, notifies no task.
     watchers: AtomicUsize,
 }
 
-/// Permission for one tracked action to run. It is given back when the action ends, and is not held
-/// while the caller waits.
+/// Permission for one tracked action to run. The permit is given back when the action ends, and is
+/// not held while the caller waits.
 #[derive(Debug)]
 pub struct Permit(Arc<Tasks>);
 
-/// A permit for a call that may not need one after all. It is borrowed, so a replay changes no
-/// reference count.
+/// A permit for a call that gives it back unused if nothing has to run. The permit borrows the
+/// `Tasks`, so a replay changes no reference count.
 #[derive(Debug)]
 pub(super) struct BorrowedPermit<'a>(&'a Arc<Tasks>);
 
@@ -100,7 +100,7 @@ impl Tasks {
     }
 
     /// Hands out a permit as soon as one is free. Waiters are woken one by one, in order; a call
-    /// that finds a free permit may take it before the waiters.
+    /// that finds a free permit can take it ahead of the waiters.
     pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         let _watching = self.watch();
         loop {

@@ -27,9 +27,9 @@ impl AttemptRules {
         self
     }
 
-    /// Sets the minimum pause while another delivery is in flight, for listeners that run the
-    /// handler again themselves. Without this pause, a handler that keeps returning `InFlight`
-    /// immediately would run in a hot loop.
+    /// Sets the minimum pause before a retry while another delivery is in flight, for listeners
+    /// that run the handler again themselves. Without this pause, a handler that keeps returning
+    /// `InFlight` immediately would run in a hot loop.
     #[must_use]
     pub const fn in_flight(mut self, pause: Duration) -> Self {
         self.in_flight = pause;

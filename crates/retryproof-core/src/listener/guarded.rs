@@ -14,14 +14,14 @@ use crate::engine::{IdempotencyEngine, Lease};
 /// A handler's future, which returns the verdict on one message.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Creates a handler for a listener's `run`. It decodes the body from JSON and runs `work` once for
-/// each key, guarded by `engine`. A message is acknowledged after its work has returned and been
-/// recorded (LST-2).
+/// Creates a handler for a listener's `run`. The handler decodes the body from JSON and runs `work`
+/// once for each key, guarded by `engine`. A message is acknowledged after its work has returned
+/// and been recorded (LST-2).
 ///
 /// # When to use
-/// Use it for work whose record does not join a transaction. For other work, write a closure that
-/// calls an engine with the delivery's context, or calls an `#[idempotent(key = ..)]` function, and
-/// returns the [`Verdict`] on the result.
+/// Use this handler for work whose record does not join a transaction. For other work, write a
+/// closure that calls an engine with the delivery's context, or calls an `#[idempotent(key = ..)]`
+/// function, and returns the [`Verdict`] on the result.
 ///
 /// ```
 /// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, listener};

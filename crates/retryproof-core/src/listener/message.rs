@@ -14,7 +14,7 @@ use crate::identity::{Identity, Key, Scope};
 use crate::panics::catch_panic;
 
 /// A message of any broker, as [`guarded`](super::guarded) sees it. The deliveries of this
-/// library's listeners implement it; implement the trait yourself to use
+/// library's listeners implement this trait; implement it yourself to use
 /// [`guarded`](super::guarded) with another broker.
 pub trait AnyDelivery: Clone + Send + 'static {
     /// The body.
@@ -50,7 +50,7 @@ pub struct MessageSettings {
 }
 
 impl MessageSettings {
-    /// Checks the options.
+    /// Checks the options and creates the settings.
     ///
     /// # Errors
     /// `Invalid` for a duration out of range (CTX-2).
@@ -87,8 +87,9 @@ pub struct MessageCall {
 }
 
 impl MessageCall {
-    /// Runs the program's key function on a message. If the function panics, the key counts as bad,
-    /// because a panic must affect only its own message (LST-2).
+    /// Finds the key of a message with `find_key`, the program's key function. If `find_key`
+    /// panics, the key counts as bad, because a panic must affect only the message that caused it
+    /// (LST-2).
     pub fn new(settings: Arc<MessageSettings>, find_key: impl FnOnce() -> Option<String>) -> Self {
         let key = match catch_panic(find_key) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),

@@ -40,7 +40,7 @@ pub enum Verdict {
 }
 
 /// The reason for a [`Verdict`]. The names that [`as_str`](Self::as_str) returns are stable, so
-/// they can be metric labels.
+/// they can be used as metric labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -147,9 +147,9 @@ impl Verdict {
         Self::nack(Reason::Failed)
     }
 
-    /// Redelivers the message, no sooner than `after`, without counting a failure. Use it when
-    /// another delivery is in flight, or when the consumer stops before it has begun to handle the
-    /// message.
+    /// Redelivers the message, no sooner than `after`, without counting a failure. Use this verdict
+    /// when another delivery is in flight, or when the consumer stops before it has begun to handle
+    /// the message.
     pub fn delayed(after: Duration) -> Self {
         Self::Nack { after, reason: Reason::InFlight }
     }

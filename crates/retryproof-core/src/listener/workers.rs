@@ -14,10 +14,10 @@ use super::{Reason, Verdict};
 use crate::panics::{catch_panic, catch_panic_of};
 
 /// Handles a bounded number of messages concurrently, each in a separate task, so that a slow
-/// message does not hold up the others. Use it in consumers that receive messages one by one, and
-/// [`batch`] in consumers that fetch several at a time.
+/// message does not hold up the others. Use a pool in consumers that receive messages one by one,
+/// and [`batch`] in consumers that fetch several at a time.
 ///
-/// Dropping the pool drops the running work: its leases run out, and the messages are redelivered
+/// Dropping the pool drops the running work, so its leases run out and the messages are redelivered
 /// (RUN-5). Call [`drain`](Self::drain) first.
 #[derive(Debug)]
 pub struct WorkerPool {
@@ -97,8 +97,8 @@ pub async fn drain(running: &mut JoinSet<()>, limit: Duration) -> usize {
 /// future, also results in a verdict.
 ///
 /// # Cancel safety
-/// Dropping the future drops the running work: its leases run out (RUN-5), and unanswered messages
-/// are redelivered.
+/// Dropping the future drops the running work, so its leases run out (RUN-5) and unanswered
+/// messages are redelivered.
 pub async fn batch<M, W, Working, A, Answering>(
     messages: impl IntoIterator<Item = M>,
     concurrency: usize,
@@ -115,7 +115,7 @@ pub async fn batch<M, W, Working, A, Answering>(
     for message in messages {
         let slot = workers.slot().await;
         let answer = answer.clone();
-        // `work` may panic before it returns a future. Even then, the other messages are handled.
+        // `work` can panic before it returns a future. Even then, the other messages are handled.
         let working = catch_panic(|| work(&message));
         workers.spawn(slot, async move {
             let verdict = match working {

@@ -93,7 +93,7 @@ pub struct CallEvent<'a> {
 pub enum WaitEnd {
     /// The work was recorded. Whether its result can be replayed to this call is decided next.
     Complete,
-    /// The key became free, or its lease ended, and this call has the lease now.
+    /// The key became free, or its lease ended, and this call now has the lease.
     Granted,
     /// The wait timed out.
     InFlight,
@@ -127,8 +127,8 @@ pub struct StoreCallEvent {
     pub operation: &'static str,
     /// How long the call took.
     pub took: Duration,
-    /// The kind of the call's error. A call that was cut off unanswered is
-    /// [`Unavailable`](ErrorKind::Unavailable).
+    /// The kind of the call's error, if it failed; [`Unavailable`](ErrorKind::Unavailable) if the
+    /// call was cut off unanswered.
     pub error: Option<ErrorKind>,
 }
 

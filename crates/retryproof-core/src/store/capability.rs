@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
 
-/// Deletes expired records to free space. Correctness does not depend on purging: an expired record
-/// counts as absent, purged or not (CMP-6).
+/// Deletes expired records to free space. Correctness does not depend on purging, because an
+/// expired record is treated as absent, whether purged or not (CMP-6).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot delete expired records",
     label = "expected a store that implements `Purge`",
@@ -22,8 +22,8 @@ pub trait Purge: IdempotencyStore {
     /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`
     /// means that no expired record is left.
     ///
-    /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease
-    /// and its ttl, counted from the acquire, are over (STO-4). Several instances may purge
+    /// A COMPLETE record expires at the end of its ttl. An IN_PROGRESS record expires when both its
+    /// lease and its ttl, measured from the acquire, are over (STO-4). Several instances can purge
     /// concurrently. A dropped call may have deleted some of the records.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ impl LiveLease {
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Peeked {
-    /// There is no record, or it is past its lease or ttl.
+    /// There is no record, or the record is past its lease or ttl.
     Absent,
     /// A holder is working.
     Busy(LiveLease),

@@ -65,7 +65,7 @@ pub struct TraceContext {
 }
 
 impl HolderNote {
-    /// The longest note, in bytes.
+    /// The maximum length of a note, in bytes.
     pub const MAX_BYTES: usize = 64;
 
     /// Writes the note of a grant. A label that does not fit loses its beginning, because the names
@@ -105,7 +105,7 @@ impl HolderNote {
         &self.0
     }
 
-    /// Whether a newer version of this library wrote the note. Its content is then unknown.
+    /// Whether a newer version of this library wrote the note, so its content is unknown.
     #[must_use]
     pub fn is_newer(&self) -> bool {
         self.0[0] > VERSION
@@ -126,7 +126,7 @@ impl HolderNote {
         Some(Duration::from_millis(u32::from_le_bytes(*bytes).into()))
     }
 
-    /// The trace of the call that took the lease, if it had one.
+    /// The trace of the call that took the lease, if that call had a trace.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         let flags = self.flags()?;

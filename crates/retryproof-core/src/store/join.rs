@@ -28,7 +28,7 @@ use crate::owner::OwnerId;
             `Dialect` for a marker type"
 )]
 pub trait Dialect: Send + Sync + 'static {
-    /// A short name for messages: `"sqlite"`.
+    /// A short name for messages, such as `"sqlite"`.
     const NAME: &'static str;
 }
 
@@ -101,8 +101,8 @@ pub trait Join: IdempotencyStore {
     /// kept for `done.ttl`, counted from the time of the statement, not from the beginning of the
     /// transaction.
     ///
-    /// This is [`complete`](IdempotencyStore::complete) as one statement, which never waits for a
-    /// lock that the transaction itself holds.
+    /// The statement has the effect of [`complete`](IdempotencyStore::complete), and never waits
+    /// for a lock that the transaction itself holds.
     fn completion<'a>(
         &'a self,
         id: &'a Identity,
@@ -111,7 +111,7 @@ pub trait Join: IdempotencyStore {
     ) -> JoinStatement<'a>;
 
     /// Wakes the record's waiters. The engine calls this method only after the transaction has been
-    /// committed. It must not block.
+    /// committed. This method must not block.
     fn committed(&self, id: &Identity);
 }
 
@@ -169,15 +169,15 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
     /// checks this.
     ///
     /// # Errors
-    /// If the transaction was not committed, **or if that is unknown**. The engine then reads the
-    /// record to find out.
+    /// Fails if the transaction was not committed, **or if that is unknown**. The engine then reads
+    /// the record to find out.
     fn commit_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 
     /// Rolls the transaction back.
     ///
     /// # Errors
-    /// If the rollback could not be confirmed. The connection must then be closed, so that the
-    /// database rolls back.
+    /// Fails if the rollback could not be confirmed. The connection must then be closed, so that
+    /// the database rolls back.
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 

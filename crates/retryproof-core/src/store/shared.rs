@@ -30,38 +30,38 @@ pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + '
 /// its arguments, so that a call in flight can outlive its caller (ACQ-11). If a store panics when
 /// a call is made or polled, that call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
-    /// [`IdempotencyStore::acquire`].
+    /// Same as [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;
-    /// [`IdempotencyStore::acquire`], polled once, in place, for a store that is
+    /// Polls [`IdempotencyStore::acquire`] once, in place, for a store that is
     /// [immediate](StoreProfile::immediate). Returns `None` if the answer was not ready.
     fn dyn_acquire_in_place(&self, id: &Identity, req: &AcquireRequest)
     -> Option<Result<Acquired>>;
-    /// [`IdempotencyStore::peek`].
+    /// Same as [`IdempotencyStore::peek`].
     fn dyn_peek(self: Arc<Self>, id: Identity) -> StoreCall<Peeked>;
-    /// [`IdempotencyStore::wait_for_change`].
+    /// Same as [`IdempotencyStore::wait_for_change`].
     fn dyn_wait_for_change(
         self: Arc<Self>,
         id: Identity,
         seen: FencingToken,
         at_most: Duration,
     ) -> StoreCall<()>;
-    /// [`IdempotencyStore::extend`].
+    /// Same as [`IdempotencyStore::extend`].
     fn dyn_extend(
         self: Arc<Self>,
         id: Identity,
         owner: OwnerId,
         lease: Duration,
     ) -> StoreCall<FencedWrite>;
-    /// [`IdempotencyStore::complete`].
+    /// Same as [`IdempotencyStore::complete`].
     fn dyn_complete(
         self: Arc<Self>,
         id: Identity,
         owner: OwnerId,
         done: Completion,
     ) -> StoreCall<FencedWrite>;
-    /// [`IdempotencyStore::release`].
+    /// Same as [`IdempotencyStore::release`].
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite>;
-    /// [`IdempotencyStore::profile`].
+    /// Same as [`IdempotencyStore::profile`].
     fn dyn_profile(&self) -> StoreProfile;
 }
 
@@ -130,7 +130,7 @@ fn polled_once<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T>>) -> Opt
     }
 }
 
-/// Object-safe [`Purge`].
+/// The object-safe form of [`Purge`].
 trait DynPurge: Send + Sync {
     fn dyn_purge(self: Arc<Self>, limit: usize) -> StoreCall<usize>;
 }
@@ -141,7 +141,7 @@ impl<S: Purge> DynPurge for S {
     }
 }
 
-/// Object-safe [`Inspect`].
+/// The object-safe form of [`Inspect`].
 trait DynInspect: Send + Sync {
     fn dyn_get(self: Arc<Self>, id: Identity) -> StoreCall<Option<RecordSummary>>;
     fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats>;
@@ -157,7 +157,7 @@ impl<S: Inspect> DynInspect for S {
     }
 }
 
-/// Object-safe [`Join`].
+/// The object-safe form of [`Join`].
 pub(crate) trait DynJoin: Send + Sync {
     fn dyn_dialect(&self) -> (TypeId, &'static str);
     fn dyn_completion<'a>(
@@ -193,7 +193,8 @@ impl<S: Join> DynJoin for S {
     }
 }
 
-/// A type-erased store with its capabilities. It is cheap to clone. Build one from your own store:
+/// A type-erased store with its capabilities. Cheap to clone. Build a shared store from your own
+/// store:
 ///
 /// ```
 /// # use {retryproof_core::SharedStore, retryproof_memory::MemoryStore};

@@ -61,12 +61,14 @@ pub(super) const SETTINGS: &[Setting] = settings! {
 };
 
 impl Setting {
-    /// Finds the setting at a path of names. A name that contains a dot matches nothing.
+    /// Finds the setting whose key consists of the names in `path`. A name that contains a dot
+    /// matches nothing.
     pub(super) fn at(path: &[&str]) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }
 
-    /// The environment variable: `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for `web.max-body-bytes`.
+    /// The name of the environment variable: `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for
+    /// `web.max-body-bytes`.
     pub(super) fn variable(&self) -> String {
         let name = |c: char| if matches!(c, '.' | '-') { '_' } else { c.to_ascii_uppercase() };
         PREFIX.chars().chain(self.key.chars().map(name)).collect()
@@ -85,7 +87,8 @@ pub(super) fn is_table(path: &[&str]) -> bool {
     }
 }
 
-/// Returns ``; did you mean `web.required`?`` for a similar key, or an empty text.
+/// Returns ``; did you mean `web.required`?`` if a setting has a similar key, and an empty text
+/// otherwise.
 pub(super) fn closest(key: &str) -> String {
     SETTINGS
         .iter()
@@ -96,7 +99,7 @@ pub(super) fn closest(key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The edit distance: how many letters to change, add or remove.
+/// The edit distance of two keys: how many letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
     // Skip long keys: no setting has such a long name, and a file's key may have any length.
     if a.len() > 64 {

@@ -32,7 +32,8 @@ pub struct EndedAcquire {
 pub enum Acquiring {
     /// The acquire has ended.
     Done(EndedAcquire),
-    /// The store did not answer immediately, or there is a holder to wait for.
+    /// The acquire has to continue, for example because the store did not answer immediately or
+    /// there is a holder to wait for.
     Waiting(AcquireRest),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that its first poll did not answer.
-//! If this guard is dropped, a task on the runtime releases the lease (ACQ-8, ACQ-9, ACQ-11).
+//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that was not answered at its first
+//! poll. If this guard is dropped, a task on the runtime releases the lease (ACQ-8, ACQ-9, ACQ-11).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ impl<'a> ReleaseIfGranted<'a> {
         Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
     }
 
-    /// Awaits a call for up to `limit`. A call that is still unanswered is kept, so that a drop can
-    /// finish it.
+    /// Awaits a call for up to `limit`. If the call is still unanswered then, keeps it, so that
+    /// `drop` can finish it.
     pub(super) async fn answer(
         &mut self,
         limit: Duration,
@@ -57,7 +57,7 @@ impl<'a> ReleaseIfGranted<'a> {
         }
     }
 
-    /// Marks the outcome as known: there is nothing to clean up.
+    /// Marks the outcome as known, so that `drop` does not clean up.
     pub(super) fn disarm(mut self) {
         self.armed = false;
     }

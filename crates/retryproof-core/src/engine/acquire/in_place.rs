@@ -43,7 +43,7 @@ impl AcquireLoop<'_> {
         let (permit, admission) = may.ok_or(owner)?;
         let answer = self.answer_in_place(owner).ok_or(owner)?;
         let found = self.found(answer, self.began, owner, permit, || {
-            // Outside a runtime the lease could not send heartbeats, so release it.
+            // Outside a runtime no heartbeats could be sent, so release the lease.
             current_runtime().inspect_err(|_| self.release_in_place(owner))
         });
         drop(admission);
@@ -57,8 +57,8 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// Returns an immediate store's answer to an acquire, which is sent again if the answer is
-    /// lost.
+    /// Sends an acquire to an immediate store, and sends it again if the answer is lost. Returns
+    /// `None` if the call has to continue as a future.
     fn answer_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let store = &self.engine.store;
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;

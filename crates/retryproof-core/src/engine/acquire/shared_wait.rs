@@ -2,9 +2,9 @@
 //! [`SharedWaits`]: the waiters of one identity in this process share one wait on the store (ACQ-5,
 //! ACQ-13).
 //!
-//! Leadership is a fair mutex: the waiter that holds it calls the store, and a drop, a deadline or
-//! a grant passes it on. A leader leaves its result for the others to read when leadership reaches
-//! them.
+//! Leadership is a fair mutex: the waiter that holds the mutex calls the store until its wait ends
+//! or is dropped, and then leadership passes to the next waiter. A leader leaves its result for the
+//! others to read when leadership reaches them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -74,13 +74,13 @@ impl SharedWaits {
         Self { table: Mutex::default(), max_waiting, max_bytes }
     }
 
-    /// How many duplicates wait in this process.
+    /// How many duplicates are waiting now.
     pub(in crate::engine) fn waiting(&self) -> usize {
         self.table.lock().waiting
     }
 
-    /// Joins the wait for the holder that the caller has just seen. `bytes` is how much the caller
-    /// keeps in memory meanwhile. Returns `None` if a limit of ACQ-13 is reached.
+    /// Joins the wait for the holder that the caller has just seen. `bytes` is how many bytes the
+    /// caller keeps in memory while it waits. Returns `None` if a limit of ACQ-13 is reached.
     pub(super) fn join<'a>(
         &'a self,
         identity: &'a Identity,
@@ -126,9 +126,9 @@ impl SharedWait {
         }
     }
 
-    /// Notes the holder that the leader has just found, even if an apparently later one was known.
-    /// A store that lost data may have gone back to smaller tokens, and a wait for a holder that no
-    /// longer exists would return immediately, in a hot loop.
+    /// Notes the holder that the leader has just found, even if a holder with a larger token was
+    /// known. A store that has lost data may have gone back to smaller tokens, and a wait for a
+    /// holder that no longer exists would return immediately, in a hot loop.
     pub(super) fn found(&self, holder: Holder) {
         self.state.lock().holder = holder;
     }
@@ -139,16 +139,16 @@ impl SharedWait {
 }
 
 impl WaitTicket<'_> {
-    /// The result that an earlier leader found, if it applies to this waiter: the leader waited for
-    /// the holder that this waiter saw, or for a later one. Any other result had expired before
-    /// this waiter joined, so this waiter checks the store itself (CMP-6).
+    /// The result that an earlier leader found, provided that the leader waited for the holder that
+    /// this waiter saw, or for a later one. Any other result had expired before this waiter joined,
+    /// so this waiter checks the store itself (CMP-6).
     pub(super) fn result(&self) -> Option<StoredResult> {
         let state = self.shared.state.lock();
         let (result, behind) = state.result.as_ref()?;
         (self.joined_behind <= *behind).then(|| result.clone())
     }
 
-    /// Leaves the other waiters the result that was found after the wait for `holder`. Later
+    /// Leaves `result`, which was found after the wait for `holder`, for the other waiters. Later
     /// callers begin a new wait.
     pub(super) fn publish(&self, result: &StoredResult, holder: Holder) {
         let mut table = self.waits.table.lock();

@@ -23,8 +23,8 @@ use crate::store::{LiveLease, Peeked};
 /// They grow, so that the waiters of many keys do not flood the store.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// The shortest wait. A lease may be over while a lock still prevents a takeover, and without a
-/// pause the store would be called in a hot loop.
+/// The shortest wait. After a lease is over, a lock can still prevent a takeover, and without a
+/// pause the store would then be called in a hot loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Reports the end of a wait to the observers, once, even if the wait is dropped (RUN-8).
@@ -186,8 +186,8 @@ impl AcquireLoop<'_> {
 }
 
 /// Waits once more, on behalf of a caller whose completion was refused (CMP-2). Returns the result
-/// of the owner that took over, or `InFlight`, or `None` if the record is gone. It never acquires,
-/// because the action has already run.
+/// of the owner that took over, or `InFlight`, or `None` if the record is gone. This function never
+/// acquires, because the action has already run.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,

@@ -102,8 +102,8 @@ where
     };
     let failure = CompletionError::new(error, recorded);
     if recorded == Recorded::No && !R::EFFECTS_STAND {
-        // The effects are, or may be, rolled back with the record, so the call fails under every
-        // completion policy.
+        // The effects have been, or may have been, rolled back with the record, so the call fails
+        // under every completion policy.
         return Err(ExecuteError::Completion(failure));
     }
     let policy = options.policy;
@@ -139,7 +139,7 @@ fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     }
 }
 
-/// Answers the caller of a refused completion like a duplicate (CMP-2).
+/// Answers a caller whose completion was refused as if its call were a duplicate (CMP-2).
 async fn answer_fenced<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
@@ -178,7 +178,7 @@ pub(in crate::engine) fn granted<T, E, C: Codec<T>>(
     }
 }
 
-/// How a duplicate of a finished record is answered.
+/// How a duplicate whose record is complete is answered.
 fn answer_of<'a, T, E>(
     report: &Result<Report<T>, ExecuteError<E>>,
     stored: &'a StoredResult,
@@ -195,12 +195,12 @@ fn answer_of<'a, T, E>(
     }
 }
 
-/// Creates the report for a duplicate whose holder is still working.
+/// Creates the report for a duplicate whose key is still held by another caller.
 fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }
 
-/// Creates the report for a duplicate of a finished record.
+/// Creates the report for a duplicate whose record is complete.
 fn replay<T, E, C: Codec<T>>(
     stored: &StoredResult,
     ctx: &IdempotencyContext,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a call: what happens on a drop, and where a refused value goes.
+//! The options of a call, such as what happens on a drop and where a refused value goes.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub trait OnFenced<T> {
     fn fenced(self, value: T);
 }
 
-/// Drops the refused value: the default.
+/// The default hook, which drops the refused value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHook;
 

@@ -33,14 +33,15 @@ impl<T, C, H> JoinedCall<T, C, H> {
     }
 
     /// Passes the value to `hook` when the completion is refused because another owner took over
-    /// (CMP-2). The transaction's writes are rolled back; the hook is for effects elsewhere.
+    /// (CMP-2). The transaction's writes are rolled back, so the hook is for effects outside the
+    /// transaction.
     pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
         JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
     }
 }
 
 impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
-    /// See [`JoinedEngine::execute`].
+    /// Runs the action in a transaction; see [`JoinedEngine::execute`].
     ///
     /// # Errors
     /// Same as [`JoinedEngine::execute`].
@@ -184,7 +185,7 @@ fn open_too_long(limit: Duration) -> Error {
     .with("limit", format_args!("{limit:?}"))
 }
 
-/// Frees the key after the transaction could not be opened. Nothing ran.
+/// Frees the key because the transaction could not be opened. The action has not run.
 async fn not_opened<E>(held: Option<HeldLease>, error: Error) -> ExecuteError<E> {
     let Some(held) = held else { return ExecuteError::Store(error) };
     let error = error.for_identity(held.lease().identity());

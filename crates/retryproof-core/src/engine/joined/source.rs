@@ -59,8 +59,8 @@ impl<D: Dialect, S: TxSource<D>> DynTxSource<S::Tx> for ErasedSource<S, D> {
 }
 
 /// Makes a transaction usable as a [`TxPort`] through its source.
-/// [`JoinedEngine::new`](super::JoinedEngine) has checked that the transaction's dialect is the
-/// store's.
+/// [`JoinedEngine::new`](super::JoinedEngine) has checked that the transaction and the store have
+/// the same dialect.
 pub(super) struct TxThrough<'a, T> {
     pub(super) source: &'a dyn DynTxSource<T>,
     pub(super) tx: &'a mut T,

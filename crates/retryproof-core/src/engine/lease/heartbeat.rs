@@ -161,8 +161,8 @@ impl BeatServer {
                 let mut due = queue.due.lock();
                 let next = due.leases.first_key_value().map(|(place, _)| *place);
                 due.wakes = next.map(|(at, _)| at);
-                // `served` is set under the lock, so that a heartbeat added from now on starts
-                // another task.
+                // `served` is set under the lock, so that a heartbeat added to an empty queue from
+                // now on starts another task.
                 due.served = next.is_some();
                 *resigned = next.is_none();
                 next
@@ -260,7 +260,8 @@ impl LeaseState {
         self.beat.lock().in_flight
     }
 
-    /// Stops heartbeats and awaits one that is running (RUN-3), which takes less than lease / 4.
+    /// Stops heartbeats and waits until a running heartbeat has ended (RUN-3), for less than lease
+    /// / 4.
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
         // No heartbeat starts after the stop, so usually one check is enough.
@@ -274,12 +275,12 @@ impl LeaseState {
         }
     }
 
-    /// One heartbeat: extends the lease, and retries while the lease can be saved. Returns the time
-    /// of the next heartbeat, or `None` if none follows.
+    /// Performs one heartbeat: extends the lease, and retries while the lease can be saved. Returns
+    /// the time of the next heartbeat, or `None` if none follows.
     ///
     /// A refused extend is repeated after lease / 20. Until then the lease is back in the queue, so
     /// that it does not occupy a slot that another lease needs (RUN-2). If an extend hangs, another
-    /// is sent in parallel after lease / 10, so that the lease survives an outage of 0.4 lease
+    /// is sent in parallel after lease / 10, so that the lease survives an outage of 0.4 × lease,
     /// whether the store refuses calls or leaves them unanswered. Each extend is cut off just below
     /// lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
     ///
