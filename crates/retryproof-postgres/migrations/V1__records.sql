@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- retryproof, PostgreSQL, schema version 1. Safe to run twice. To use another table name, replace every
+-- retryproof, PostgreSQL, schema version 1. Safe to run twice, also while the service works. To use another table name, replace every
 -- `retryproof_records`. Run it inside a transaction, and R__grant_1.sql and R__complete_1.sql after it.
 
 -- Compared byte for byte (ID-2), so bytea: no encoding and no collation touches it. Times are the server's (ACQ-7).
@@ -21,10 +21,25 @@ CREATE TABLE IF NOT EXISTS "retryproof_records" (
     PRIMARY KEY (key, scope)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 
--- These columns hold encoded bytes, which compression would not shrink.
-ALTER TABLE "retryproof_records" ALTER COLUMN result SET STORAGE EXTERNAL, ALTER COLUMN log SET STORAGE EXTERNAL;
-
-CREATE INDEX IF NOT EXISTS "retryproof_records_purge" ON "retryproof_records" (purge_bucket);
+-- Either statement locks the table even if there is nothing to change, and the lock would wait for open transactions. So each runs only if it
+-- changes something.
+DO $tables_1$
+BEGIN
+    -- These columns hold encoded bytes, which compression would not shrink.
+    IF EXISTS (
+        SELECT FROM pg_attribute
+        WHERE attrelid = '"retryproof_records"'::regclass AND attname IN ('result', 'log') AND attstorage <> 'e'
+    ) THEN
+        ALTER TABLE "retryproof_records" ALTER COLUMN result SET STORAGE EXTERNAL, ALTER COLUMN log SET STORAGE EXTERNAL;
+    END IF;
+    IF NOT EXISTS (
+        SELECT FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+        WHERE indrelid = '"retryproof_records"'::regclass AND relname = 'retryproof_records_purge'
+    ) THEN
+        CREATE INDEX IF NOT EXISTS "retryproof_records_purge" ON "retryproof_records" (purge_bucket);
+    END IF;
+END
+$tables_1$;
 
 -- `schema`: the version of these tables. `compatible_from`: the oldest version of the program that can work with them (REC-1).
 CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (

@@ -23,10 +23,11 @@ const SCHEMA: Schema = Schema {
 };
 
 /// The schema as plain SQL, for your own migrator. The SQL creates the tables under the name
-/// `table`, and writes the version rows. Run it inside a transaction. Two of the statements create
-/// functions whose bodies contain semicolons between dollar quotes, so the migrator must understand
-/// dollar quotes. The SQL can be run again: it never lowers a version row (REC-1), and it replaces
-/// both functions with those of this release.
+/// `table`, and writes the version rows. Run it inside a transaction. Three of the statements
+/// contain semicolons between dollar quotes, so the migrator must understand dollar quotes. The SQL
+/// can be run again, even while the service works: it never lowers a version row (REC-1), it
+/// replaces both functions with those of this release, and it locks an existing table no more than
+/// an insert does.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.

@@ -76,3 +76,36 @@ async fn rec_1_the_shipped_sql_never_lowers_a_version() {
     table.stranger().await.run(sql).await;
     assert_eq!(versions(&table).await, (1, 1));
 }
+
+/// A migrator may run the SQL while the service works: no statement waits for open transactions, and
+/// so no later transaction waits behind that statement.
+#[tokio::test]
+async fn rec_1_the_shipped_sql_runs_again_beside_open_transactions() {
+    let table = Table::new().await;
+    let sql = schema_sql(&table.name).expect("a valid name");
+    let mut writer = table.stranger().await;
+    writer.run(format!("BEGIN; LOCK TABLE \"{}\" IN ROW EXCLUSIVE MODE", table.name)).await;
+    let bounded = format!("SET lock_timeout='3s'; BEGIN; {sql} COMMIT");
+    table.stranger().await.run(bounded).await;
+    writer.run("COMMIT").await;
+}
+
+/// The columns with encoded bytes are stored without compression, also if a restore or a copy of the
+/// table changed them.
+#[tokio::test]
+async fn sto_3_the_shipped_sql_sets_the_storage_of_the_byte_columns() {
+    let table = Table::new().await;
+    let compressed = format!(
+        "SELECT count(*) FROM pg_attribute WHERE attrelid='\"{}\"'::regclass \
+         AND attname IN ('result','log') AND attstorage<>'e'",
+        table.name
+    );
+    let mut stranger = table.stranger().await;
+    assert_eq!(stranger.number(compressed.as_str()).await, 0);
+    stranger
+        .run(format!("ALTER TABLE \"{}\" ALTER COLUMN log SET STORAGE EXTENDED", table.name))
+        .await;
+    assert_eq!(stranger.number(compressed.as_str()).await, 1);
+    stranger.run(schema_sql(&table.name).expect("a valid name")).await;
+    assert_eq!(stranger.number(compressed.as_str()).await, 0);
+}
