@@ -95,8 +95,8 @@ impl KeptHead {
     }
 }
 
-/// Takes the fate out of a response, and removes the `Recorded` that an inner guarded call left:
-/// neither may affect an outer call (HTTP-7).
+/// Takes the fate out of a response, and removes an inner guarded call's `Recorded`, so that
+/// neither affects an outer call (HTTP-7).
 pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
@@ -115,7 +115,7 @@ pub(crate) fn mark_unguarded<B>(head: &mut HttpResponse<B>) {
 /// A response that is sent without running the handler.
 pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 
-/// A replay's response, which is built while the record is being read.
+/// A replay's response while it is being built from the record.
 struct Replaying {
     response: HttpResponse<()>,
     /// The length that a HEAD response declares although it has no body.
@@ -162,7 +162,7 @@ impl FrameworkResponse for ActixResponse {
     }
 }
 
-/// A response that the filter made itself.
+/// Converts one of the filter's own responses for actix.
 pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     let (parts, body) = response.into_parts();
     let body = match BodyParts::<ReplayBody>::from(body) {

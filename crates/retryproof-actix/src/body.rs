@@ -45,7 +45,8 @@ impl Body for PayloadBody {
     }
 }
 
-/// The bytes of a payload that is passed to extractors before the grant (ANN-6).
+/// The body's bytes, for a payload that extractors took before the grant; empty until the grant
+/// (ANN-6).
 #[derive(Default)]
 pub(crate) struct PayloadCell(RefCell<PayloadState>);
 
@@ -66,7 +67,7 @@ impl PayloadCell {
     }
 }
 
-/// The payload for arguments that are extracted before the grant. It yields its bytes after the
+/// The payload that extractors get before the grant. It yields the body's bytes only after the
 /// grant.
 pub(crate) struct DeferredPayload<D>(pub(crate) Rc<D>);
 

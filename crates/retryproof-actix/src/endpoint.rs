@@ -59,8 +59,9 @@ impl FromRequest for EndpointRequest {
 /// An argument of the handler. It is extracted before the grant, unless its extractor reads the
 /// body; then it is extracted after the grant.
 ///
-/// actix lends an extractor the payload for one call. An extractor that reads the body has
-/// therefore taken the payload by the time that call returns, whatever the argument's position.
+/// actix lends the payload to an extractor for a single call, so an extractor that reads the body
+/// must take the payload during that call. This shows which argument reads the body, at any
+/// position.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
@@ -123,7 +124,7 @@ pub trait Arguments: Sized + 'static {
         payload: &mut Payload,
     ) -> impl Future<Output = Result<Self::Early, HttpResponse>>;
 
-    /// The arguments, if there is nothing to extract before the grant.
+    /// The state for `late`, if no argument has to be extracted before the grant.
     #[doc(hidden)]
     fn untouched() -> Option<Self::Early>;
 
@@ -239,7 +240,7 @@ where
 }
 
 /// Extracts the arguments, then acquires the key and runs the handler. `then` keeps the future
-/// small, because its two stages use the same space.
+/// small, because both stages use the same space.
 fn guarded<Args, Run, Fut, R>(
     admitted: AdmittedRequest,
     head: ActixHead,
@@ -370,13 +371,13 @@ impl Drop for RestoreContext {
 }
 
 impl ExtractionContext {
-    /// Runs `extract`, whose extractors can get the context with [`of`](Self::of).
+    /// Sets the context while `extract` runs, so that extractors can get it with [`of`](Self::of).
     fn while_extracting<T>(self: &Rc<Self>, extract: impl FnOnce() -> T) -> T {
         let _outer = RestoreContext(EXTRACTING.replace(Some(Rc::clone(self))));
         extract()
     }
 
-    /// The context of a request whose arguments are being extracted.
+    /// The context of this request, if its arguments are being extracted on this thread.
     pub(crate) fn of(request: &HttpRequest) -> Option<Rc<Self>> {
         EXTRACTING.with_borrow(|context| {
             context.as_ref().filter(|context| std::ptr::eq(context.of, request.head())).cloned()

@@ -118,8 +118,8 @@ impl FromRequest for IdempotencyKey {
 ///
 /// # Panics
 /// Panics if the value is dereferenced before the lease is granted. The extractors of an annotated
-/// endpoint run before the grant, so a custom extractor must not dereference it; a handler always
-/// may.
+/// endpoint run before the grant, so a custom extractor must not dereference a `Lease`; a handler
+/// always can.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
@@ -163,12 +163,12 @@ impl FromRequest for Lease {
 /// The transaction of a guarded handler. Its writes commit together with the record of the
 /// handler's response, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
 ///
-/// It needs a `web::Data<JoinedEngine<T>>` in the app's data. Extracting it opens no transaction
+/// The extractor needs a `web::Data<JoinedEngine<T>>` in the app's data, and opens no transaction
 /// (ANN-6).
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// Returns the transaction, which the first call opens. Concurrent calls wait until the
+    /// Opens the transaction on the first call, and returns it. Concurrent calls wait until the
     /// returned value is dropped.
     ///
     /// # Errors
@@ -215,8 +215,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. The response is a 503 if the database could not open one. This
-/// response is not stored, and the key becomes free.
+/// Why there is no transaction. If the database could not open one, the response is a 503 that is
+/// not stored, and the key becomes free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 

@@ -56,7 +56,7 @@ impl Limits {
                 return;
             }
             // If there is another handle, `add_data_container` panics before it changes anything.
-            // actix has no other way to check for one.
+            // actix has no other way to check for another handle.
             let added =
                 catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {
@@ -81,8 +81,8 @@ impl Limits {
     }
 }
 
-/// Whether the request's content type is a form. `web::Form` refuses every other type at any
-/// length.
+/// Whether the request's content type is a form. `web::Form` refuses every other type, whatever the
+/// body's length.
 fn is_form(request: &ServiceRequest) -> bool {
     request.content_type().eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

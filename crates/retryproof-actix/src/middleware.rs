@@ -35,11 +35,12 @@ use crate::then::then;
 /// them. So do requests that match no resource, unless [`Policy::with_unmatched`] is set. A 405
 /// from actix's router is not stored (HTTP-1). The guard records the responses of everything inside
 /// the middleware; see [the order of middleware](crate#the-order-of-middleware). A handler's
-/// extractors run inside it, so their rejections are stored, unless the handler is annotated.
+/// extractors run inside the middleware, so their rejections are stored, unless the handler is
+/// annotated.
 ///
-/// The guard has already checked the body against the filter's limit. It therefore raises actix's
-/// smaller default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit,
-/// unless the app sets its own.
+/// Because the guard checks the body against the filter's limit, it raises actix's smaller default
+/// limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit, unless the app
+/// sets its own.
 ///
 /// If an outer middleware holds a clone of the `HttpRequest`, the guard cannot raise the limits,
 /// and logs one warning: actix panics if data is added to a request that has a second handle. The

@@ -55,8 +55,8 @@ where
 }
 
 pin_project! {
-    /// The future of the usual path, stored inline, or of a rare path, which may cost an
-    /// allocation.
+    /// Holds the future of the usual path inline, or the boxed future of a rare path, where an
+    /// allocation does no harm.
     #[project = EitherProjection]
     pub(crate) enum Either<A, B> {
         Usual { #[pin] future: A },

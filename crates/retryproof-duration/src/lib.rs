@@ -258,7 +258,7 @@ impl<'a> Part<'a> {
     }
 
     fn whole(&self) -> Result<u64, DurationError> {
-        // `digits` has only digits, so parsing can fail only by overflow.
+        // `digits` contains only digits, so parsing fails only if the number overflows.
         self.digits.parse().map_err(|_| DurationError::TooLong)
     }
 

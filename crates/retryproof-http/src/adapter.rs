@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Support for adapters to other web frameworks, such as `retryproof-actix`. The module guards
-//! requests of any type, and handlers that stay on their connection's thread.
+//! Support for adapters to other web frameworks, such as `retryproof-actix`. With this module, an
+//! adapter can guard requests of any type, and handlers that have to stay on their connection's
+//! thread.
 //!
 //! Applications should not use this module: it keeps the layer's promises, but its names may change
 //! in any version.
 //!
 //! [`admit`] decides from the request's head alone whether to guard, pass on or refuse the request.
-//! For an admitted request, [`acquire`] returns either a response to send, or a grant, whose
-//! [`GrantedRequest::run_local`] runs the handler. Stages, responses and records are the same as in
-//! the tower layer. A handler's response is converted to types of the `http` crate; requests and
-//! replays are not.
+//! For an admitted request, [`acquire`] returns either a response to send or a grant;
+//! [`GrantedRequest::run_local`] then runs the handler. Stages, responses and records are the same
+//! as in the tower layer. A handler's response is converted to types of the `http` crate; requests
+//! and replays are not.
 
 use std::future::Future;
 
@@ -97,7 +98,7 @@ impl GrantedRequest {
 pub enum BodyParts<B> {
     /// The whole body, with its trailers.
     Whole(Bytes, Option<Box<HeaderMap>>),
-    /// A body that is still to be read.
+    /// A body that has not yet been read to its end.
     Streaming(GuardedBody<B>),
 }
 

@@ -132,13 +132,13 @@ impl<B> GuardedBody<B> {
         Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// A body that yields the part already read, and then the rest.
+    /// Creates a body that yields `read`, the part already read, and then the rest from `call`.
     pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
         call.as_mut().forget_request();
         Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }
     }
 
-    /// The whole body, or an `Err` if part of it is still to be read.
+    /// Returns the whole body, or `self` as an `Err` if part of the body is still to be read.
     pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
         match self {
             Self { first, rest: BodyTail::Nothing, .. } => Ok(first),
@@ -233,8 +233,8 @@ impl<B> fmt::Debug for GuardedBody<B> {
 /// which wraps any other body:
 /// `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
 /// # When to use
-/// Implement it for your own body type if inner services need exactly that type. Otherwise wrap the
-/// body in [`GuardedBody`].
+/// Implement this trait for your own body type if inner services need exactly that type. Otherwise
+/// wrap the body in [`GuardedBody`].
 ///
 /// ```
 /// use std::pin::Pin;

@@ -137,7 +137,7 @@ struct CallState {
     version: Version,
     key: ClientKey,
     lease: Lease,
-    /// Whether a layer guards the call. If so, a router may respond in place of the handler
+    /// Whether a layer guards the call. If so, a router can respond in place of the handler
     /// (HTTP-1).
     layered: bool,
     /// Set if the handler takes a transaction (CMP-7).
@@ -176,9 +176,9 @@ impl CallMark {
         &self.0.filter.0
     }
 
-    /// Whether a request has the call's key or no key; also true if its filter reads the key from a
-    /// different header. A request that is made in process for the same route, but with its own
-    /// key, is a separate call.
+    /// Whether a request has the call's key or no key; also true if `filter` reads the key from a
+    /// different header than the call's filter. A request that is made in process for the same
+    /// route, but with its own key, is a separate call.
     pub(crate) fn has_same_key(
         &self,
         filter: &IdempotencyFilter,
@@ -342,7 +342,7 @@ pub(crate) enum TakenTransaction {
     Kept,
 }
 
-/// The part of a response that is recorded.
+/// What is recorded of a response: the whole response, or a tombstone.
 pub(crate) enum CompletionValue {
     Response(Payload),
     Tombstone(Tombstone),

@@ -55,7 +55,8 @@ impl<'a> DuplicateRequest<'a, ()> {
 }
 
 impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
-    /// Creates the response to a request that got no lease. `began` is when its call began.
+    /// Creates the response to a request that got no lease. `began` is the time at which the
+    /// request's call began.
     pub(crate) fn respond<A: FrameworkResponse>(
         &self,
         acquired: Result<Acquisition, Error>,
@@ -64,7 +65,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => {
                 let (response, answer) = self.respond_from_record(&stored);
-                // Only now is it known how the record answers the request (FP-3, CMP-8).
+                // Report only now, because the answer depends on what the record holds (FP-3,
+                // CMP-8).
                 self.response.filter.engine.report_answer(self.context, began, || answer);
                 return response;
             }

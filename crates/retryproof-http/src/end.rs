@@ -66,7 +66,8 @@ pub(crate) async fn end_unrecorded<R, E>(
     }
 }
 
-/// Frees the key. If the release fails, the engine logs it, and the lease runs out (RUN-4).
+/// Rolls back the handler's transaction and frees the key. If the release fails, the engine logs
+/// the error, and the lease runs out (RUN-4).
 async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     call.roll_back().await;
     if let Some(lease) = call.as_mut().take_lease() {

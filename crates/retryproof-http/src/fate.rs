@@ -38,7 +38,7 @@ pub enum AnswerFate {
     #[default]
     Store,
     /// **Certainly nothing happened.** The response is sent and not stored, and the key is free
-    /// again: the next request runs.
+    /// again: the next request with the key runs.
     Release,
     /// **It is not known what happened**, for example after a payment provider timed out. The
     /// response is sent and not stored, and the key stays held until the lease runs out. The next
@@ -46,8 +46,8 @@ pub enum AnswerFate {
     Hold,
     /// **Done, with a body to stream.** The key is recorded as "done, not replayable" before the
     /// first byte is sent. Then the body streams to the client; if the connection closes, the body
-    /// is dropped. A duplicate is refused with 409 `result-not-replayable`. Use it for endless or
-    /// slow bodies, such as NDJSON or an export. Do the work first, then respond.
+    /// is dropped. A duplicate is refused with 409 `result-not-replayable`. Use `Stream` for
+    /// endless or slow bodies, such as NDJSON or an export. Do the work first, then respond.
     Stream,
 }
 
@@ -88,9 +88,9 @@ impl AnswerFate {
         response
     }
 
-    /// Removes the mark from a response. The mark belongs to the call whose handler set it, so an
-    /// outer call that passes the response on must not read it (HTTP-7). The same applies to an
-    /// inner call's `Recorded` (CMP-4).
+    /// Removes the mark from a response, and returns it. The mark belongs to the call whose handler
+    /// set it, so an outer call that passes the response on must not read it (HTTP-7). An inner
+    /// call's `Recorded` is removed for the same reason (CMP-4).
     pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
         extensions.remove::<Recorded>();
         extensions.remove()

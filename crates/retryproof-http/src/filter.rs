@@ -26,8 +26,8 @@ pub use caller::{
     Caller, CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
 
-/// The maximum number of scopes for which a warning is remembered. There is a limit because a
-/// default scope contains the method, which the client chooses.
+/// The maximum number of scopes that a filter warns about. Without a limit, clients could fill the
+/// memory, because they choose the method, which is part of a default scope.
 const MAX_WARNED_SCOPES: usize = 1024;
 
 /// Guards endpoints: the first request with a key runs, and every retry gets the stored response. A
@@ -99,8 +99,8 @@ impl IdempotencyFilter {
         FilterBuilder::new(engine)
     }
 
-    /// Returns a filter with the same engine and hooks that renders its own responses in another
-    /// format, for a server with two protocols. See [`FilterBuilder::rejections`].
+    /// Returns a filter that has the same engine and hooks, but renders its own responses in
+    /// another format, for a server with two protocols. See [`FilterBuilder::rejections`].
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -201,7 +201,7 @@ impl Inner {
         }
     }
 
-    /// The next value of the counter that spreads `Retry-After` (HTTP-14).
+    /// The next value of the counter that makes `Retry-After` vary (HTTP-14).
     pub(crate) fn ticket(&self) -> u32 {
         self.ticket.fetch_add(1, Ordering::Relaxed)
     }

@@ -76,13 +76,14 @@
 //! # Streams
 //! - A response of several messages reaches the client whole. It is recorded as "done, not
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
-//!   part of it is sent before then. A fate in a status that comes later has no effect. A status
-//!   that comes instead of the first message is treated like any other response.
-//! - A call of a method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable"
-//!   as soon as the method responds, and messages flow concurrently in both directions. Do this for
-//!   bidirectional methods, and for methods whose first message comes late. The guard does not read
-//!   the request of a named method before the method runs, so a different request with the same key
-//!   is not detected. A response that is only a status is stored like any other response.
+//!   part of it is sent before then. A fate in a status that comes after that has no effect. A
+//!   status that comes instead of the first message is treated like any other response.
+//! - A call to a method that is named with [`GrpcLayer::streaming`] is recorded as "done, not
+//!   replayable" as soon as the method responds, and messages flow concurrently in both directions.
+//!   Name bidirectional methods in this way, and methods whose first message comes late. The guard
+//!   does not read the request of a named method before the method runs, so a different request
+//!   with the same key is not detected. A response that is only a status is stored like any other
+//!   response.
 //! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
 //!   a unary call.
 //!

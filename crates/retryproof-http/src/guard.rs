@@ -134,8 +134,8 @@ where
     }
 }
 
-/// Guards an admitted request: acquires the lease, then runs the handler, which gets the same bytes
-/// again (HTTP-5, HTTP-12).
+/// Guards an admitted request: reads its body, acquires the lease, then runs the handler with the
+/// bytes that were read (HTTP-5, HTTP-12).
 ///
 /// # Cancel safety
 /// If the future is dropped before the grant, nothing has run and no lease is left (ACQ-11). If it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RequestHead`] is what the guard reads from a request before its body. [`Route`] shows whether
-//! a request that an inner guard sees is the one already guarded (HTTP-15).
+//! [`RequestHead`] is what the guard reads from a request before its body. An inner guard compares
+//! [`Route`]s to find out whether its request is already guarded (HTTP-15).
 
 use std::borrow::Cow;
 
@@ -87,8 +87,8 @@ impl Route {
     }
 
     /// Whether a request that an inner guard sees on the route `inner` belongs to this call. A
-    /// request that a handler makes in process, even with copied extensions, has a different route
-    /// or a different path.
+    /// request that a handler makes in process to another route or path does not, even with copied
+    /// extensions.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         // Both paths are as the client sent them, including any prefix that nested routers
         // stripped.
@@ -142,8 +142,8 @@ impl<'a> HttpHead<'a> {
     }
 
     /// The target as the client sent it. axum keeps this target when nested routers strip a prefix.
-    /// If the kept target does not end with the request's own path, it belongs to another request,
-    /// whose extensions were copied.
+    /// If the kept target does not end with the request's own path, the extensions were copied from
+    /// another request, and the request's own target is used.
     fn target_uri(self) -> &'a Uri {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()
@@ -321,7 +321,7 @@ fn template_of(_: &Extensions) -> Option<&Template> {
     None
 }
 
-/// Whether a route may cover more than one gRPC method: tonic mounts a service at
+/// Whether a route can cover more than one gRPC method: tonic mounts a service at
 /// `/pay.v1.Payments/{*rest}`.
 #[cfg(all(feature = "grpc", feature = "axum"))]
 fn has_open_end(template: Option<&Template>) -> bool {

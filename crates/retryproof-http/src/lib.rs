@@ -89,9 +89,9 @@
 //! | finds the store unavailable or full, or the service at its limit or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
 //! | finds a record that cannot be read, or hits another store error | 500, and nothing runs |
 //!
-//! The filter's own responses are RFC 9457 problems; [`Code`] lists them. They never contain the
-//! key. Every response that leaves the guard has the extension [`Served`], so that an outer layer can
-//! count responses by how they came about.
+//! The filter's own responses are RFC 9457 problems; [`Code`] lists them. A problem never contains
+//! the key. Every response that leaves the guard has the extension [`Served`], so that an outer
+//! layer can count responses by how they came about.
 //!
 //! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`]
 //! names others. Requests for which the router found no route pass unguarded, unless
@@ -114,7 +114,7 @@
 //! | returns after its lease was lost to another run | the other run's record | gets the other run's response |
 //!
 //! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
-//! filter may have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes
+//! filter can have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes
 //! each mark that it reads, so the mark has no effect on an outer guarded call that passes the
 //! response on.
 //!

@@ -196,15 +196,15 @@ pub enum GuardPolicy {
     Layer(Policy),
 }
 
-/// The part of a policy that applies to an admitted request. This type is smaller than the policy,
-/// because a request's futures hold it, and allocators are slow from 1,032 bytes on.
+/// The part of a policy that applies to an admitted request. This type is kept smaller than the
+/// policy, because a request's futures hold it, and allocations of 1,032 bytes or more are slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTerms {
     pub(crate) scope: Option<&'static str>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) wait_timeout: Option<Duration>,
-    /// Whether a layer guards the call. If so, a router may respond in place of the handler
+    /// Whether a layer guards the call. If so, a router can respond in place of the handler
     /// (HTTP-1).
     pub(crate) is_layered: bool,
 }
@@ -215,7 +215,7 @@ impl GuardPolicy {
         CallTerms { scope, ttl, lease, wait_timeout, is_layered: matches!(self, Self::Layer(_)) }
     }
 
-    /// Whether requests of this method are guarded.
+    /// Whether requests with this method are guarded.
     pub(crate) fn guards<'a>(&self, method: impl FnOnce() -> &'a Method) -> bool {
         match self {
             Self::Endpoint(_) => true,

@@ -107,7 +107,8 @@ fn refuse(
     Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
 }
 
-/// The filter's limit on a body, or the application's limit if it is smaller (HTTP-4).
+/// The limit for `body`: the application's limit if it is smaller than the filter's and the body
+/// can exceed `SMALL_BODY`, otherwise the filter's (HTTP-4).
 fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &impl Body) -> usize {
     let max = admitted.filter.0.web.max_body_bytes;
     match body.size_hint().upper() {
@@ -116,7 +117,8 @@ fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &i
     }
 }
 
-/// The hasher for a body that arrives in several frames; `None` if the whole body is needed.
+/// The hasher for a body that arrives in several frames; `None` if the algorithm needs the whole
+/// body.
 fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<FingerprintHasher> {
     match &admitted.filter.0.fingerprint {
         FingerprintMethod::BuiltIn(
@@ -195,7 +197,7 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
 }
 
 /// A caller longer than this is hashed, so that the key with its caller stays within the limit of
-/// ID-3: it has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
+/// ID-3: together they have at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
 /// The method and the route template without its parameters' names, so that records stay valid if a
@@ -228,9 +230,9 @@ fn scope_of_route(method: &str, template: &str) -> String {
 /// only the engine allocates.
 ///
 /// The format is injective: callers that share keys, an absent caller, an empty caller and the
-/// caller `a` are four different callers, whose engine keys differ whatever keys they choose. The
-/// key always has a prefix, so that a filter that later gets a `.caller(..)` reads no other
-/// caller's record. The guide shows operators the format (`guide/operations.md`).
+/// caller `a` are four different callers, and their engine keys differ, whatever keys they choose.
+/// The key always has a prefix, so that a filter to which a `.caller(..)` is added later does not
+/// read another caller's record. The guide shows operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
         // This small buffer is large enough for a UUID.
@@ -276,7 +278,8 @@ impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
 
     fn push(&mut self, text: &[u8]) {
         let room = &mut self.bytes[self.len..];
-        // Nothing is cut off, because `MAX_ENGINE_KEY` is the sum of all parts.
+        // Nothing is cut off, because the buffer has space for the longest key that is written to
+        // it.
         let text = &text[..text.len().min(room.len())];
         room[..text.len()].copy_from_slice(text);
         self.len += text.len();

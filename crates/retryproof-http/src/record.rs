@@ -63,7 +63,7 @@ where
         let rolls_back = rolls_back(&mut parts);
         if rolls_back && call.has_tx() {
             // CMP-7: the writes are rolled back, and only the response is recorded. The rollback
-            // comes first, because an open transaction may block others.
+            // comes first, because an open transaction can block others.
             let rolled_back = Box::pin(call.roll_back()).await;
             if rolled_back
                 && delivery == ResponseDelivery::Unmarked
@@ -103,8 +103,8 @@ where
                     Served::Executed,
                 ),
             },
-            // CMP-9: the work is done and will not run again; this caller gets a completion
-            // failure.
+            // CMP-9: the work is done and will not run again; the policy decides what this caller
+            // gets.
             (CompletionResult::Recorded, Err(EncodingFailed))
             | (CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone, Served::Executed)
@@ -129,7 +129,7 @@ impl CommitFailure {
     }
 }
 
-/// Whether the handler's writes are rolled back because of its response (CMP-7).
+/// Whether this response causes the handler's writes to be rolled back (CMP-7).
 fn rolls_back(parts: &mut Parts) -> bool {
     #[cfg(feature = "grpc")]
     if parts.extensions.remove::<RollBackWrites>().is_some() {
@@ -172,7 +172,7 @@ async fn commit_transaction(
     }
 }
 
-/// A response after its body was read: the value to record and the body to send.
+/// A response that is ready to be recorded: the value to record and the body to send.
 struct CapturedResponse<R> {
     value: CompletionValue,
     /// How much of the response a successful completion records.
@@ -195,7 +195,7 @@ enum UnsentBody<R> {
 /// The response could not be encoded because a hook panicked.
 struct EncodingFailed;
 
-/// A handler's response whose call is completed, before the response is sent.
+/// A handler's response whose call has been completed, but which has not been sent yet.
 struct UnsentResponse<R> {
     parts: Parts,
     body: UnsentBody<R>,
@@ -253,8 +253,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         }
     }
 
-    /// Captures a response whose body broke off as a tombstone, because the work is done and must
-    /// not run again. A body that panicked also counts as broken off.
+    /// Captures, as a tombstone, a response whose body broke off, because the work is done and must
+    /// not run again. A body that panicked when it was polled also counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),
@@ -388,7 +388,7 @@ fn with_stored_fields<R, T>(
     then(&stored_lines(call, &edited, &connection, SensitiveFields::Stored))
 }
 
-/// The lines that are stored, in the response's order (HTTP-8, HTTP-9).
+/// The lines of `fields` that are to be stored, in the response's order (HTTP-8, HTTP-9).
 fn stored_lines<'a, R>(
     call: &RunningCall<R>,
     fields: &'a HeaderMap,
@@ -425,9 +425,9 @@ fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
 }
 
 /// Corrects the framing fields of a body that was assembled from its frames. hyper trusts these
-/// fields, so another server's `Transfer-Encoding` or a wrong `Content-Length` would break the
-/// connection (HTTP-6, HTTP-9). An empty body keeps its declared length, because a response to
-/// HEAD, or a 304, may declare the length of a body that is not sent.
+/// fields, so a `Transfer-Encoding` that was copied from another server's response, or a wrong
+/// `Content-Length`, would break the connection (HTTP-6, HTTP-9). An empty body keeps its declared
+/// length, because a response to HEAD, or a 304, can declare the length of a body that is not sent.
 fn reframe(headers: &mut HeaderMap, length: usize) {
     remove_in_order(headers, &TRANSFER_ENCODING);
     let mut declared = headers.get_all(CONTENT_LENGTH).iter();
@@ -437,8 +437,9 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
     }
 }
 
-/// Responds for a call whose completion was refused because another run took over. The client gets
-/// the same response as for a duplicate, so that all callers of a key get one response (CMP-2).
+/// Creates the response for a call whose completion was refused because another run had taken over.
+/// The client gets the same response as a duplicate would, so that all callers of a key get one
+/// response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
     let response = match answered {
@@ -452,8 +453,8 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
     HandlerResponse::in_place(response, Served::Lost)
 }
 
-/// Sends the response with its `Recorded`, or fails the call, depending on the policy (CMP-4). The
-/// call always fails if the response's body broke off.
+/// Returns the response with its `Recorded`, or fails the call, depending on the policy (CMP-4).
+/// The call always fails if the response's body broke off.
 fn completion_failed<R>(
     unsent: UnsentResponse<R>,
     recorded: Recorded,

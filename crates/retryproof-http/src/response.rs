@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses that the guard creates, which are problems, replays and the results of granted calls
-//! (HTTP-8, HTTP-11), and their conversion to the types of other web frameworks.
+//! Creates the guard's responses (problems, replays and the results of granted calls), and converts
+//! them to the types of other web frameworks (HTTP-8, HTTP-11).
 
 use std::error::Error as _;
 use std::sync::LazyLock;
@@ -30,7 +30,7 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// What the filter has to know of a request to create its own response to it.
+/// What the filter needs to know about a request to create one of its own responses.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseContext<'a> {
     pub(crate) filter: &'a Inner,
@@ -158,7 +158,7 @@ impl<R> HandlerResponse<R> {
 
 /// A web framework's type for responses that are sent without running the handler.
 pub trait FrameworkResponse: Sized {
-    /// Converts one of the filter's own responses, whose extension [`Served`] it keeps.
+    /// Converts one of the filter's own responses, and keeps its extension [`Served`].
     fn from_refusal(response: Response<ReplayBody>) -> Self;
 
     /// Converts the stored response, and adds the marks of a replay (HTTP-8) and the extension

@@ -9,9 +9,9 @@ use crate::protocol::problem::Code;
 /// in any tower stack, over gRPC and in actix-web (HTTP-18).
 ///
 /// A layer outside the guard can count responses by this value. [`as_str`](Self::as_str) returns
-/// the call's `outcome` as in the log (RUN-7) and among the
-/// [observer's events](retryproof_core::Observer). A request that ends before the engine is called,
-/// for example because its key is missing, causes no event: only this extension shows it.
+/// the call's `outcome` as it appears in the log (RUN-7) and in the [observer's
+/// events](retryproof_core::Observer). A request that ends before the engine is called, for example
+/// because its key is missing, causes no event: only this extension shows it.
 ///
 /// | value | `as_str` | the response |
 /// |---|---|---|
@@ -60,7 +60,7 @@ pub enum Served {
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,
-    /// The handler ran, but another run had taken over; this is that run's response.
+    /// The handler ran, but another run had taken over; the response is the other run's.
     Lost,
     /// The stored response.
     Replayed,
@@ -95,7 +95,7 @@ impl Served {
         }
     }
 
-    /// The value for a problem that answers a request whose key was not granted.
+    /// The value for a problem with this code, sent to a request that was not granted.
     pub(crate) fn of_problem(code: Code) -> Self {
         match code {
             Code::FingerprintMismatch => Self::Mismatch,

@@ -38,7 +38,7 @@ impl IdempotencyFilter {
 /// among other layers decides what is stored; see the [crate's page](crate#layer-order).
 /// # When to use
 /// In axum, `route_layer` guards matched routes, and `layer` also sees requests that match no
-/// route. Both guard only the routes that were added before them:
+/// route. Both methods guard only the routes that were added before them:
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -85,8 +85,8 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// A service whose requests are guarded. For a request that the guard does not handle, no byte is
-/// buffered, and only the extension [`Served`] of the response is allocated.
+/// A service whose requests are guarded. For a request that the guard does not handle, nothing is
+/// buffered, and only the response's extension [`Served`] is allocated.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -122,7 +122,7 @@ where
             }
             AdmitOutcome::Admitted(admitted) => {
                 // The service that was polled ready handles this request, and its clone handles the
-                // next one (tower's contract).
+                // next one, as tower's contract requires.
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();

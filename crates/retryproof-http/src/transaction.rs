@@ -25,7 +25,7 @@ use crate::response::problem_response;
 /// The transaction of a guarded handler. The transaction's writes commit together with the record
 /// of the handler's response, or not at all.
 ///
-/// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). The first call of
+/// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). The first call to
 /// [`begin`](Self::begin) opens the transaction, after the lease is granted. The transaction ends
 /// when the handler returns:
 ///
@@ -39,7 +39,8 @@ use crate::response::problem_response;
 /// | never began its transaction | – | as without a transaction |
 ///
 /// If the commit fails, or the lease is lost before the commit, the response is not sent. The
-/// client gets 500 `completion-failed`, and a retry gets the outcome.
+/// client gets 500 `completion-failed`, and a retry gets the recorded response, or runs the work if
+/// nothing was recorded.
 ///
 /// In axum, a `GuardedTx` is an extractor for any state that provides a [`JoinedEngine<T>`] through
 /// `FromRef`:
@@ -108,7 +109,7 @@ impl<T: Send + 'static> GuardedTx<T> {
         tx.into_any().downcast().ok().map(Self)
     }
 
-    /// Returns the transaction, which the first call opens. Other calls wait while the returned
+    /// Opens the transaction on the first call, and returns it. Other calls wait while the returned
     /// value is alive.
     ///
     /// # Errors
@@ -277,7 +278,7 @@ impl TxError {
         }
     }
 
-    /// Creates a response that carries the error to the guard, which sends the filter's own
+    /// Creates a response that carries the error to the guard. The guard sends the filter's own
     /// response instead.
     pub(crate) fn to_response(&self) -> Response<Bytes> {
         let what = self.log();

@@ -4,7 +4,7 @@
 use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Lease};
 
 /// Identifies the unit of work of a request. Every `Fn(&Req) -> impl IntoContext` implements this
-/// trait. Implement it yourself to pass the lease to the inner service too.
+/// trait. Implement the trait yourself to pass the lease to the inner service too.
 ///
 /// ```
 /// use retryproof_core::Lease;
@@ -41,10 +41,10 @@ pub trait Identify<Req> {
     /// panic propagates to the caller.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service runs, with the lease of this run. Use it
-    /// to derive downstream keys, to read the fencing token, or to see whether the run is a
-    /// takeover. The default implementation does nothing. A panic counts as a panic of the service
-    /// (RUN-4).
+    /// Called after the grant and before the inner service runs, with the lease of this run. Use
+    /// the lease to derive downstream keys, to read the fencing token, or to see whether the run is
+    /// a takeover. The default implementation does nothing. A panic counts as a panic of the
+    /// service (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }
@@ -62,8 +62,8 @@ where
     }
 }
 
-/// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
-/// `Result` of one of these, whose error refuses the request.
+/// What an extractor can return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
+/// `Result` of one of these; its error refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a scope and a key",
     label = "this does not identify a call",

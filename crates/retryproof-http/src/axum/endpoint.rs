@@ -144,7 +144,7 @@ where
     }
 }
 
-/// Runs an annotated handler under the guard. The attribute expands to a call of this function.
+/// Runs an annotated handler under the guard. The attribute expands to a call to this function.
 ///
 /// # Cancel safety
 /// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler

@@ -14,8 +14,8 @@ use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
 use crate::transaction::{GuardedTx, TxError};
 
 tokio::task_local! {
-    /// What extractors can get from the current request before the grant, while the request's
-    /// extensions have no mark.
+    /// What extractors can get before the grant, when the request's extensions do not have a mark
+    /// yet.
     pub(super) static PRE_GRANT: PreGrant;
 }
 
@@ -79,8 +79,8 @@ impl fmt::Debug for IdempotencyKey {
 /// }
 /// ```
 /// # Panics
-/// If the `Lease` is dereferenced before the grant. A handler may always dereference it. A custom
-/// extractor must not, because extractors of an annotated endpoint run before the grant.
+/// If the `Lease` is dereferenced before the grant. A handler can always dereference it; a custom
+/// extractor must not do so, because the extractors of an annotated endpoint run before the grant.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 

@@ -14,7 +14,8 @@ use http_body::{Body as _, Frame};
 /// The limit of axum's extractors if the application sets no limit.
 const AXUM_DEFAULT: usize = 2 << 20;
 
-/// The smaller of the filter's limit and a limit that the application set outside the guard.
+/// The smaller of the filter's limit, `own`, and a limit that the application set outside the
+/// guard.
 pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     match limit_of(extensions) {
         // If this limit is axum's default, not one that the application set, the filter's larger
@@ -26,7 +27,7 @@ pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
 }
 
 /// Raises axum's default limit to the length that the guard has admitted. Otherwise an extractor
-/// might respond with 413, and a layer would store that response.
+/// might respond with 413, and the guard, as a layer, would store that response.
 pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Request<B> {
     if length > AXUM_DEFAULT {
         DefaultBodyLimit::max(length).apply(&mut request);
@@ -44,7 +45,7 @@ fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     limited.body().size_hint().upper().and_then(|limit| usize::try_from(limit).ok())
 }
 
-/// Whether the application has set a limit. If so, setting a limit again adds no extension.
+/// Whether the application has set a limit. If it has, setting a limit again adds no extension.
 fn is_set(extensions: &Extensions) -> bool {
     let mut probe = Request::new(());
     *probe.extensions_mut() = extensions.clone();
@@ -52,7 +53,7 @@ fn is_set(extensions: &Extensions) -> bool {
     probe.extensions().len() == extensions.len()
 }
 
-/// A body of any length.
+/// A body without a declared length, so that its size hint shows only the limit.
 struct Unmeasured;
 
 impl http_body::Body for Unmeasured {

@@ -72,7 +72,7 @@ pub(crate) enum BodyError {
 
 /// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body that arrives whole, as most
 /// do, is hashed later, in one go with the rest of the request. Any other body is hashed while it
-/// arrives.
+/// arrives, if `hasher` returns a hasher.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` would have a larger future")]
 pub(crate) fn read_request<B>(
     body: B,
@@ -109,9 +109,9 @@ struct RequestReader {
 }
 
 impl RequestReader {
-    /// Polls the body until its first frame arrives, in several calls if necessary: some servers
-    /// poll a service before they read the body. An `Err` is a reader for the rest of the body. The
-    /// reader is boxed, so that it takes no space in the future of a request whose body is one
+    /// Waits for the first frame, because some servers poll a service before they read the body,
+    /// and then reads every frame that has arrived. An `Err` is a reader for the rest of the body.
+    /// The reader is boxed, so that it takes no space in the future of a request whose body is one
     /// frame.
     fn begin<B>(
         mut body: Pin<&mut B>,
@@ -186,15 +186,15 @@ impl RequestReader {
 pub(crate) enum ReadOutcome {
     /// The body ended within the limit.
     Whole(Bytes, Option<Box<HeaderMap>>),
-    /// A frame exceeded the limit. The bytes include that frame.
+    /// The body exceeded the limit. The bytes include the frame that went over it.
     OverLimit(Bytes),
-    /// The time limit ran out.
+    /// The time limit ran out. The bytes are those that were read by then.
     TimedOut(Bytes),
     /// The body failed.
     Broken,
 }
 
-/// Reads a response body up to `limit` bytes and for at most `timeout`, which counts from the first
+/// Reads a response body up to `limit` bytes and for at most `timeout`, counted from the first
 /// wait. Removes a replay mark from the trailers (HTTP-8).
 pub(crate) async fn read_response<R>(
     mut body: Pin<&mut R>,
@@ -270,8 +270,8 @@ impl FrameTimer {
     }
 }
 
-/// Whether an outer layer's limit was exceeded. The layer's error arrives wrapped in other errors,
-/// so the whole chain of sources is searched.
+/// Whether the error means that an outer layer's limit was exceeded. The layer's error arrives
+/// wrapped in other errors, so the whole chain of sources is searched.
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

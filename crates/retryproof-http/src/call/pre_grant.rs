@@ -10,7 +10,7 @@ use retryproof_core::Lease;
 use super::{CallMark, CallTransaction, ClientKey};
 
 /// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key,
-/// and handles for lease and transaction that work after the grant.
+/// and handles for the lease and the transaction, which work only after the grant.
 pub struct PreGrant {
     key: ClientKey,
     /// Created by the first lease extractor.
@@ -35,7 +35,7 @@ impl PreGrant {
         self.key.as_str()
     }
 
-    /// Returns a handle to the lease, which the grant fills.
+    /// Returns a handle to the lease. The handle is empty until the grant.
     #[must_use]
     pub fn lease(&self) -> LeaseCell {
         let lease = self.lease.take().unwrap_or_default();
@@ -53,8 +53,8 @@ impl PreGrant {
         tx
     }
 
-    /// The handles that extractors took, to be filled at the grant. They are boxed, because most
-    /// calls have no handles.
+    /// The handles that extractors took, to be filled at the grant; `None` if extractors took no
+    /// handle, as in most calls, which the box keeps small.
     pub(crate) fn take_handles(&self) -> Option<Box<GrantHandles>> {
         match (self.lease.take(), self.tx.take()) {
             (None, None) => None,

@@ -62,13 +62,13 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Makes the caller that the hook returns a part of every key (HTTP-16). Even an empty string
-    /// is a caller. If the hook finds no caller, the request is refused with the problem
+    /// Adds the caller that the hook returns to every key (HTTP-16). Even an empty string is a
+    /// caller. If the hook finds no caller, the request is refused with the problem
     /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
     /// The hook sees the request's head, including what outer layers (and, at an annotated
-    /// endpoint, the endpoint's extractors) put into the extensions. It may refuse the request with
-    /// a response. It runs inline, for every guarded request with a key.
+    /// endpoint, the endpoint's extractors) put into the extensions. It runs inline, for every
+    /// guarded request with a key, and can refuse the request with a response.
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -101,8 +101,8 @@ impl FilterBuilder<NoCaller> {
 
     /// Like [`caller`](Self::caller), but with an asynchronous hook, such as one that reads a
     /// session store or fetches the key that verifies a token. The hook's future cannot borrow the
-    /// head, so the hook copies what the future needs. The future runs before the body is read and
-    /// before anything is acquired, and costs each request an allocation. If the client
+    /// head, so the hook must copy what the future needs. The future runs before the body is read
+    /// and before anything is acquired, and costs each request an allocation. If the client
     /// disconnects, the future is dropped.
     ///
     /// ```
@@ -136,12 +136,13 @@ impl FilterBuilder<NoCaller> {
         })))
     }
 
-    /// Uses keys unchanged, for all callers. The application must ensure that no two callers use
-    /// the same key: either keys are unguessable, or there is only one caller.
+    /// Uses keys as the clients send them, without adding a caller. The application must ensure
+    /// that no two callers use the same key: either keys are unguessable, or there is only one
+    /// caller.
     /// # When to use
-    /// Use it for an internal service with one client, or where clients generate random keys
-    /// (UUIDs) and an attacker who learns a key can do no harm with the stored response. Otherwise
-    /// use [`caller`](Self::caller).
+    /// Use this setting for an internal service with one client, or where clients generate random
+    /// keys (UUIDs) and an attacker who learns a key can do no harm with the stored response.
+    /// Otherwise use [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
     }
@@ -157,8 +158,8 @@ impl FilterBuilder<CallerSet> {
     /// callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys). By
     /// default, a request without a caller is refused.
     /// # When to use
-    /// Use it for endpoints that guests also use, such as a checkout without an account, provided
-    /// that guests generate random keys.
+    /// Use this setting for endpoints that guests also use, such as a checkout without an account,
+    /// provided that guests generate random keys.
     ///
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
@@ -284,10 +285,10 @@ impl<C> FilterBuilder<C> {
     ///     .build()?;
     /// # Ok::<(), retryproof_core::Error>(())
     /// ```
-    /// [`AnswerFate::Release`] frees the key: the next request runs the work again. Return it only
-    /// for responses that prove that nothing happened. In actix-web the hook sees status and header
-    /// fields, but no extensions. Over gRPC, a response without a message has its status in the
-    /// field `grpc-status`.
+    /// [`AnswerFate::Release`] frees the key: the next request runs the work again. Return this
+    /// fate only for responses that prove that nothing happened. In actix-web the hook sees status
+    /// and header fields, but no extensions. Over gRPC, a response without a message has its status
+    /// in the field `grpc-status`.
     pub fn fate(
         mut self,
         hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static,
@@ -299,9 +300,9 @@ impl<C> FilterBuilder<C> {
     /// Frees the key if the guard rolled back the handler's transaction because the response has a
     /// status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
     ///
-    /// By default that response is stored and replayed, because the handler may have done more than
-    /// write in the transaction. Use this setting if handlers do all of their work in the
-    /// transaction. It has no effect on a handler that did not begin its
+    /// By default, such a response is stored and replayed, because the handler may have done more
+    /// than write in the transaction. Use this setting if handlers do all of their work in the
+    /// transaction. The setting has no effect on a handler that did not begin its
     /// [`GuardedTx`](crate::GuardedTx).
     pub fn release_on_rollback(mut self) -> Self {
         self.settings.release_on_rollback = true;

@@ -76,8 +76,8 @@ pub(crate) enum CallerIdentity {
     Named(String),
 }
 
-/// The state of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting, which cannot be
-/// built.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) that has no caller setting yet and
+/// therefore cannot be built.
 #[derive(Debug)]
 pub struct NoCaller(pub(crate) ());
 
@@ -211,7 +211,7 @@ impl Caller {
 }
 
 /// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
-/// one of these, whose error is the response that refuses the request.
+/// one of these; its error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the result of a caller hook",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \

@@ -31,7 +31,7 @@ pub struct GrpcBody<B: Body> {
 
 enum RemainingBody<B: Body> {
     Nothing,
-    /// The body is boxed, because it may be partly read already, and its type may not be `Unpin`.
+    /// The body is boxed, because part of it may have been read, and its type need not be `Unpin`.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
     /// Reading the body panicked. The panic resumes when the guard reads the body, so that the
@@ -102,12 +102,13 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// The trailers, if the body was read up to them.
+    /// The trailers, if the body was read to its end.
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.first.trailers()
     }
 
-    /// Removes the fate from the trailers, if they were read, and returns it.
+    /// Removes the fate from the trailers and returns it, if the trailers were read and have a
+    /// fate.
     pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
         take_fate(self.first.trailers_mut()?)
     }

@@ -14,7 +14,7 @@ const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";
 
 /// Renders a problem as a gRPC status, in a response without a body.
-/// [`GrpcLayer`](super::GrpcLayer) uses this function. Without the layer, pass it to
+/// [`GrpcLayer`](super::GrpcLayer) uses this function. Without the layer, pass this function to
 /// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections). The [module's page](super)
 /// lists the codes.
 #[must_use]

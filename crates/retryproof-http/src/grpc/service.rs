@@ -142,11 +142,11 @@ struct InnerService<S> {
     inner: S,
     /// Responses over this many bytes cannot be replayed.
     limit: usize,
-    /// Responses that take longer than this cannot be replayed either.
+    /// Responses that take longer than this to read cannot be replayed.
     timeout: Duration,
 }
 
-/// The future of the inner service, which also reads the first message of its response.
+/// A future that runs the inner service and then reads the first message of its response.
 pub(crate) type InnerFuture<R, E> =
     Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
 
@@ -190,8 +190,8 @@ where
             let is_refused = is_error(&parts.headers);
             let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
-                // An error status in the head is the whole response, even that of a streaming
-                // method (HTTP-7).
+                // An error status in the head is the whole response, even for a streaming method
+                // (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table, as one pure function that decides which problem refuses a request. Granted
-//! requests and replays do not reach the function.
+//! The decision table: one pure function that decides whether a request is refused, and with which
+//! problem. Granted requests and replays do not reach the function.
 //!
 //! | found | decision | rule |
 //! |---|---|---|
@@ -56,7 +56,7 @@ pub(crate) enum Finding {
     /// The engine or the store failed before anything ran, for example on an unreadable record.
     Failed {
         kind: ErrorKind,
-        /// A counter value, from which a `Retry-After` is chosen.
+        /// A counter value that selects the `Retry-After`.
         ticket: u32,
     },
     /// The handler's response body broke off.
@@ -66,7 +66,7 @@ pub(crate) enum Finding {
     /// The handler could not get its transaction (CMP-7).
     NoTx {
         what: NoTx,
-        /// A counter value, from which a `Retry-After` is chosen.
+        /// A counter value that selects the `Retry-After`.
         ticket: u32,
     },
     /// The transaction that the record joined was not committed, or its outcome is not known
@@ -86,7 +86,7 @@ pub(crate) enum CommitFailure {
 }
 
 /// A response extension that marks a response made from a [`TxError`](crate::TxError). The filter
-/// replaces each marked response with its own problem (HTTP-11, HTTP-14).
+/// replaces each marked response with one of the filter's problems (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database could not open a transaction.
@@ -95,10 +95,11 @@ pub enum NoTx {
     Misused,
 }
 
-/// How much was read of a body that is over the limit.
+/// How much was read of a body that is over the limit. In both cases, an HTTP/1.x connection is
+/// closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Nothing, because the declared length is over the limit. An HTTP/1.x connection is closed.
+    /// Nothing, because the declared length is over the limit.
     Declared,
     /// Everything up to the limit.
     Partly,
@@ -109,7 +110,7 @@ pub(crate) enum OversizeBody {
 pub(crate) enum Decision {
     /// Pass the request on unchanged.
     Pass,
-    /// Respond with this problem; nothing runs.
+    /// Send this problem as the response.
     Refuse(Box<Problem>),
 }
 

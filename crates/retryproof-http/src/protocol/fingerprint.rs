@@ -36,7 +36,7 @@ impl FingerprintAlgorithm {
     }
 }
 
-/// The parts of a request that a fingerprint may cover.
+/// The parts of a request that a fingerprint can cover.
 ///
 /// Credentials, trace ids and content negotiation are deliberately left out: they may differ in a
 /// retry.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
 //!
-//! A key can be written in two ways: bare (`abc`), or as an RFC 9651 String (`"abc"`). Many clients
-//! send UUIDs without quotes, and a strict structured-field parser refuses UUIDs that begin with a
-//! digit.
+//! A key can be written in two ways: bare (`abc`), or as an RFC 9651 String (`"abc"`). The bare
+//! form is accepted because many clients send UUIDs without quotes, and a strict structured-field
+//! parser would refuse a UUID that begins with a digit.
 
 use std::borrow::Cow;
 
@@ -97,8 +97,8 @@ fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     Ok(key)
 }
 
-/// Decodes a String up to its closing quote, and returns it with the input after the quote. Copies
-/// the String only if it has an escape.
+/// Decodes a String up to its closing quote, and returns the decoded text and the input after the
+/// quote. Copies the String only if it has an escape.
 fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded: Option<Vec<u8>> = None;
     let mut at = 0;

@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 /// A problem's type is this base followed by its code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
-/// Why the filter refused or failed a request. The text form is stable, so clients may rely on it.
+/// Why the filter refused or failed a request. The text form is stable, so clients can rely on it.
 /// ```
 /// use retryproof_http::Code;
 ///
@@ -162,14 +162,14 @@ pub struct Problem {
     pub detail: Cow<'static, str>,
     /// Whether the same request may succeed if it is sent again.
     pub retryable: bool,
-    /// The seconds for `Retry-After`.
+    /// The value of `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
     /// The status of the first response, if that response was not kept (HTTP-13).
     pub original_status: Option<u16>,
     /// The `Location` of the first response, if that response was not kept (HTTP-13). `Debug`
     /// prints the location, because it is not secret.
     pub location: Option<String>,
-    /// The `WWW-Authenticate` of a 401 (HTTP-16).
+    /// The value of `WWW-Authenticate` in a 401 (HTTP-16).
     pub challenge: Option<String>,
     /// Whether an HTTP/1.x connection has to be closed because the request body was not read to its
     /// end.

@@ -40,7 +40,7 @@ enum FieldVerdict {
     /// The field is stored and replayed.
     Store,
     /// The field is sent with the first response and not stored: it describes the connection or the
-    /// moment, or the configuration excludes it.
+    /// time of sending, or the configuration excludes it.
     Drop,
     /// The field is one of [`SENSITIVE`], and is treated like `Drop`, but a warning is logged.
     Sensitive,
@@ -164,8 +164,8 @@ impl ConnectionNames {
     }
 }
 
-/// The value of a replay's `Trailer` field: each name once, in order. Without this field HTTP/1.1
-/// sends no trailers.
+/// The value of a replay's `Trailer` field: each name once, in order. Without this field, no
+/// trailers are sent over HTTP/1.1.
 pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for name in names {
@@ -182,8 +182,8 @@ pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
-/// Name codes below this value stand for common names; higher codes encode the length of a literal
-/// name.
+/// Name codes below this value stand for common names; codes from this value on encode the length
+/// of a literal name.
 const FIRST_LITERAL: usize = 64;
 /// The maximum number of header bytes (names and values) that a tombstone keeps (HTTP-13).
 const TOMBSTONE_HEADERS: usize = 8 * 1024;

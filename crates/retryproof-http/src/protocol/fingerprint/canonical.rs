@@ -168,7 +168,8 @@ impl Writer<'_> {
         Some(())
     }
 
-    /// Reads a string, including its quotes, appends it to `decoded`, and writes it.
+    /// Reads a string with its quotes, appends the unescaped text to `decoded`, and writes the
+    /// canonical string to `out`.
     fn string(&mut self) -> Option<()> {
         if self.next()? != b'"' {
             return None;

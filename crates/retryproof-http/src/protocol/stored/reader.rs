@@ -208,8 +208,8 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// The number of lines that follow. A line has at least two bytes, so a wrong count cannot make
-    /// a reader reserve much memory.
+    /// Reads the number of lines that follow. The number must fit the bytes that are left, because
+    /// a line has at least two, so a wrong count cannot make a reader reserve much memory.
     #[inline]
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
@@ -333,7 +333,7 @@ impl StoredRecord<'_> {
     /// allocation.
     ///
     /// # Errors
-    /// [`Corrupt`] if the record cannot be read, or if `field` returns `None`.
+    /// [`Corrupt`] if the record cannot be read or is a tombstone, or if `field` returns `None`.
     pub fn read<T>(
         self,
         start: impl FnOnce(u16, usize) -> T,

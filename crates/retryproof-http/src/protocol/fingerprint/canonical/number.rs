@@ -20,8 +20,8 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Parses a JSON number; `None` if it has more digits than any double needs, or an exponent
-    /// that no double has.
+    /// Parses a JSON number; `None` if it has more digits than any double needs, or an exponent far
+    /// beyond that of any double.
     fn read(number: &str) -> Option<Self> {
         let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
             Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
