@@ -77,7 +77,7 @@ struct State {
 }
 
 impl Faults {
-    /// Injects no faults.
+    /// Injects no faults until a plan is set or an outage begins.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outage: watch::Sender::new(None) }))
@@ -94,7 +94,7 @@ impl Faults {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }
 
-    /// Makes every `nth` call from now fail.
+    /// Makes every `nth` call from now on fail.
     ///
     /// # Panics
     /// If `nth` is zero.
@@ -115,7 +115,8 @@ impl Faults {
         self.0.state.lock().plan = None;
     }
 
-    /// Makes the store unavailable until [`end_outage`](Self::end_outage).
+    /// Makes the store unavailable, in the way that `outage` says, until
+    /// [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self, outage: Outage) {
         self.0.outage.send_replace(Some(outage));
     }

@@ -63,7 +63,8 @@ enum Standing<'a> {
     Complete(&'a Record, u32),
 }
 
-/// The correct answers to a write that needs a record in progress under `owner`.
+/// The correct answers to a write that takes effect only if the record is in progress and its owner
+/// is `owner`.
 fn while_in_progress(standing: &Standing<'_>, owner: Owner) -> &'static [FencedWrite] {
     match standing {
         Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
@@ -230,7 +231,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes the record if it is past its lease and its ttl.
+    /// Removes the record if it is a lease past its end and its ttl, or a result past its ttl.
     pub(crate) fn purge(&mut self) {
         if matches!(self.standing(), Standing::Forgotten(_) | Standing::Stale(_)) {
             self.record = None;

@@ -142,8 +142,8 @@ impl Subject {
         Identity::new(scope, Key::new(key).expect("the key should be valid"))
     }
 
-    /// Whether the store's clock moves only when advanced, so that expiry can be tested to the
-    /// microsecond.
+    /// Whether the store's clock moves only when a case advances it, so that expiry can be tested
+    /// to the microsecond.
     pub(crate) fn is_exact(&self) -> bool {
         self.paused || self.hooks.clock.is_some()
     }
@@ -250,8 +250,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Sets how many random sequences of steps are compared with the model: 256 by default, 48
-    /// under real time.
+    /// Sets how many random sequences of steps are compared with the model: by default 256, or 48
+    /// if the store uses the host's clock.
     pub fn with_sequences(mut self, sequences: u32) -> Self {
         self.hooks.sequences = Some(sequences);
         self

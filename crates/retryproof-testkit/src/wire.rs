@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WireProxy`]: a proxy between a store and its server that counts the round trips, and cuts, stalls
+//! [`WireProxy`]: a proxy between a store and its server that counts round trips, and cuts, stalls
 //! or delays connections.
 //!
 //! ```

@@ -48,7 +48,7 @@ impl Running {
         until("heard", || self.heard.load(Ordering::SeqCst)).await;
     }
 
-    /// Stops the listener.
+    /// Stops the listener, and waits until it has ended.
     ///
     /// # Panics
     /// If the listener does not end within [`PATIENCE`], or ends with an error.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: a private message broker for one test, which may be killed and restarted with its
+//! [`Server`]: a private message broker for one test, which can be killed and restarted with its
 //! data.
 //!
 //! The brokers' programs must be installed on this machine; `cargo xtask services up nats rabbitmq`
@@ -214,8 +214,8 @@ impl Process {
             {
                 return Ok(());
             }
-            // A process that was just killed may still block its successor, which then ends and is
-            // started again.
+            // A process that has just been killed may still block the new process. If the new
+            // process ends for that reason, it is started again.
             if let Some(child) = &mut self.child
                 && child.try_wait()?.is_some()
             {
@@ -312,7 +312,7 @@ fn program(name: &str) -> io::Result<String> {
     })
 }
 
-/// The end of a log.
+/// The last eight lines of a log, as one line.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

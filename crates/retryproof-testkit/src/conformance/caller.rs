@@ -97,7 +97,7 @@ impl StoreCaller {
         self
     }
 
-    /// The same caller, which is called `label` in its note.
+    /// The same caller with a note that contains `label`.
     pub(super) fn called(mut self, label: &str) -> Self {
         self.note = Some(HolderNote::new(self.owner, LONG, None, label));
         self
@@ -109,7 +109,7 @@ impl StoreCaller {
         self
     }
 
-    /// The same caller on another handle.
+    /// The same caller on another handle of the store.
     pub(super) fn on(&self, store: &SharedStore) -> Self {
         Self { store: store.clone(), ..self.clone() }
     }

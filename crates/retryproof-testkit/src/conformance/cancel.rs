@@ -103,7 +103,7 @@ pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     .await;
 }
 
-/// A dropped completion may or may not have taken effect, and may be repeated.
+/// A dropped completion may or may not have taken effect, and can be repeated.
 pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);
@@ -122,8 +122,8 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
     .await;
 }
 
-/// A dropped release may or may not have taken effect. It may be repeated, and never affects the
-/// next holder.
+/// A dropped release may or may not have taken effect. The release can be repeated, and never
+/// affects the next holder.
 pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);

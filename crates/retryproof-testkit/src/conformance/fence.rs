@@ -93,8 +93,8 @@ pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A completion whose answer was lost may be sent again: the repetition succeeds, and the first
-/// value stays.
+/// If the answer to a completion was lost, the completion can be sent again: the repetition
+/// succeeds, and the first value stays.
 pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -37,7 +37,7 @@ pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     }
 }
 
-/// The remaining lease in the answers is measured by the store's clock.
+/// The remaining time of a lease in the answers is measured by the store's clock.
 pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);

@@ -29,7 +29,7 @@ pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
 }
 
-/// An owner is an ID and not a connection, so its calls may come through any handle.
+/// An owner is an ID and not a connection, so its calls can come through any handle.
 pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
     let other = s.another().await.expect("the subject should offer what the case needs");
     let id = s.id("k");

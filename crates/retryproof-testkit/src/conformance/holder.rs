@@ -16,8 +16,8 @@ const TRACE: TraceContext =
     TraceContext { trace_id: [0xa5; 16], span_id: [0x5a; 8], sampled: true };
 
 impl Subject {
-    /// The notes that an acquire and a peek of a stranger return, for a record that is in progress
-    /// or complete. Both must agree.
+    /// The note that an acquire and a peek by a stranger both return, for a record that is in
+    /// progress or complete.
     async fn note(&self, id: &Identity) -> Option<HolderNote> {
         let stranger = self.caller(id);
         let acquired = match stranger.acquire(LONG).await {
@@ -117,7 +117,8 @@ pub async fn rec_2_a_late_completion_keeps_the_note(s: &Subject) {
     s.shows(&holder).await;
 }
 
-/// A takeover replaces the note of the dead holder, with none if the taker has none.
+/// A takeover replaces the dead holder's note with the new holder's, or removes the note if the new
+/// holder has none.
 pub async fn rec_2_a_takeover_replaces_the_note(s: &Subject) {
     let id = s.id("k");
     let holders = [
@@ -155,7 +156,7 @@ pub async fn rec_2_a_released_key_has_no_note(s: &Subject) {
     s.shows(&next).await;
 }
 
-/// A result past its ttl leaves no note to the next grant.
+/// A result past its ttl leaves no note for the next grant.
 pub async fn rec_2_an_expired_result_leaves_no_note(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short()).called("a");
@@ -169,8 +170,8 @@ pub async fn rec_2_an_expired_result_leaves_no_note(s: &Subject) {
     s.shows(&next).await;
 }
 
-/// The note of an owner that repeats its acquire is that of the last request, even if the lease ran
-/// out in between.
+/// If an owner repeats its acquire, the note of the last request is kept, even if the lease ran out
+/// in between.
 pub async fn rec_2_the_same_owner_renews_its_note(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).called("a");
@@ -188,7 +189,7 @@ pub async fn rec_2_the_same_owner_renews_its_note(s: &Subject) {
     s.shows(&last).await;
 }
 
-/// If many callers acquire at the instant of expiry, the note is that of the winner.
+/// If many callers acquire at the instant of expiry, the winner's note is kept.
 pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
     for round in 0..8 {
         let id = s.id(&format!("k{round}"));
@@ -263,7 +264,7 @@ pub async fn rec_2_an_operator_sees_takeovers(s: &Subject) {
     assert_eq!(s.seen(&id).await.takeovers, Some(4), "the count of a complete record");
 }
 
-/// A grant of a released key, or after a result's ttl, starts the count again.
+/// The count starts again when a key is granted after its release or after its result's ttl.
 pub async fn rec_2_takeovers_count_from_the_last_time_a_key_was_free(s: &Subject) {
     for (key, released) in [("released", true), ("past its ttl", false)] {
         let id = s.id(key);

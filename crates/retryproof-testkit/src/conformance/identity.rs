@@ -173,7 +173,7 @@ pub async fn id_2_odd_text_is_only_text(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// The longest scopes and keys fit, and are compared to their last byte.
+/// The longest scopes and keys fit, and every byte of them is compared.
 pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     let room = MAX_SCOPE_BYTES - s.id("k").scope().as_str().len() + "kit".len();
     let long = "x".repeat(MAX_KEY_BYTES - 1);

@@ -49,7 +49,8 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// Peeks, busy answers and replays write nothing. Checked only if the store counts its writes.
+/// Peeks, busy answers and replays write nothing. The number of writes is checked only if the store
+/// counts them.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
     let holder = s.caller(&held);

@@ -80,7 +80,8 @@ struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Returns zero on a running clock, because the model then does not know the remaining time.
+    /// Returns `remaining`, or zero on a running clock, because the model then does not know the
+    /// remaining time.
     fn remaining(&self, remaining: Duration) -> Duration {
         if self.exact { remaining } else { Duration::ZERO }
     }
@@ -154,7 +155,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// On the host's clock, waits until a short duration is over, and lets a little time pass in
+    /// On the host's clock, waits until a short duration is over, and lets the same time pass in
     /// the model.
     async fn wait_out(&mut self, at: usize, length: Duration) {
         if self.exact || length >= LONG {

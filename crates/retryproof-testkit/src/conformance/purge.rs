@@ -10,7 +10,7 @@ use super::caller::{
 use crate::subject::Subject;
 
 impl Subject {
-    /// Purges until the store reports that nothing is left.
+    /// Purges until nothing is left to purge. Returns how many records were deleted.
     pub(super) async fn purge_all(&self) -> usize {
         let mut gone = 0;
         for _ in 0..10_000 {
@@ -126,8 +126,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that continues where the previous purge stopped also returns to the records that were
-/// alive then: a batch below the limit means that nothing is left.
+/// A purge that continues where the previous purge stopped also returns to records that were live
+/// when the previous purge passed them: a batch below the limit means that nothing is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");

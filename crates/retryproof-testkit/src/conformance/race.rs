@@ -21,8 +21,8 @@ async fn all<T: Send + 'static>(
     answers
 }
 
-/// Sends many acquires together with `call`. Returns the answer to `call`, the grants, and how many
-/// acquires got a result.
+/// Sends eight acquires together with `call`, the first `at` of them before `call`. Returns the
+/// answer to `call`, the grants, and how many acquires got a result.
 async fn beside_takers<T: Send + 'static>(
     s: &Subject,
     id: &retryproof_core::Identity,

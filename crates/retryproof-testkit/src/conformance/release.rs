@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A release deletes the record for good, and only its owner may release it.
+//! A release deletes the record for good, and only the record's owner can release it.
 
 use retryproof_core::store::{Completion, FencedWrite};
 
@@ -24,7 +24,8 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     assert!(stored.fingerprint().is_none(), "the released record's fingerprint was still there");
 }
 
-/// A release whose answer was lost may be repeated, and a key without a record may be released.
+/// If the answer to a release was lost, the release can be repeated. A key without a record can
+/// also be released.
 pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -46,7 +46,8 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // If the number of sequences is set, the limit is too long to matter.
+            // If the environment sets the number of sequences, the case can take any time, so the
+            // limit is too long to matter.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
                 PATIENCE_WHILE_PAUSED
             }
@@ -88,7 +89,8 @@ where
     made
 }
 
-/// Writes the [`summary`] of a subject to standard error; `place` names the subject.
+/// Writes the [`summary`] of a subject to standard error; `place` is the module of the subject's
+/// tests.
 pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
 where
     F: FnOnce() -> Fut,

@@ -55,7 +55,7 @@ pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     }
 }
 
-/// Tokens grow across a purge, after which nothing of the record is left.
+/// Tokens grow across a purge, even though the purge leaves nothing of the record.
 pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -130,7 +130,8 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     assert!(order.0 > 0, "no caller was granted a lease");
 }
 
-/// Tokens grow across several handles on the same data, as processes start and end.
+/// Tokens grow even if the grants come through different handles on the same data, as they do when
+/// processes start and end.
 pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();

@@ -29,7 +29,8 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     panic!("`wait_for_change` keeps returning without a change");
 }
 
-/// Fails if a wake-up is lost. A store that polls every 50 ms passes.
+/// Fails if `waiter` does not end within `WOKEN`, because then a wake-up was lost. A store that
+/// polls every 50 ms passes.
 async fn woken(what: &str, waiter: impl Future<Output = ()>) {
     assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
 }
@@ -47,7 +48,7 @@ async fn asleep(s: &Subject, caller: StoreCaller, seen: FencingToken) -> JoinHan
     waiter
 }
 
-/// Starts 64 waiters for the holder `seen`.
+/// Starts 64 waiters for the end of the lease with the token `seen`.
 fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<JoinHandle<()>> {
     let waiter = |_| {
         let caller = s.caller(id);
@@ -103,7 +104,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A waiter whose holder has died is woken when another caller takes over.
+/// A waiter is woken when another caller takes over from the dead holder that it waits for.
 pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 100 * MS };
