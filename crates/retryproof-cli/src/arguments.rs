@@ -19,8 +19,8 @@ use std::ffi::OsString;
                   failures.\n`run` has its own: see `retryproof run --help`."
 )]
 pub(crate) struct CommandLine {
-    /// The store, such as `sqlite:records.db`; overrides IDEMPOTENCY_STORE and the file. Put a URL
-    /// with a password into the variable or the file, because other users can see arguments.
+    /// The store, such as `sqlite:records.db`; overrides IDEMPOTENCY_STORE and the settings file.
+    /// Put a URL with a password into that variable or file, because other users can see arguments.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// The TOML file with the settings of the service, in its table `idempotency`.
@@ -29,7 +29,7 @@ pub(crate) struct CommandLine {
     /// How results are printed: for people, as indented JSON, or as one JSON value per line.
     #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Table, value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
-    /// Prints keys. By default a key is printed as the first 16 hex digits of its SHA-256.
+    /// Prints keys in full. By default, a key is printed as the first 16 hex digits of its SHA-256.
     #[arg(long, global = true)]
     pub(crate) show_keys: bool,
     #[command(subcommand)]
@@ -140,7 +140,7 @@ pub(crate) struct RunArguments {
     /// How long a duplicate waits for the run in progress. Default: 10 s.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) wait: Option<Duration>,
-    /// Exit codes after which the command may run again, such as `75,100-120`. Any other code is a
+    /// Exit codes after which the command can run again, such as `75,100-120`. Any other code is a
     /// result, which is kept and replayed.
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) retry_on: Vec<CodeRange>,

@@ -95,7 +95,8 @@ pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "retryproof: {text}");
 }
 
-/// Escapes control characters, because they could move the cursor or hide a line.
+/// Escapes control characters other than newlines and tabs, because they could move the cursor or
+/// hide a line.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         if c.is_control() && !matches!(c, '\n' | '\t') {
@@ -111,7 +112,7 @@ fn one_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n")
 }
 
-/// Stored bytes as text for a table.
+/// Stored bytes as text for a table, or a remark if they are not text.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => harmless(text),

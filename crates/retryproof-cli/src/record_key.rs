@@ -12,9 +12,9 @@ const MAX_PLAIN_CALLER: usize = 240;
 pub(crate) enum SentBy<'a> {
     /// The key is given as it is stored: the key of a function, a message or a command.
     AsStored,
-    /// A filter with `.callers_share_keys()` stored it.
+    /// A filter with `.callers_share_keys()` stored the key.
     AnyCaller,
-    /// A filter with `.caller(..)` stored it for this caller.
+    /// A filter with `.caller(..)` stored the key for this caller.
     Caller(&'a str),
 }
 

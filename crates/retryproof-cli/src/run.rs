@@ -115,7 +115,7 @@ async fn execute(
             ))
         }
     };
-    // A release or completion that was not confirmed continues for a moment.
+    // A release or completion that was not confirmed may still be running, so wait for it.
     engine.shutdown(engine.config().operation_timeout).await;
     screens.shown().await;
     code
@@ -197,7 +197,7 @@ async fn in_flight(
     show_keys: bool,
     busy: InFlight,
 ) -> VerbError {
-    // One call looks up the holder; if that call fails, the message omits the name.
+    // One call looks up the holder; if that call fails, the message does not name the holder.
     let record = engine.store().get(id).await.ok().flatten();
     let holder = record.and_then(|record| record.holder);
     let by = holder

@@ -34,7 +34,7 @@ impl Sources {
         Ok(Self { config, store_argument: store.is_some(), file })
     }
 
-    /// The source of a setting that has an environment variable.
+    /// Names the source of the setting `key`, whose environment variable is `variable`.
     pub(crate) fn of(&self, key: &str, variable: &str) -> String {
         if key == "store" && self.store_argument {
             return "--store".to_owned();
@@ -45,7 +45,7 @@ impl Sources {
         self.in_file(key).unwrap_or_else(|| "default".to_owned())
     }
 
-    /// The line of the file that sets `key`.
+    /// Names the file and the line that set `key`; `None` if no file sets it.
     pub(crate) fn in_file(&self, key: &str) -> Option<String> {
         let file = self.file.as_ref()?;
         let (_, line) = file.keys.iter().find(|(name, _)| name == key)?;
@@ -106,8 +106,8 @@ pub(crate) fn redacted(url: &str) -> String {
         _ => return HIDDEN.to_owned(),
     }
     let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:{HIDDEN}") };
-    // A password may contain any character. A text in which `@` or `?` could be part of one is
-    // hidden completely.
+    // A password may contain any character, so a text in which an `@` or `?` could be part of the
+    // password is hidden completely.
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, host) = place.split_once('@').unwrap_or(("", place));
     let plain = |c: char| c.is_ascii_alphanumeric() || ".:,/_-[]".contains(c);

@@ -22,8 +22,8 @@ use crate::verdict::{self, ResponseFacts};
 
 pub(crate) mod builder;
 
-/// Gives each logical call one key, and retries the call with that key and the same bytes until it
-/// gets an answer. See the [crate's page](crate).
+/// Gives each logical call one key, and retries the call with that key and the same bytes until an
+/// answer is final or a limit is reached. See the [crate's page](crate).
 ///
 /// # Cancel safety
 /// Dropping a call drops the current attempt. The server may continue the work; a later call with
@@ -215,7 +215,7 @@ impl<'a> Call<'a> {
         AttemptResult::Answered { response, retryable, after, problem }
     }
 
-    /// How long to wait before the next attempt, or the limit that rules one out.
+    /// How long to wait before the next attempt, or the limit that rules out another attempt.
     fn pause(&self, attempts: u32, attempt: &AttemptResult) -> Result<Duration, GaveUp> {
         let settings = self.settings;
         if self.once {

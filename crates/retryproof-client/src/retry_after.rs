@@ -33,7 +33,7 @@ pub(crate) fn read(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Opt
 }
 
 /// `delay-seconds = 1*DIGIT`: no sign, no fraction, no space. A number too large for `u64` counts
-/// as the largest one.
+/// as `u64::MAX`.
 fn seconds(line: &str) -> Option<u64> {
     let digits = !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| line.parse().unwrap_or(u64::MAX))

@@ -19,7 +19,7 @@ pub(crate) struct ResponseFacts<'a> {
 
 /// Whether the same request, sent again with the same key, may get a different answer.
 pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
-    // The answer is a replay, and every retry would get the same one.
+    // The answer is a replay, and every retry would get the same replay.
     if seen.replayed {
         return false;
     }
@@ -46,8 +46,9 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     }
 }
 
-/// Whether a request that got no answer may get one at the next attempt. No further attempt helps
-/// if the request cannot be built, if a redirect fails or if another middleware returned the error.
+/// Whether a request that got no answer may get an answer on the next attempt. No further attempt
+/// helps if the request cannot be built, if a redirect fails or if another middleware returned the
+/// error.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {
         reqwest_middleware::Error::Middleware(_) => false,

@@ -135,7 +135,8 @@ async fn watch_child(
             biased;
             status = child.wait() => return Ok((status?, lost)),
             loss = lease.lost(), if lost.is_none() => {
-                // Another process may start the same command at any moment.
+                // This command has to stop, because another process may start the same command at
+                // any moment.
                 lost = Some(loss);
                 kill_at = Some(Instant::now() + STOPPED_WITHIN);
                 signals::send(Signal::TERM, pid);

@@ -15,15 +15,15 @@ use super::shim::StartReport;
 use super::signals::Signals;
 use crate::recording::Stream;
 
-/// The size of one read, which is also the size of a pipe.
+/// The size of one read, which is also the default size of a pipe.
 const READ: usize = 64 * 1024;
 /// How many reads may wait for the terminal.
 const WAITING_READS: usize = 16;
 /// A pipe holds at most this many bytes (`/proc/sys/fs/pipe-max-size` without privileges), so the
 /// command itself cannot have left more behind.
 const LEFT_BEHIND: usize = 1 << 20;
-/// Output of the command itself can be read at once. If nothing arrives for this long, only another
-/// process still has the pipe open.
+/// Once the command has exited, all of its own output can be read immediately. If nothing arrives
+/// for this long, only another process still has the pipe open.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// One stream of a command.
@@ -71,7 +71,7 @@ impl Pump<'_> {
         };
         self.capture.borrow_mut().push(self.stream, &bytes);
         if !bytes.is_empty() {
-            // This fails if the output was closed. The copy is still complete.
+            // Sending fails if the output was closed. The copy is still complete.
             let _ = self.screen.send(bytes).await;
         }
     }
@@ -100,11 +100,11 @@ impl Screens {
         self.signals = signals;
     }
 
-    /// Waits until all output is written.
+    /// Waits until all output is written, or until a signal ends the wait.
     pub(crate) async fn shown(&mut self) {
         let [stdout, stderr] = &mut self.tasks;
         let written = async {
-            // A task fails only by a panic, which is printed.
+            // A task can fail only by panicking, and the panic has been printed.
             let _ = tokio::join!(stdout, stderr);
         };
         match &mut self.signals {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first steps of a command: this program starts itself again, sets the parent-death signal,
-//! and then becomes the command. The signal survives the change.
+//! and then becomes the command. The parent-death signal stays set.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};

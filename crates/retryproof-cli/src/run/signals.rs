@@ -31,7 +31,7 @@ impl Signals {
                 Some(()) = self.interrupt.recv() => (Signal::INT, io::stdin().is_terminal()),
                 else => std::future::pending().await,
             };
-            // A terminal sends an interrupt to the command as well.
+            // A terminal has already sent the interrupt to the command as well.
             if !from_terminal {
                 return signal;
             }

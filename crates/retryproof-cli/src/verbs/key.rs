@@ -8,9 +8,9 @@ use retryproof::{Acquisition, IdempotencyContext, IdempotencyEngine, MemoryStore
 use crate::exit::{self, VerbError};
 use crate::output::write_out;
 
-/// The scope of the run, in the environment of its command.
+/// The environment variable in which a command finds the scope of its run.
 pub(crate) const SCOPE_VARIABLE: &str = "RETRYPROOF_SCOPE";
-/// The key of the run, in the environment of its command.
+/// The environment variable in which a command finds the key of its run.
 pub(crate) const KEY_VARIABLE: &str = "RETRYPROOF_KEY";
 
 /// Prints what [`Lease::downstream_key`](retryproof::Lease::downstream_key) returns to an action

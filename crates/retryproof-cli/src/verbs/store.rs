@@ -54,7 +54,8 @@ pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result
 /// Creates or upgrades the tables.
 pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     retryproof::migrate_with(config).await?;
-    // Connecting checks the migrated tables, or, if there are none, whether the server is up.
+    // Connecting checks the migrated tables. If the store has no tables, it checks that the server
+    // is up.
     let name = connect_with(config).await?.profile().name;
     let tables = if has_tables(name) { "ready" } else { "none: this store needs no tables" };
     print.one(
@@ -103,7 +104,8 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
     }
 }
 
-/// The name of the table: a setting, an option of the URL, or the default of all stores.
+/// The name of the table: the `setting` if there is one, else the option `table` of the URL, else
+/// the default of all stores.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 fn table<'a>(url: &'a str, setting: Option<&'a str>) -> std::borrow::Cow<'a, str> {
     let options = url.split_once('?').map_or("", |(_, options)| options);

@@ -74,7 +74,7 @@ impl Builder {
     }
 
     /// The pause before a retry is random, between zero and a ceiling that starts at `base` and
-    /// doubles up to `cap`. It is added to `Retry-After`. Defaults: 200 ms, 5 s.
+    /// doubles up to `cap`. This pause is added to `Retry-After`. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
@@ -168,7 +168,8 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// If there are no random bits, a pause has its full length, so that no retry comes too early.
+/// Returns 64 random bits, or all ones if the operating system provides none: a pause then has its
+/// full length, so that no retry comes too early.
 fn random_bits() -> u64 {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))

@@ -39,7 +39,8 @@ fn value(payload: &Payload) -> Result<(String, Value), VerbError> {
         CodecId::NONE => ("(no value)".to_owned(), json!({ "codec": "none" })),
         CodecId::BYTES => (text_of(body), with_codec("bytes", json_of(body))),
         CodecId::JSON => {
-            // Show a value that cannot be decoded unchanged, because an operator needs to see it.
+            // If the value cannot be decoded, show it unchanged, because an operator needs to see
+            // it.
             let parsed: Option<Value> = serde_json::from_slice(body).ok();
             match parsed {
                 Some(value) => {
