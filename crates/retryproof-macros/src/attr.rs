@@ -144,7 +144,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
         args.http = Some(name.span());
         return Ok(());
     };
-    // A misplaced `http` is accepted anyway, so that it causes no further errors.
+    // A misplaced `http` still counts as given, so that it causes no further errors.
     if name == "http" {
         args.http = Some(name.span());
     }

@@ -131,7 +131,7 @@ use crate::validate::Framework;
 ///   records; put what distinguishes them into the `key`. Also name the scope if the path is longer
 ///   than 255 bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid` (a plain
 ///   function with such a path does not compile).
-/// * An async body runs within the caller's future, so it may borrow. If the future is dropped
+/// * An async body runs within the caller's future, so it can borrow. If the future is dropped
 ///   before the body begins, the key is free. If it is dropped later, the key becomes free when the
 ///   lease runs out.
 /// * A function that is not `async` uses a `blocking::Engine` (feature `blocking`), whose calls

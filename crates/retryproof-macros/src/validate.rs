@@ -259,7 +259,7 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
     }
 }
 
-/// Checks all of ID-3 at compile time, because the scope is a literal.
+/// Checks all of ID-3 at compile time, which is possible because the scope is a literal.
 fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(

@@ -62,7 +62,7 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 }
 
 /// Creates or updates the tables of the store that `url` names; does nothing for a store without
-/// tables (STO-3). Call this function where your other migrations run. It may run repeatedly, and
+/// tables (STO-3). Call this function where your other migrations run. It can run repeatedly, and
 /// concurrently in several processes. It ends within two minutes, including at most one minute of
 /// waiting for another process's migration.
 ///

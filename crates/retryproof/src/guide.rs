@@ -15,7 +15,7 @@
 //! - [`operations`]: settings, what to monitor, and what to do about each message.
 
 // Each page also defines its own links, but the first definition of a link wins, so the links lead
-// to modules here, and to files in the repository.
+// to modules in this documentation and to files in the repository.
 
 #[doc = include_str!("guide/client.md")]
 pub mod client {}

@@ -180,7 +180,8 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     }
 }
 
-/// Finds the return type, unless it is certainly not a `Result`; the type checker handles an alias.
+/// Returns the return type, or adds an error if the type is certainly not a `Result`. An alias is
+/// left to the type checker.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
     const RESULT: &str = "a function with a `key` must return a `Result`, so that it can report a \
          call in flight; its error type must implement `From<retryproof::Rejected>`";

@@ -43,8 +43,8 @@ impl Named {
     }
 }
 
-/// Rejects an option set both in the URL and in the configuration: either precedence would be a
-/// guess.
+/// Rejects an option that is set both in the URL and in the configuration, because either
+/// precedence would be a guess.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
