@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers a message to Kafka: stores the offset that the group commits next (LST-2).
+//! Acknowledges a message to Kafka by storing the offset that the group commits next (LST-2).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use offsets::{OffsetTracker, OpenOffset};
 
 pub(crate) mod offsets;
 
-/// Marks the message as done, and stores the partition's offset if the offset moved. librdkafka
+/// Marks the message as done, and stores the partition's offset if the offset has moved. librdkafka
 /// commits a stored offset soon afterwards, and always before the partition is revoked.
 pub(crate) fn store_offset(
     consumer: &GroupConsumer,
@@ -23,7 +23,8 @@ pub(crate) fn store_offset(
     tracker: &Mutex<OffsetTracker>,
 ) {
     let message = delivery.message();
-    // Hold the lock while the offset is stored; otherwise a lower offset could be stored after it.
+    // Hold the lock while the offset is stored; otherwise a lower offset could be stored after a
+    // higher one.
     let mut tracker = tracker.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(offset) = tracker.done(open) else { return };
     let stored = || -> KafkaResult<()> {

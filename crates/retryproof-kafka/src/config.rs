@@ -119,7 +119,8 @@ impl KafkaListenerBuilder {
 
     /// Sets how long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Choose a ttl longer than the
-    /// time that a message may stay in its topic, or among dead letters that may be sent again.
+    /// time that a message can stay in its topic, plus the time that it can spend as a dead letter
+    /// before it is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
@@ -161,8 +162,8 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// Sets how many messages of one partition may be read but not yet answered; 100 unless set. At
-    /// this number, the client pauses the partition.
+    /// Sets how many messages of one partition can be read but not yet answered; 100 unless set.
+    /// When this number is reached, the client pauses the partition.
     pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);
         self
@@ -237,7 +238,7 @@ pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
             producer.set(name, value);
         }
     }
-    // A dead letter may be as large as its message, so leave the size limit to the broker. Letters
+    // A dead letter can be as large as its message, so leave the size limit to the broker. Letters
     // are not sent in batches, so the broker rejects only the letter that is too large.
     producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
     producer.set("acks", "all").set("message.timeout.ms", "10000");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`DeadLetterTopic`]: publishes dead letters. Each letter contains the message and headers with
-//! the reason and the message's position. A letter is delivered before its message's offset moves
-//! on.
+//! the reason and the message's position. A letter is delivered before the committed offset moves
+//! past its message.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ use crate::receive::assignment::PartitionStop;
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two metadata requests.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How many consecutive answers without the topic mean that the topic is missing. Brokers that
-/// create topics on demand report a topic as missing at first.
+/// How many times the brokers must report the topic as missing before the listener gives up.
+/// Brokers that create topics on demand report a topic as missing at first.
 const MAX_MISSES: u32 = 5;
 
 /// The topic to which dead letters are published.
@@ -96,7 +96,7 @@ impl DeadLetterTopic {
 
     /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
     /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
-    /// reduced, because its message would otherwise block a partition forever.
+    /// sent again with less content, because its message would otherwise block a partition forever.
     async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {

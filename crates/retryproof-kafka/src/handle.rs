@@ -72,7 +72,7 @@ impl HandlerContext {
         while handlers.join_next().await.is_some() {}
     }
 
-    /// Runs the handler until the message has its final answer. Returns whether the offset may move
+    /// Runs the handler until the message has its final answer. Returns whether the offset can move
     /// past the message. A message stays unanswered if its partition is revoked, or if it waits for
     /// its next attempt when the listener stops; the partition's next owner then receives it.
     async fn handle<H, Fut>(
@@ -85,7 +85,8 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // `failures` counts the runs that failed; `nacks` counts all negative verdicts.
+        // `failures` counts the runs that failed; `nacks` counts all runs, because every run before
+        // this one ended in a nack.
         let (mut failures, mut nacks) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {

@@ -52,14 +52,14 @@ impl KafkaListenerBuilder {
     /// offsets every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
     /// when the listener ends. `auto.offset.reset` is `earliest` unless set. With librdkafka's own
     /// default, a group that is new, or whose offset has expired, would skip the messages that are
-    /// already in the topic, but no message may be skipped without having run (LST-2).
+    /// already in the topic without running them, which LST-2 forbids.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no key, no dead-letter topic,
     /// no topics or no `group.id` is set, if the listener also reads the dead-letter topic, if
     /// librdkafka rejects a setting, or if `build` is called outside a tokio runtime.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
-    /// bounds (ID-3, CTX-2).
+    /// range (ID-3, CTX-2).
     pub fn build(self) -> Result<KafkaListener> {
         let settings = self.check()?;
         let client = &settings.client;
@@ -97,8 +97,8 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the verdicts by reason. Each time that a message has to wait, for another owner
-    /// or for its next attempt, counts as a nack, although Kafka receives no answer.
+    /// Counters of the verdicts by reason. Each wait of a message, for another owner or for its
+    /// next attempt, counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)

@@ -23,13 +23,13 @@ pub(crate) mod assignment;
 /// How often paused partitions are checked while no message arrives.
 const RESUME_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A message that waits for its handler. The guard is dropped when the message is answered.
+/// A message that waits for its handler. The guard is dropped when the work on the message ends.
 pub(crate) type QueuedMessage = (Delivery, UnansweredGuard);
 
 /// One queue for each partition on which work has begun.
 pub(crate) struct PartitionQueues<'a> {
     consumer: &'a GroupConsumer,
-    /// How many messages of one partition may be received but not yet answered.
+    /// How many messages of one partition can be received but not yet answered.
     prefetch: usize,
     queues: HashMap<PartitionId, PartitionQueue>,
 }
@@ -108,7 +108,7 @@ impl<'a> PartitionQueues<'a> {
         self.queues.retain(|_, queue| !*queue.revoked.borrow());
     }
 
-    /// Resumes paused partitions if at most half of their prefetch is unanswered.
+    /// Resumes each paused partition once at most half of `prefetch` messages are unanswered.
     fn resume_drained(&mut self) {
         let drained = |queue: &PartitionQueue| queue.unanswered.count() <= self.prefetch / 2;
         for (id, queue) in self.queues.iter_mut().filter(|(_, q)| q.paused && drained(q)) {

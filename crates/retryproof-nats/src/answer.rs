@@ -14,8 +14,8 @@ use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::Delivery;
 use crate::error::{no_reply_subject, reply_not_confirmed};
 
-/// How many times an answer that needs a confirmation is sent. If the last try fails too, the
-/// message may be redelivered; completed work is then skipped.
+/// The maximum number of times that an answer is sent until it is confirmed. If the last try fails
+/// too, the message may be redelivered; completed work is then skipped.
 const MAX_TRIES: u32 = 3;
 
 /// Sends the answers of one listener.
@@ -67,7 +67,7 @@ impl ServerReplies {
     }
 
     /// Publishes the dead letter. Returns whether the dead-letter stream has confirmed it. If
-    /// publishing fails, the message is given back. If this is the last delivery, the server would
+    /// publishing fails, the message is given back, except in its last delivery: the server would
     /// then drop the message, so publishing is retried until it succeeds.
     async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
         let mut failures = 0;

@@ -121,7 +121,7 @@ impl NatsListenerBuilder {
 
     /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message may spend in its stream, plus the time that it may spend as a dead
+    /// time that a message can spend in its stream, plus the time that it can spend as a dead
     /// letter before it is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
@@ -142,7 +142,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages may be fetched but not yet answered, not counting parked messages; 100
+    /// How many messages can be fetched but not yet answered, not counting parked messages; 100
     /// unless set.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages.clamp(1, 10_000);
@@ -155,7 +155,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages may be parked, for example while another delivery with the same key is
+    /// How many messages can be parked, for example while another delivery with the same key is
     /// handled; 500 unless set, and never more than half of the consumer's `max_ack_pending`. Any
     /// further message is given back with a delay, which costs it a delivery.
     pub fn max_parked(mut self, messages: usize) -> Self {
@@ -180,8 +180,8 @@ impl NatsListenerBuilder {
 
     /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop
     /// waits until the open request ends, so that no message has to wait for its `ack_wait` to end.
-    /// The stop then gives back the messages whose handler has not started, to be redelivered after
-    /// this delay.
+    /// The stop then gives back the messages whose handler has not started, and the server
+    /// redelivers them after this timeout.
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
@@ -193,7 +193,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Checks the settings, and that they fit those of the consumer.
+    /// Checks the settings, and whether they fit the consumer's.
     pub(crate) fn check(self) -> Result<Settings> {
         let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;

@@ -61,8 +61,8 @@ impl DeadLetterSubject {
         }
     }
 
-    /// Publishes the letter and waits until the dead-letter stream confirms it; only then may the
-    /// message leave its own stream. A letter that is too large for the stream is published without
+    /// Publishes the letter and waits until the dead-letter stream confirms it; the message must
+    /// not be answered before that. A letter that is too large for the stream is published without
     /// its body, its headers, or both, because its message would otherwise be redelivered forever.
     pub(crate) async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;

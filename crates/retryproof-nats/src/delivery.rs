@@ -31,8 +31,8 @@ pub(crate) struct StreamPosition {
     pub(crate) stream: String,
     pub(crate) consumer: String,
     pub(crate) sequence: u64,
-    /// The time of publishing, in nanoseconds since 1970. It distinguishes messages of a stream
-    /// that was deleted and created again.
+    /// The time of publishing, in nanoseconds since 1970. It distinguishes the message from a
+    /// message of a deleted stream with the same name.
     pub(crate) published: u128,
     /// The number of deliveries so far, this one included.
     pub(crate) deliveries: u64,
@@ -110,7 +110,7 @@ impl Delivery {
         &self.0.message.payload
     }
 
-    /// The header `name`, or its first value if it has several.
+    /// The value of the header `name`; if the header has several values, the first.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.0.message, name)
@@ -128,7 +128,7 @@ impl Delivery {
         &self.0.message.subject
     }
 
-    /// The message's sequence number in its stream.
+    /// The message's sequence number in its stream, or 0 if the reply subject does not contain it.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.position().map_or(0, |position| position.sequence)
@@ -164,7 +164,7 @@ impl AnyDelivery for Delivery {
     }
 }
 
-// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
+// `Debug` is not derived, because the output must not show the key, the headers or the body (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")

@@ -21,9 +21,9 @@ pub(crate) struct HandlerContext {
     pub(crate) rules: AttemptRules,
     /// The time between two progress reports on an unanswered message.
     pub(crate) progress_interval: Duration,
-    /// One permit for each handler that may run.
+    /// One permit for each handler that can run at the same time.
     pub(crate) running: Semaphore,
-    /// One permit for each message that may be parked.
+    /// One permit for each message that can be parked at the same time.
     pub(crate) parked: Semaphore,
     /// How long a fetch request stays open. A stop gives messages back with at least this delay,
     /// because the server would otherwise deliver them to the request that is still open.
@@ -31,14 +31,14 @@ pub(crate) struct HandlerContext {
     /// A message that fails in the delivery with this number, or in a later one, becomes a dead
     /// letter.
     pub(crate) max_deliveries: Option<u64>,
-    /// Whether the store was unavailable for any message since the last call of
+    /// Whether the store was unavailable for any message since the last call to
     /// [`take_store_away`](Self::take_store_away).
     pub(crate) store_away: AtomicBool,
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. The message holds `fetched`, its permit, until it is
-    /// answered or parked.
+    /// Handles a message and answers it. The message holds `fetched`, its permit, until it has a
+    /// verdict or is parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,

@@ -33,7 +33,7 @@ const STORE_AWAY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Handles the messages of one JetStream pull consumer. Several listeners, in any number of
-/// processes, may share a consumer.
+/// processes, can share a consumer.
 pub struct NatsListener {
     context: Arc<HandlerContext>,
     consumer: PullConsumer,
@@ -53,13 +53,13 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, and that they fit those of the consumer. Sends nothing to the server.
+    /// Checks the settings, and whether they fit the consumer's. Sends nothing to the server.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no subject for dead letters is
     /// set, or if the consumer does not require explicit acknowledgements or delivers no bodies.
     /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for a scope or a duration out of
-    /// bounds (ID-3, CTX-2).
+    /// range (ID-3, CTX-2).
     pub fn build(self) -> Result<NatsListener> {
         let settings = self.check()?;
         let context = HandlerContext {

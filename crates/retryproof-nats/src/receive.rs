@@ -70,14 +70,15 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Notes that a message arrived.
+    /// Records that a message has arrived, and doubles the maximum for the next request.
     pub(crate) fn message_arrived(&mut self) {
         self.failures = 0;
         self.max_messages = self.max_messages.saturating_mul(2);
     }
 
-    /// Notes that a request has ended. If its connection broke, the next request is for one message
-    /// only, because a message that async-nats cannot decode may have broken the connection.
+    /// Records that a request has ended. If its connection broke, the next request is for one
+    /// message only, because a message that async-nats cannot decode may have broken the
+    /// connection.
     pub(crate) fn ended(&mut self, request: &FetchRequest) {
         let lost = self.client.connection_state() != State::Connected;
         if lost || connections(&self.client) != request.connection {
@@ -85,10 +86,10 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Waits before the next request, longer after each failure.
+    /// Logs a failed request, and waits before the next request, longer after each failure.
     ///
     /// # Errors
-    /// Fails if the consumer was deleted, because every request would fail.
+    /// Fails if the consumer was deleted, because every further request would fail.
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
         let pause = RETRY_BACKOFF.after(self.failures);

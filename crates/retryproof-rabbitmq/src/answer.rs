@@ -19,8 +19,8 @@ use wait_queue::{RequeuePublisher, Sending};
 
 pub(crate) mod wait_queue;
 
-/// The longest time that the listener holds a message because it could not be moved to another
-/// queue. Meanwhile the message occupies a worker and counts towards the prefetch.
+/// The longest pause before the listener retries or requeues a message that could not be moved to
+/// another queue. Meanwhile the message occupies a worker and counts towards the prefetch.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(30);
 
 /// Sends the answers of one run of the listener.
@@ -28,7 +28,7 @@ pub(crate) struct BrokerReplies {
     pub(crate) publisher: RequeuePublisher,
     pub(crate) dead_letters: String,
     pub(crate) backoff: Backoff,
-    /// How many messages were answered so far.
+    /// How many messages have been answered so far.
     pub(crate) answered: watch::Sender<u64>,
 }
 
@@ -38,7 +38,7 @@ impl BrokerReplies {
     }
 
     /// Answers a message according to its verdict. If the connection is lost, the message cannot be
-    /// acknowledged, and the broker delivers it again. The driver may never resolve a call on a
+    /// acknowledged, and the broker delivers it again. The driver might never resolve a call on a
     /// lost connection, so `lost` ends the wait.
     pub(crate) async fn answer(
         &self,

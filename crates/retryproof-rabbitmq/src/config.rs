@@ -75,8 +75,8 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// Takes the key from the header `name` instead of the property `message-id`, if the header is
-    /// text or a whole number.
+    /// Takes the key from the header `name`, which must be text or a whole number, instead of the
+    /// property `message-id`.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| message.header(&name))
@@ -101,7 +101,7 @@ impl RabbitmqListenerBuilder {
 
     /// How long a redelivery is recognised; see
     /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message may spend in the queue and the wait queues, plus the time that it may
+    /// time that a message can spend in the queue and the wait queues, plus the time that it can
     /// spend as a dead letter before it is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
@@ -122,7 +122,7 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// How many messages may be received but not yet answered; the same as
+    /// How many messages can be received but not yet answered; the same as
     /// [`concurrency`](Self::concurrency) unless set. With a higher number, the next message has
     /// already arrived when a message is answered. But if the consumer stops, dies or loses its
     /// connection, messages whose handler has not started are returned, which counts against the

@@ -100,7 +100,7 @@ fn properties(
     new
 }
 
-/// Whether the broker or this listener acts on the header, so that a copy must not keep it.
+/// Whether the broker or this listener acts on the header; a copy must not keep such a header.
 fn is_acted_on(header: &str) -> bool {
     matches!(header, "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES)
         || header.starts_with("x-first-death-")

@@ -13,7 +13,7 @@ use retryproof_core::listener::{
 use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
-/// The header with the number of times that the message's work has failed.
+/// The header with the number of times that the work on the message has failed.
 pub(crate) const FAILURES: &str = "retryproof-failures";
 /// The header with the number of consecutive times that the store was unavailable.
 pub(crate) const OUTAGES: &str = "retryproof-outages";
@@ -112,8 +112,8 @@ impl Delivery {
         self.0.message.redelivered
     }
 
-    /// How many times the work has failed so far. A delivery does not count if another delivery was
-    /// in flight, or if the store was unavailable.
+    /// How many times the work has failed so far. A delivery does not count if another delivery
+    /// with the same key was in flight, or if the store was unavailable.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
@@ -242,7 +242,7 @@ fn header(properties: &BasicProperties, name: &str) -> Option<String> {
     }
 }
 
-// `Debug` is not derived, because it must not show the key, headers or body (ID-4).
+// `Debug` is not derived, because the output must not show the key, the headers or the body (ID-4).
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")

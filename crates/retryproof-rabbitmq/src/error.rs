@@ -13,7 +13,7 @@ pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// Converts a driver error to `Unavailable` if reconnecting may help, otherwise to `Config` or
+/// Converts a driver error to `Unavailable` if reconnecting can help, otherwise to `Config` or
 /// `Unsupported`.
 pub(crate) fn driver_error(error: lapin::Error) -> Error {
     let classified = match error.kind() {
@@ -87,7 +87,7 @@ pub(crate) fn consumer_cancelled() -> Error {
 
 /// Whether the broker was reached, but the handshake failed because the broker's certificate is not
 /// trusted, or because the broker does not support TLS. In both cases, reconnecting does not help.
-/// A TLS alert does not count, because a broker that is starting, or a proxy in front of it, may
+/// A TLS alert does not count, because a broker that is starting, or a proxy in front of it, can
 /// send one.
 #[cfg(feature = "tls")]
 fn is_tls_refused(error: &std::io::Error) -> bool {

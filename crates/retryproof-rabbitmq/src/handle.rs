@@ -50,8 +50,8 @@ impl HandlerContext {
     }
 }
 
-/// Pauses the listener while the store is unavailable. A message received during the outage would
-/// only move to a wait queue and back.
+/// Pauses the listener while the store is unavailable, because a message received during an outage
+/// would only move to a wait queue and back.
 #[derive(Default)]
 pub(crate) struct StorePause(Mutex<Outages>);
 
@@ -62,7 +62,7 @@ struct Outages {
 }
 
 impl StorePause {
-    /// Notes whether the store answered, as far as the verdict's reason shows.
+    /// Records whether the store was available, if the verdict's reason shows it.
     fn note(&self, reason: Reason, backoff: Backoff) {
         let mut outages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match reason {
@@ -81,7 +81,7 @@ impl StorePause {
         }
     }
 
-    /// Resolves when messages may be received.
+    /// Resolves when the pause is over; immediately if the listener is not paused.
     pub(crate) async fn over(&self) {
         let until = || self.0.lock().unwrap_or_else(PoisonError::into_inner).until;
         while let Some(until) = until().filter(|until| *until > Instant::now()) {

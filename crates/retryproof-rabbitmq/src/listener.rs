@@ -24,7 +24,7 @@ use crate::receive::{cancel, consume, next_delivery};
 /// The pause between two attempts to connect.
 const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// Handles the messages of one queue. Several listeners, in any number of processes, may share a
+/// Handles the messages of one queue. Several listeners, in any number of processes, can share a
 /// queue.
 ///
 /// The listener reconnects when it loses the connection to the broker. Running work finishes in the
@@ -153,7 +153,7 @@ impl RabbitmqListener {
                 Err(error) => error,
             };
             // Before the first connection, a rejection is a configuration error. Later, a rejection
-            // may be transient, for example if the queue's leader is unavailable.
+            // can be transient, for example if the queue's leader is unavailable.
             if !state.connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }
@@ -166,7 +166,7 @@ impl RabbitmqListener {
                 _ = state.stopping.wait_for(|stopping| *stopping) => break Ok(()),
             }
         };
-        // Without a connection no message can be answered, but running work may still finish.
+        // Without a connection no message can be answered, but running work can still finish.
         self.drain(&mut state.workers).await;
         context.replies.publisher.close().await;
         ended

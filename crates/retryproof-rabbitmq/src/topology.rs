@@ -53,7 +53,7 @@ impl Topology {
         self
     }
 
-    /// How many times a message may be returned because its consumer or its connection died; 20
+    /// How many times a message can be returned because its consumer or its connection died; 20
     /// unless set. After that, the message becomes a dead letter, so a message that kills its
     /// consumers does not block the queue. Every message that the consumer had prefetched counts as
     /// returned, even if its handler had not begun.
@@ -74,9 +74,9 @@ impl Topology {
     /// exchanges.
     ///
     /// # Errors
-    /// `Config` if a queue with the same name but different arguments exists, if the user may not
-    /// create it, or if the broker's certificate is not trusted; `Unsupported` for `amqps://`
-    /// without the feature `tls`; `Unavailable` if the broker cannot be reached.
+    /// `Config` if a queue with the same name but different arguments exists, if the user has no
+    /// right to create a queue, or if the broker's certificate is not trusted; `Unsupported` for
+    /// `amqps://` without the feature `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
     /// If the future is dropped, one of the queues may exist; call `declare` again.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OffsetTracker`]: finds the offset that a partition may commit.
+//! [`OffsetTracker`]: finds the offset that can be committed for a partition.
 
 use std::collections::BTreeSet;
 
 /// Tracks which messages of a partition are being handled. A group commits one offset for each
-/// partition, which must be the offset of the first message that is not done.
+/// partition: that of the first message that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct OffsetTracker {
     open: BTreeSet<i64>,
     /// One past the offset of the last message whose handling has begun.
     next: i64,
     stored: Option<i64>,
-    /// How many times the offsets went backwards.
+    /// How many times the offsets have gone backwards.
     rewinds: u64,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct OpenOffset {
 
 impl OffsetTracker {
     /// Begins to track a message. Offsets rise, unless the log is truncated or the group's offset
-    /// is reset. If offsets restart at a lower one, the tracker restarts too, and messages from
-    /// before the restart no longer count.
+    /// is reset. If the offsets restart at a lower value, the tracker restarts too, and messages
+    /// from before the restart no longer count.
     pub(crate) fn begin(&mut self, offset: i64) -> OpenOffset {
         if offset < self.next {
             *self = Self { rewinds: self.rewinds + 1, ..Self::default() };
@@ -35,8 +35,8 @@ impl OffsetTracker {
         OpenOffset { offset, rewinds: self.rewinds }
     }
 
-    /// Ends the tracking of a message. If the offset to store has moved, returns that offset, which
-    /// is the next one that the partition's owner has to read.
+    /// Ends the tracking of a message. If the offset to store has moved, returns the new offset:
+    /// that of the next message that the partition's owner has to read.
     pub(crate) fn done(&mut self, OpenOffset { offset, rewinds }: OpenOffset) -> Option<i64> {
         if rewinds != self.rewinds {
             return None;

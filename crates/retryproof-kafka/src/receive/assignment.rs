@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Assignment`]: the partitions that the group has assigned to this member and may revoke at any
+//! [`Assignment`]: the partitions that the group has assigned to this member and can revoke at any
 //! time.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub(crate) type PartitionId = (String, i32);
 /// A consumer that reports rebalances to [`GroupCallbacks`].
 pub(crate) type GroupConsumer = StreamConsumer<GroupCallbacks>;
 
-/// Stops the work on a partition before all its messages are answered.
+/// Tells when the work on a partition has to stop, even if some of its messages are unanswered.
 #[derive(Debug, Clone)]
 pub(crate) struct PartitionStop {
     /// Whether the group has revoked the partition.
@@ -30,7 +30,8 @@ impl PartitionStop {
         *self.revoked.borrow()
     }
 
-    /// Whether a stop is requested, so that no new handler may begin.
+    /// Whether the partition was revoked or the listener is stopping, so that no new handler
+    /// begins.
     pub(crate) fn is_requested(&self) -> bool {
         self.is_revoked() || *self.stopping.borrow()
     }
@@ -49,7 +50,8 @@ impl PartitionStop {
 pub(crate) struct Assignment(Arc<Mutex<HashMap<PartitionId, watch::Sender<bool>>>>);
 
 impl Assignment {
-    /// Registers a partition on which work begins.
+    /// Registers a partition on which work begins, and returns the channel that reports its
+    /// revocation.
     pub(crate) fn begin(&self, partition: &PartitionId) -> watch::Receiver<bool> {
         let (revoke, revoked) = watch::channel(false);
         self.lock().insert(partition.clone(), revoke);

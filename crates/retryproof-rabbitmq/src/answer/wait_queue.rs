@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead-letter queue.
 //!
-//! The publisher uses a separate connection, opened when it is first needed: a broker that is short
-//! of memory stops reading from connections that publish, but must still read the acknowledgements.
+//! The publisher opens a separate connection when it first needs one: a broker that is short of
+//! memory stops reading from connections that publish, and the acknowledgements must still be read.
 //! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
 //! has confirmed the copy. A crash between the confirmation and the acknowledgement leaves both the
 //! original and the copy, but they have the same key, so the work runs only once.

@@ -50,8 +50,8 @@ impl BrokerConnection {
         }
     }
 
-    /// Closes the connection. If the broker does not answer in time, it notices the closed
-    /// connection by itself.
+    /// Closes the connection. If the broker does not answer in time, the connection is dropped,
+    /// which the broker notices by itself.
     pub(crate) async fn close(self) {
         let _ = timeout(CALL_TIMEOUT, self.0.close(200, "closed".into())).await;
     }
@@ -64,7 +64,7 @@ pub(crate) async fn with_timeout<T>(call: impl Future<Output = lapin::Result<T>>
     }
 }
 
-/// Resolves when the connection that a message came over is given up.
+/// Signals when the connection over which a message arrived is given up.
 #[derive(Clone)]
 pub(crate) struct ConnectionLost(watch::Receiver<()>);
 

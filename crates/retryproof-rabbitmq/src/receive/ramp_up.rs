@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message that is still being handled after this time has been decoded, so it did not break the
-/// connection, and the prefetch rises.
+/// How long the prefetch waits for answers before it rises without them: a message that is still
+/// being handled was decoded, so it did not break the connection.
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct PrefetchRamp {
@@ -33,14 +33,15 @@ impl PrefetchRamp {
         Self { max, current: max, suspects: 0, answers_needed: 0, deadline: Instant::now() }
     }
 
-    /// The prefetch of a connection's first consumer. `answered` is the number of answers so far.
+    /// Returns the prefetch of a connection's first consumer, and sets when the prefetch rises.
+    /// `answered` is the number of answers so far.
     pub(crate) fn begin(&mut self, answered: u64) -> u16 {
         self.answers_needed = answered + self.suspects;
         self.deadline = Instant::now() + RAISED_AFTER;
         self.current
     }
 
-    /// Resolves when the prefetch may rise. If the prefetch is at its maximum, the future never
+    /// Resolves when the prefetch can rise. If the prefetch is at its maximum, the future never
     /// resolves.
     pub(crate) async fn due(&self, answered: &watch::Sender<u64>) {
         if self.current == self.max {
@@ -53,7 +54,7 @@ impl PrefetchRamp {
         }
     }
 
-    /// Doubles the prefetch, up to its maximum. Returns the prefetch of the consumer to add.
+    /// Doubles the prefetch, up to its maximum. Returns the prefetch for the consumer to add.
     pub(crate) fn raise(&mut self, answered: u64) -> u16 {
         let more = self.current.min(self.max - self.current);
         self.current += more;
@@ -61,7 +62,8 @@ impl PrefetchRamp {
         more
     }
 
-    /// Notes that the connection was lost.
+    /// Records that the connection was lost, so that the next connection begins with a prefetch of
+    /// 1.
     pub(crate) fn connection_lost(&mut self) {
         (self.suspects, self.current) = (self.current.into(), 1);
     }

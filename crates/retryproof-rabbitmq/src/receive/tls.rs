@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`BrokerTls`]: connections for `amqps://`.
 //!
-//! The driver's own TLS depends on about fifty more crates, to read client certificates of every
-//! kind. But the driver accepts the streams of any runtime, so this module gives it tokio's
+//! The driver's own TLS depends on about fifty more crates, because it reads client certificates of
+//! every kind. But the driver accepts the streams of any runtime, so this module gives it tokio's
 //! runtime, with streams encrypted by rustls.
 
 use std::fmt;
@@ -125,7 +125,7 @@ impl Reactor for EncryptedReactor {
         }
     }
 
-    /// The driver never calls this.
+    /// The driver never calls this method.
     fn register<H: Read + Write + Handle + RawHandle + Send + 'static>(
         &self,
         _: H,

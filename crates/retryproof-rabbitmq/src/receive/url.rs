@@ -13,7 +13,7 @@ pub(crate) struct BrokerUrl {
     tls: Option<crate::receive::tls::BrokerTls>,
 }
 
-/// Root certificates in PEM, or `None` for the ones that this machine trusts.
+/// Root certificates in PEM, or `None` for those that this machine trusts.
 pub(crate) type RootCertificates = Option<Vec<u8>>;
 
 impl BrokerUrl {
