@@ -27,7 +27,7 @@ const HAS_EXTRA: u8 = 0x80;
 const EXTRA_HEADER: usize = 3;
 
 impl Done {
-    /// Builds a record without its token, which only the shard knows and sets with
+    /// Builds a record without its token. Only the shard knows the token, and sets it with
     /// [`set_token`](Self::set_token).
     #[inline]
     pub(crate) fn build(owner: OwnerId, expires: u64, key: &Key, done: &Completion) -> Self {

@@ -21,7 +21,7 @@ pub(crate) enum Failure {
     Translated(Error),
 }
 
-/// What the caller of a command can do about its failure.
+/// What the caller of a command can do after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// Repeat the call on a new connection: owner ids make that safe (ACQ-9, CMP-3).
@@ -138,8 +138,8 @@ pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes;
 const UNKNOWN: &str = "the server returned an error that the store does not recognize; see `code` \
      and `server_message`";
 
-/// How Redis 7.0 begins the error text if a script uses a command or key that the user may not use.
-/// The code of such an error is too general to recognize the cause.
+/// How Redis 7.0 begins the error text if a script uses a command or key that the user has no
+/// permission to use. The code of such an error is too general to recognize the cause.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 fn of_server(error: &ServerError) -> Error {

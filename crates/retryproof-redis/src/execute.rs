@@ -80,9 +80,9 @@ impl Executor {
         }
     }
 
-    /// Like [`run_script`](Self::run_script), but if that is configured, also waits for the
-    /// replicas. Fails if too few replicas confirm in time and, judging by the script's answer,
-    /// `has_written` returns `true`. The script and WAIT share a connection, because WAIT covers
+    /// Like [`run_script`](Self::run_script), but also waits for replicas if `wait_replicas` is
+    /// configured. Fails if too few replicas confirm in time and `has_written`, called with the
+    /// script's answer, returns `true`. The script and WAIT share a connection, because WAIT covers
     /// only writes on its own connection.
     pub(crate) async fn run_script_and_wait(
         &self,

@@ -5,7 +5,7 @@
 //! | bytes | |
 //! |---|---|
 //! | 3 | `rp2`: written by this store, in this layout |
-//! | 1 | `P`: in progress; `C`: complete; `R`: released, counts as absent but keeps the last token; `K`: released and kept for its log (REC-3) |
+//! | 1 | `P`: in progress; `C`: complete; `R`: released (treated as absent, but keeps the last token); `K`: released and kept for its log (REC-3) |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
 //! | 2 | takeovers since the key was last free, at most 32,767 (ACQ-12) |

@@ -157,8 +157,8 @@ fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
     batch.cmd("GETRANGE").arg(key).arg(0).arg(bytes - 1);
 }
 
-/// Runs one step of a scan, over about `count` keys from `cursor` on, for the records with this
-/// prefix.
+/// One step of a scan for the records with `prefix`. It checks about `count` keys, beginning at
+/// `cursor`.
 pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     let mut cmd = Cmd::new();
     // The prefix has only letters, digits and `_`, so it contains no pattern characters.

@@ -107,9 +107,9 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
     conn.execute_batch(durability).map_err(classify)
 }
 
-/// Converts the error of opening the file. SQLite reports "unable to open database file" whatever
-/// the cause, so this function finds out the cause. `creates` is whether a missing file was to be
-/// created.
+/// Converts an error from opening the file. SQLite reports "unable to open database file" whatever
+/// the cause, so this function finds out the cause. `creates` says whether a missing file should
+/// have been created.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);

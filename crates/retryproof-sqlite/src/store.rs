@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteStore`]: implements the store contract. Reads run on the calling thread, writes on one
-//! separate thread.
+//! [`SqliteStore`]: implements the store contract. Reads run on the calling thread, and writes
+//! normally run on one separate thread.
 
 use std::fmt;
 use std::path::Path;

@@ -17,7 +17,7 @@ pub struct Schema {
     pub migrations: &'static [&'static str],
     /// The oldest version of the tables that the store can use.
     pub reads_from: i64,
-    /// The function of the store's crate that applies the migrations, as messages name it:
+    /// How messages name the function of the store's crate that applies the migrations:
     /// `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }

@@ -4,9 +4,9 @@
 //!
 //! The first command wakes the driver's task, and tokio runs a just-woken task next. With many
 //! callers, each command would therefore be written alone, and the system calls would cost more
-//! than everything else. While several calls are in flight, the driver's task therefore yields
-//! once, so that the other ready tasks can add their commands to its buffer, and one write sends
-//! them all. A lone call is never delayed, and there is no timer.
+//! than everything else. To prevent that, while several calls are in flight, the driver's task
+//! yields once, so that the other ready tasks can add their commands to its buffer, and one write
+//! sends them all. A lone call is never delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -63,9 +63,9 @@ impl<S> CoalescingSocket<S> {
         Self { socket, calls, yielded: false }
     }
 
-    /// Returns `Ready` if a buffer of `bytes` bytes is to be written now. Otherwise, which happens
-    /// at most once per batch, returns `Pending` and wakes the task, so that it runs after the
-    /// other ready tasks.
+    /// Returns `Ready` if a buffer of `bytes` bytes is to be written now. Otherwise returns
+    /// `Pending` and wakes the task, so that it runs after the other ready tasks; this happens at
+    /// most once per batch.
     fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());

@@ -50,8 +50,8 @@ impl Leases {
         }
     }
 
-    /// Returns the duration of the shortest lease that may still be held; `None` if no lease is
-    /// held.
+    /// Returns the duration of the shortest lease that may still be held; `None` if there is no
+    /// such lease.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         let now = now();
         let expiry = self.0.lock();
