@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Attempt`]: whether a grant is the first for its key, or a takeover (ACQ-12).
 
-/// Whether the key was free when it was granted, or was taken over from an owner whose lease had
-/// run out (ACQ-12).
+/// Whether a grant found the key free, or took the key over from an owner whose lease had run out
+/// (ACQ-12).
 /// ```
 /// use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine};
 /// # use retryproof_memory::MemoryStore;

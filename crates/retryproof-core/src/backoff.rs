@@ -22,7 +22,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff that pauses for `first` after the first failure and for at most `limit`.
+    /// Creates a backoff whose first pause is `first` and whose longest pause is `limit`.
     #[must_use]
     pub const fn new(first: Duration, limit: Duration) -> Self {
         Self { first, limit }

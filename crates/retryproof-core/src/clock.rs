@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Clock`]. This is the only module that reads the time.
+//! [`Clock`], a source of monotonic time. Only this module reads the time.
 //!
 //! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A store on a
 //! database judges expiry by the database's clock (ACQ-7), which is never read here.

@@ -15,8 +15,8 @@ use crate::payload::{CodecId, Payload};
 /// panic in a codec never makes the work run again.
 ///
 /// # When to use
-/// [`JsonCodec`] is the default and fits most results. Write a codec for another format, or for a type
-/// without serde:
+/// [`JsonCodec`] is the default and fits most results. Write a codec for another format, or for a
+/// type that serde does not support:
 ///
 /// ```
 /// use retryproof_core::{Codec, CodecId, Error, ErrorKind, Payload, Result};

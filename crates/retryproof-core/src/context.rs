@@ -78,7 +78,8 @@ impl IdempotencyContext {
         self.held_bytes
     }
 
-    /// The scope's configuration overrides the call, and the call overrides the default (CTX-3).
+    /// Resolves the call's durations: the scope's configuration overrides the call, and the call
+    /// overrides the default (CTX-3).
     #[inline]
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
         let scope = if config.scopes.is_empty() {
@@ -165,7 +166,7 @@ impl ContextBuilder {
     /// request. The default is 0.
     ///
     /// If a duplicate would raise the total of all waiters in the process above
-    /// `max-waiting-bytes`, it does not wait, and the call ends at once as in flight (ACQ-13).
+    /// `max-waiting-bytes`, it does not wait, and the call returns `InFlight` at once (ACQ-13).
     /// Calls that do not have to wait are not limited.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {

@@ -110,9 +110,9 @@ impl IdempotencyEngine {
     /// and a lease that the store may have granted runs out within its duration.
     ///
     /// # Cancel safety
-    /// If the future is dropped at any point, at most one lease is left behind. It is released
-    /// immediately where possible, and otherwise runs out (ACQ-11). A waiter that is dropped while
-    /// it leads the others passes leadership on.
+    /// If the future is dropped at any point, at most one lease is left behind. That lease is
+    /// released immediately where possible, and otherwise runs out (ACQ-11). A waiter that is
+    /// dropped while it leads the others passes leadership on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         acquire::try_acquire(&self.0, ctx, false, self.0.store.owner()).await
     }

@@ -55,8 +55,8 @@ impl Fingerprint {
     /// it into a sorted `Vec` first.
     ///
     /// If you fingerprint a whole struct, adding or renaming a field changes the fingerprint, so
-    /// after such a release, retries of earlier requests are refused. To avoid this, fingerprint a
-    /// tuple of the fields that matter.
+    /// after a release with such a change, retries of earlier requests are refused. To avoid this,
+    /// fingerprint a tuple of the fields that matter.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mutex that ignores poisoning. That is safe here: the guarded data is valid between any two
-//! statements, and no caller's code, which could panic, runs while this crate holds a lock.
+//! A mutex that ignores poisoning. That is safe here, because the guarded data is valid between any
+//! two statements, and no caller's code, which could panic, runs while this crate holds a lock.
 
 use std::fmt;
 use std::sync::PoisonError;

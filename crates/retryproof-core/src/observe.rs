@@ -17,7 +17,7 @@ mod events;
 pub use counters::{Counters, Counts};
 pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
 
-/// Receives the engine's events. Every method has an empty default.
+/// Receives the engine's events. Every method has an empty default implementation.
 ///
 /// Each call that gets an answer has exactly one terminal event, which is also the `outcome` in the
 /// log (RUN-7):

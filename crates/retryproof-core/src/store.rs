@@ -185,8 +185,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Same as [`acquire`](Self::acquire), except `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Sleeps until the record is no longer in progress under the token `seen`, but for `limit` at
-    /// most.
+    /// Sleeps until the record is no longer in progress under the token `seen`, or until `limit`
+    /// has passed.
     ///
     /// # Behaviour
     /// Subscribes, *then* checks the record, and returns immediately unless the record is still in
@@ -265,6 +265,6 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
         owner: OwnerId,
     ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
-    /// The store's name and limits, without any I/O.
+    /// Returns the store's name, limits and abilities, without any I/O.
     fn profile(&self) -> StoreProfile;
 }

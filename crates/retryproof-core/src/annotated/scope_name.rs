@@ -5,7 +5,7 @@ use std::any::type_name;
 
 use crate::identity::MAX_SCOPE_BYTES;
 
-/// Returns the full path of a function, for use as its scope (ANN-4). Evaluated at compile time.
+/// At compile time, returns the full path of a function, for use as its scope (ANN-4).
 ///
 /// # Panics
 /// Panics if the path is too long for a scope. The attribute calls this function in a `const`, so
@@ -34,8 +34,8 @@ pub(super) fn place<H>(_: &H) -> &'static str {
 
 /// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
 /// for any other method. If `place` has neither form, as under a later compiler that writes paths
-/// differently, returns it unchanged: a scope that is too narrow is better than one scope for two
-/// methods.
+/// differently, returns it unchanged, because a scope that is too narrow is better than one scope
+/// for two methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);

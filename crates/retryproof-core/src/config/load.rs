@@ -46,8 +46,8 @@ impl IdempotencyConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the file cannot be read or is not TOML, if it has an unknown
-    /// setting, or if either source has a bad value. The message names each key, value and source.
-    /// It never shows the value of `store` (ID-4).
+    /// setting, or if either source has a bad value. The message names each key, value and source,
+    /// but never shows the value of `store` (ID-4).
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
@@ -58,8 +58,8 @@ impl IdempotencyConfig {
     }
 
     /// Like [`load`](Self::load), but takes a TOML text (with the name of its source) and
-    /// variables. It reads neither the file system nor the environment, which suits tests and
-    /// programs that get their settings another way.
+    /// variables. This method reads neither the file system nor the environment, which suits tests
+    /// and programs that get their settings another way.
     ///
     /// ```
     /// # use retryproof_core as retryproof;

@@ -36,13 +36,13 @@ pub struct MemorySettings {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SqliteSettings {
-    /// `sqlite.table-name`: the table of records (STO-3).
+    /// `sqlite.table-name`: the name of the table that holds the records (STO-3).
     pub table_name: Option<String>,
-    /// `sqlite.synchronous`: how long a commit waits for the disk.
+    /// `sqlite.synchronous`: whether each commit waits until it is on disk.
     pub synchronous: Option<Synchronous>,
 }
 
-/// How long a commit of the SQLite store waits for the disk.
+/// Whether each commit of the SQLite store waits until it is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Synchronous {
     /// `full`: every commit is on disk before it is acknowledged, and survives a power loss.
@@ -58,7 +58,7 @@ pub enum Synchronous {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PostgresSettings {
-    /// `postgres.table-name`: the table of records (STO-3).
+    /// `postgres.table-name`: the name of the table that holds the records (STO-3).
     pub table_name: Option<String>,
     /// `postgres.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
@@ -86,7 +86,7 @@ pub enum Pooler {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MysqlSettings {
-    /// `mysql.table-name`: the table of records (STO-3).
+    /// `mysql.table-name`: the name of the table that holds the records (STO-3).
     pub table_name: Option<String>,
     /// `mysql.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
@@ -101,8 +101,8 @@ pub struct RedisSettings {
     pub prefix: Option<String>,
     /// `redis.wait-replicas`: how many replicas a grant or a completion waits for; 0 to 1,000.
     pub wait_replicas: Option<usize>,
-    /// `redis.wait-timeout`: how long a grant or a completion waits for the replicas. It requires
-    /// `wait_replicas`.
+    /// `redis.wait-timeout`: how long a grant or a completion waits for the replicas. This setting
+    /// requires `wait_replicas`.
     pub wait_timeout: Option<Duration>,
 }
 

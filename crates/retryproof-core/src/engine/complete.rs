@@ -38,8 +38,8 @@ pub enum CompletionResult {
     /// The store refused the value, or the detail of a tombstone, because of its size. A tombstone
     /// without detail is recorded instead (CMP-9).
     Tombstoned(Error),
-    /// The completion was refused: another owner has taken over, or the record is gone. Nothing was
-    /// stored (CMP-2).
+    /// The completion was refused, because another owner had taken over or the record was gone.
+    /// Nothing was stored (CMP-2).
     NotOwner,
     /// The completion was joined to a transaction that was rolled back with everything written in
     /// it; the key is free again (CMP-7).
@@ -158,7 +158,7 @@ impl HeldLease {
         }
     }
 
-    /// Frees the key immediately (RUN-4): the next caller sees an unused key.
+    /// Frees the key immediately (RUN-4), so the next caller sees an unused key.
     ///
     /// # Errors
     /// An error means that the store did not confirm the release, which then continues in the

@@ -238,7 +238,7 @@ pub(super) struct DropGuard {
     /// Whether the action has been polled.
     polled: bool,
     on_drop: OnDrop,
-    /// The phase that observers get when a drop frees the key.
+    /// The phase that is reported to observers when a drop frees the key.
     freed_as: Phase,
 }
 

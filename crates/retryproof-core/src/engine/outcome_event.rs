@@ -45,7 +45,8 @@ pub enum CallAnswer<'a> {
     Mismatch,
     /// The work is done, but its result cannot be replayed.
     NotReplayable,
-    /// The holder did not finish within the wait. Contains the time left on its lease.
+    /// The holder did not finish within the wait. The duration is the time left on the holder's
+    /// lease.
     InFlight(Duration),
     /// Nothing ran, because of an error.
     Refused(ErrorKind),

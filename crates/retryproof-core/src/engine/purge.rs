@@ -18,7 +18,7 @@ use crate::store::IdempotencyStore;
 /// The maximum number of records in one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// The minimum time limit of a batch, because a batch does more work than any other call, and no
+/// A batch gets at least this much time, because a batch does more work than any other call, and no
 /// caller waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 

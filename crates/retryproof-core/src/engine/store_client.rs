@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, every
 //! error names its call (STO-5), and each call is reported to the observers (RUN-8). The `*_call`
-//! methods set no time limit, count nothing and report nothing, because their callers do so.
+//! methods set no time limit, count nothing and report nothing, because their callers do all three.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

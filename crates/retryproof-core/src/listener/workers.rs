@@ -68,8 +68,8 @@ impl WorkerPool {
         self.running.len()
     }
 
-    /// Waits until all work has finished, up to `limit`. Then drops the work that is still running,
-    /// and returns how many messages were dropped.
+    /// Waits for at most `limit` until all work has finished. Then drops the work that is still
+    /// running, and returns how many messages were dropped.
     ///
     /// # Cancel safety
     /// If the future is dropped, the work continues.
@@ -78,9 +78,9 @@ impl WorkerPool {
     }
 }
 
-/// Waits until all tasks have finished, up to `limit`. Then drops the tasks that are still running,
-/// and returns how many there were. This function is for listeners that limit their tasks without a
-/// [`WorkerPool`].
+/// Waits for at most `limit` until all tasks have finished. Then drops the tasks that are still
+/// running, and returns how many there were. This function is for listeners that limit their tasks
+/// without a [`WorkerPool`].
 ///
 /// # Cancel safety
 /// If the future is dropped, the tasks continue.

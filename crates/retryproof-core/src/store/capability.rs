@@ -34,7 +34,7 @@ pub trait Purge: IdempotencyStore {
 /// The state of a record, as shown to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// A holder is working, or it died and its lease ran out.
+    /// A holder is working, or has died and its lease has run out.
     InProgress,
     /// The work is done.
     Complete,
@@ -51,7 +51,7 @@ pub struct RecordSummary {
     /// The time left on the lease or the retention by the store's clock; `None` if that time is
     /// over.
     pub remaining: Option<Duration>,
-    /// The size of the stored value with its envelope, in bytes; 0 while in progress.
+    /// The size of the stored value with its envelope, in bytes; 0 while the work is in progress.
     pub value_bytes: usize,
     /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,

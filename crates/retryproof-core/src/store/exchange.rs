@@ -9,7 +9,7 @@ use crate::fingerprint::Fingerprint;
 use crate::owner::{FencingToken, OwnerId};
 use crate::payload::StoredResult;
 
-/// The request of an acquire.
+/// What a caller requests with an acquire.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AcquireRequest {

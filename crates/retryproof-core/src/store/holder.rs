@@ -14,8 +14,8 @@
 //! | rest | 0 to 54 | the label, UTF-8 |
 //!
 //! Every version keeps the version and the owner at these positions. A program that does not know
-//! about notes leaves the note of an earlier grant in the record; the owner's bytes then differ,
-//! and the note is ignored.
+//! about notes leaves the note of an earlier grant in the record; the owner's bytes then differ, so
+//! the note is ignored.
 
 use std::fmt;
 use std::time::Duration;
@@ -200,7 +200,7 @@ mod tests {
             let note = HolderNote::new(owner, lease, trace, &long);
             assert_eq!(note.as_bytes().len(), HolderNote::MAX_BYTES);
             assert_eq!(note.label(), Some(&long[long.len() - room..]));
-            // A cut inside a character loses the whole character.
+            // A character that the cut would split is left out.
             let wide = "\u{20ac}".repeat(40);
             let note = HolderNote::new(owner, lease, trace, &wide);
             assert_eq!(note.label().map(|label| label.chars().count()), Some(room / 3));

@@ -126,7 +126,7 @@ pub trait Join: IdempotencyStore {
 pub trait TxPort<D: Dialect> {
     /// Runs one statement inside the transaction and returns how many rows it matched.
     ///
-    /// A blocking driver may run the statement before it returns the future.
+    /// A blocking driver is allowed to run the statement before it returns the future.
     ///
     /// If the connection is no longer in a transaction, the call fails and runs nothing, because in
     /// autocommit mode the record would be committed without the business writes (CMP-7). Some

@@ -26,9 +26,9 @@ use crate::owner::{FencingToken, OwnerId};
 pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
 /// The contract with boxed futures, for use as a `dyn` type. Every [`IdempotencyStore`] implements
-/// it; the `dyn_` prefix distinguishes its methods from those of [`IdempotencyStore`]. A call owns
-/// its arguments, so that a call in flight can outlive its caller (ACQ-11). If a store panics when
-/// a call is made or polled, that call fails with `Unavailable` (STO-5).
+/// this trait; the `dyn_` prefix distinguishes its methods from those of [`IdempotencyStore`]. A
+/// call owns its arguments, so that a call in flight can outlive its caller (ACQ-11). If a store
+/// panics when a call is made or polled, that call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// Same as [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;

@@ -67,7 +67,7 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }
 
-    /// The name of the environment variable: `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for
+    /// The name of the setting's environment variable, such as `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for
     /// `web.max-body-bytes`.
     pub(super) fn variable(&self) -> String {
         let name = |c: char| if matches!(c, '.' | '-') { '_' } else { c.to_ascii_uppercase() };
@@ -101,7 +101,8 @@ pub(super) fn closest(key: &str) -> String {
 
 /// The edit distance of two keys: how many letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
-    // Skip long keys: no setting has such a long name, and a file's key may have any length.
+    // Skip long keys, because a key in the file can have any length, and no setting has a name this
+    // long.
     if a.len() > 64 {
         return usize::MAX;
     }

@@ -52,9 +52,9 @@ impl fmt::Debug for Acquiring {
 
 impl IdempotencyEngine {
     /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
-    /// waiting and without creating a future. The returned rest continues as the same owner,
-    /// because the store may already have granted that owner a lease (ACQ-9). If there is a stored
-    /// result, the caller opens it and [reports](Self::report_answer) the answer.
+    /// waiting and without creating a future. If the call has to wait, the returned rest continues
+    /// as the same owner, because the store may already have granted that owner a lease (ACQ-9). If
+    /// there is a stored result, the caller opens it and [reports](Self::report_answer) the answer.
     ///
     /// # Cancel safety
     /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).

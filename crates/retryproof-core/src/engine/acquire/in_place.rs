@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first pass of an acquire, without a future, for a store that answers immediately.
 //!
-//! This path keeps the HTTP replay of a memory store within its published bound. No other store
-//! uses this path.
+//! This path shortens HTTP replays from a memory store, whose time has a published bound. No other
+//! store uses this path.
 
 use std::task::{Context, Poll, Waker};
 
@@ -15,7 +15,7 @@ use crate::owner::OwnerId;
 use crate::store::Acquired;
 
 /// Runs [`acquire`](super::acquire) on an immediate store. If the call has to wait, returns the
-/// owner with which the call continues.
+/// owner id with which the call continues.
 #[inline]
 pub(super) fn acquire_in_place(
     engine: &EngineState,

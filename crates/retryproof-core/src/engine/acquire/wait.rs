@@ -19,8 +19,8 @@ use crate::outcome::InFlight;
 use crate::payload::StoredResult;
 use crate::store::{LiveLease, Peeked};
 
-/// The pauses of a leader whose store fails, or whose key is free while no permit is available.
-/// They grow, so that the waiters of many keys do not flood the store.
+/// The pauses of a leader whose store fails, or whose key is free while no permit is available. The
+/// pauses grow, so that the waiters of many keys do not flood the store.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// The shortest wait. After a lease is over, a lock can still prevent a takeover, and without a

@@ -158,8 +158,8 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
-/// Returns the lease of a call that was granted one. An `Err` is the answer to any other call, which
-/// is reported to the observers (RUN-8).
+/// Returns the lease of a call that was granted one. For any other call, the answer is reported to
+/// the observers (RUN-8) and returned as the `Err`.
 pub(in crate::engine) fn granted<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,

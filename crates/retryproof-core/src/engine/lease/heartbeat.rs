@@ -61,7 +61,8 @@ struct DueBeats {
     sequence: u64,
     /// When the serving task will wake by itself. Only an earlier heartbeat has to wake it.
     wakes: Option<Instant>,
-    /// Whether a task serves the queue; false again when the queue's runtime has ended.
+    /// Whether a task serves the queue; false again once the queue is empty or its runtime has
+    /// ended.
     served: bool,
 }
 
@@ -260,8 +261,8 @@ impl LeaseState {
         self.beat.lock().in_flight
     }
 
-    /// Stops heartbeats and waits until a running heartbeat has ended (RUN-3), for less than lease
-    /// / 4.
+    /// Stops heartbeats, and waits for less than lease / 4 until a running heartbeat has ended
+    /// (RUN-3).
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
         // No heartbeat starts after the stop, so usually one check is enough.
