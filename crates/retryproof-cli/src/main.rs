@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let arguments = match CommandLine::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // A closed stream does not change the exit code.
+            // Ignore an error, because a closed stream does not change the exit code.
             let _ = error.print();
             return ExitCode::from(match error.use_stderr() {
                 true if runs_a_command() => exit::RUN_FAILED,

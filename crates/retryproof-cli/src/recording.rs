@@ -15,7 +15,7 @@ const SCHEMA: u16 = 1;
 /// The size of a chunk's header: its stream and its length.
 pub(crate) const CHUNK_HEADER: usize = 5;
 
-/// Where a command writes.
+/// The stream to which a command writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,

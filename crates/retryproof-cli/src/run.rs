@@ -42,7 +42,8 @@ pub(crate) async fn run(
         context = context.wait_timeout(wait);
     }
     let context = context.build()?;
-    // A command may run for days. If it hangs, this process also hangs; a signal can end both.
+    // A command may run for days, so its lease may be held that long. If the command hangs, this
+    // process also hangs; a signal can end both.
     config.max_hold = *TTL_BOUNDS.end();
     let store = connect_with(&config).await?;
     let engine = IdempotencyEngine::builder(store).config(config).build()?;

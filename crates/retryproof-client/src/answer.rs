@@ -55,8 +55,8 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt waits until the body of this answer has arrived. A body that no server could
-/// replay stays a stream.
+/// Whether the attempt waits until the body of this answer has arrived. A body that is longer than
+/// `limit`, or that no server could replay, stays a stream.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");

@@ -27,7 +27,7 @@ pub(crate) mod builder;
 ///
 /// # Cancel safety
 /// Dropping a call drops the current attempt. The server may continue the work; a later call with
-/// the same key gets its answer.
+/// the same key then gets the result of that work.
 #[derive(Debug, Clone)]
 pub struct IdempotencyMiddleware {
     settings: Arc<Builder>,
@@ -270,8 +270,8 @@ impl<'a> Call<'a> {
 }
 
 impl AttemptResult {
-    /// Why another attempt follows. The URL is left out, because its query may contain private
-    /// data.
+    /// Why another attempt follows, as text for the log. The URL is left out, because its query may
+    /// contain private data.
     fn why(&self) -> &str {
         match self {
             Self::Answered { response, .. } => {

@@ -46,7 +46,7 @@ enum Last {
     LineStart,
     /// A name, a literal or a closing bracket.
     Word,
-    /// A word that cannot end an expression, so that a new expression follows.
+    /// A word that cannot end an expression, so the next token begins a new one.
     Keyword,
     /// A punctuation mark that is followed by a space.
     Mark,

@@ -29,7 +29,7 @@ pub(crate) enum Source {
 impl Source {
     /// Returns the options for a new connection. They keep the driver from sending settings of its
     /// own when it connects: the store binds only bytes and integers and uses no time zone, so it
-    /// needs none.
+    /// does not need those settings.
     pub(crate) fn options(&self) -> MySqlConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),

@@ -136,10 +136,11 @@ impl Connection {
     /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
     /// transaction at REPEATABLE READ took its snapshot (error 1020, `innodb_snapshot_isolation`).
     /// Heartbeats change the record's row all the time (RUN-1), so a record could never join a
-    /// transaction that reads first and then outlasts a heartbeat. The completion compares the
-    /// owner with the current row (CMP-2) and needs no snapshot, so this statement alone runs with
-    /// the setting off. The isolation level of the transaction stays the application's choice: READ
-    /// COMMITTED, for example, would not protect the application's own locking reads from phantoms.
+    /// transaction that reads first and is still open after the next heartbeat. The completion
+    /// compares the owner with the current row (CMP-2) and needs no snapshot, so this statement
+    /// alone runs with the setting off. The isolation level of the transaction stays the
+    /// application's choice: READ COMMITTED, for example, would not protect the application's own
+    /// locking reads from phantoms.
     pub(crate) async fn joined_completion(
         &mut self,
         texts: &StatementTexts,

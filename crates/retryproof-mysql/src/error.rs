@@ -19,7 +19,8 @@ pub(crate) enum Recovery {
     /// The connection is broken, or in an unknown state: send nothing more on it. The statement can
     /// be sent again on a new connection.
     RetryOnNewConnection,
-    /// Like `RetryOnNewConnection`, but no time is left: the next call opens a new connection.
+    /// Like `RetryOnNewConnection`, but this call has no time left: the next call opens a new
+    /// connection.
     ReconnectForNextCall,
     /// The server accepts no more connections: wait until another call returns its connection.
     AwaitReturned,
@@ -150,7 +151,7 @@ pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
 }
 
 /// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880;
-/// newer numbers are listed for each server.
+/// above that, the list contains the numbers of each server.
 fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,

@@ -2,13 +2,13 @@
 //! [`Pool`]: the store's own connections.
 //!
 //! The driver's pool does not fit, for two reasons. It pings each returned connection, which costs
-//! a second round trip for each operation (ACQ-8). And after a call is dropped, it takes back the
-//! connection although the statement's result has not been read to the end; this pool closes such a
-//! connection.
+//! a second round trip for each operation (ACQ-8). And when a call is dropped, it takes the call's
+//! connection back although the statement's result has not been read to the end; this pool closes
+//! the connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those permits too, and some more are reserved for them, so that a rush of new calls cannot
-//! cost running work its leases (RUN-2).
+//! use those permits too, and some more are reserved for them, so that no holder loses its lease in
+//! a rush of new calls (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -49,13 +49,13 @@ pub(crate) struct Pool {
 /// The connections that no call is using.
 #[derive(Default)]
 struct IdleConnections {
-    /// A stack, so that surplus connections stay idle and expire.
+    /// A stack, so that connections that are not needed stay at the bottom and expire.
     stack: Mutex<Vec<IdleConnection>>,
     /// Incremented when a connection is found to be dead or read-only. Connections of an older
     /// epoch are not used again.
     epoch: AtomicU64,
     /// Notified when an open connection is returned, so that a call that is waiting for a new
-    /// connection can use that one.
+    /// connection can use the returned one.
     returned: Notify,
     /// Counts the open connections: each of them, idle or in use, holds a clone of this `Arc`.
     open: Arc<()>,

@@ -68,7 +68,7 @@ macro_rules! choose {
     };
 }
 
-/// The assignment of a column that only a grant changes.
+/// Assigns `$value` to a column if the row has been granted; otherwise the column keeps its value.
 macro_rules! granted {
     ($column:literal, $value:literal) => {
         concat!(",", $column, "=IF(", own!(), ",", $value, ",", $column, ")")

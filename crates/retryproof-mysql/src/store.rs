@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlStore`]: implements the store contract with statements that each commit by themselves.
+//! [`MysqlStore`]: implements the store contract with SQL statements, each of which commits by
+//! itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -186,7 +187,7 @@ impl IdempotencyStore for MysqlStore {
         let acquired = self.try_acquire(id, req).await.map_err(during("acquire", id))?;
         match &acquired {
             Acquired::Complete(_) => self.completed.note(id, Duration::MAX),
-            // A takeover or a renewal ends the wait for the token that waiters saw before.
+            // A grant wakes the waiters that still wait for the token of an earlier lease.
             Acquired::Granted(_) => self.waiters.notify(id),
             Acquired::Busy(_) => self.has_row.note(id, Duration::MAX),
         }

@@ -43,8 +43,8 @@ impl Executor {
     }
 
     /// Runs one statement in autocommit. A dead connection is replaced once, and a statement that
-    /// conflicted is repeated: every statement of the store is safe to repeat, because a holder's
-    /// writes are fenced by owner (ACQ-9, CMP-3).
+    /// conflicted with another one is repeated: every statement of the store is safe to repeat,
+    /// because a holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,

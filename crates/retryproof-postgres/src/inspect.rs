@@ -16,7 +16,7 @@ use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
 
 /// The most rows that one statement deletes. The statement locks these rows until it ends, and
-/// writes the log entries of all rows together.
+/// writes their entries in the write-ahead log together.
 const MAX_PURGE_BATCH: usize = 1_000;
 
 /// How long one purge statement may take: slightly less than the engine's limit, so that a slow

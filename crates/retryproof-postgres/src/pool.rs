@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pool`]: which connection an operation gets. The store has its own connections, some of them
-//! reserved for lease holders.
+//! [`Pool`] chooses the connection for each operation. The store has its own connections, some of
+//! them reserved for lease holders.
 //!
 //! The driver's pool does not fit: it tests each returned connection, which costs a second round
 //! trip for each operation, and it cannot keep acquires from taking the connections that heartbeats

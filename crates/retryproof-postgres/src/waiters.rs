@@ -3,7 +3,7 @@
 //!
 //! Other processes are notified with NOTIFY, and only of records for which a waiter has been
 //! announced. The server locks its queue of notifications during a commit, which would cost two
-//! thirds of the throughput if every completion sent one. So:
+//! thirds of the throughput if every completion sent a notification. So:
 //! 1. A waiter announces the hash of its identity, reads the record, and sleeps.
 //! 2. Every process that listens remembers the announcements. When a process completes or releases
 //!    an announced record, it sends a notification *after* the commit, on a separate connection.
@@ -34,7 +34,7 @@ use recent::RecentHashes;
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
 /// The pauses while notifications arrive, when polling is only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
-/// How long an announcement is valid. A waiter that sleeps longer repeats its announcement before
+/// How long an announcement is valid. A waiter that sleeps longer repeats the announcement before
 /// it expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
@@ -193,7 +193,8 @@ impl Waiters {
         self.outbox_changed.notify_one();
     }
 
-    /// The next payload to send: hex digits and letters only.
+    /// Takes the next payload from the outbox; `None` if the outbox is empty. The payload consists
+    /// of hex digits and letters only.
     pub(crate) fn next_payload(&self) -> Option<String> {
         let mut outbox = self.outbox.lock();
         if outbox.order.is_empty() {

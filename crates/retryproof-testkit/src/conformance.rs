@@ -28,7 +28,7 @@
 //! # Joined transactions
 //! A SQL store declares with [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
 //! its completions join, and passes a [`Ledger`](crate::Ledger) that writes in them. The cases of
-//! CMP-7 then test the store and the ledger together, including the driver's port.
+//! CMP-7 then test the store and the ledger together, including the driver's `TxPort`.
 //!
 //! # The factory
 //! The factory is called once per case. It returns a [`Subject`], or `None` if the server that the

@@ -54,11 +54,11 @@ pub(crate) struct Ask {
 /// The state of a record at the current time.
 enum Standing<'a> {
     Absent,
-    /// Past its lease and its ttl. The store may have deleted it.
+    /// A lease past its end and its ttl. The store may have deleted the record.
     Forgotten(&'a Record),
     Expired(&'a Record),
     Running(&'a Record, Duration),
-    /// Past its ttl. The store may have deleted it.
+    /// A result past its ttl. The store may have deleted the record.
     Stale(&'a Record),
     Complete(&'a Record, u32),
 }

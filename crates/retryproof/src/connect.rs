@@ -235,7 +235,8 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     Error::new(ErrorKind::Unsupported, message).because(error)
 }
 
-/// The message does not repeat the URL: text without a scheme may be a mistyped secret (ID-4).
+/// The message does not repeat the URL, because text without a scheme may be a mistyped secret
+/// (ID-4).
 fn unnamed(is_empty: bool) -> Error {
     let what = if is_empty { "no store is named" } else { "the store's URL has no scheme" };
     let message = format!("{what}; use, for example, `sqlite:records.db`; {}", forms());
@@ -243,8 +244,8 @@ fn unnamed(is_empty: bool) -> Error {
 }
 
 fn unknown(scheme: &str) -> Error {
-    // Text before the first colon may be a mistyped secret: the message repeats only a plain word
-    // (ID-4).
+    // Text before the first colon may be a mistyped secret, so the message repeats only a plain
+    // word (ID-4).
     let plain =
         scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
     let scheme = if plain { scheme } else { "(hidden)" };

@@ -22,8 +22,8 @@ impl Capture {
         Self { chunks: Vec::new(), last: None, size: 0, limit }
     }
 
-    /// Appends output. If the limit is exceeded, everything is dropped, because a part of the
-    /// output is not a result.
+    /// Appends output. If the limit is exceeded, everything is dropped, because only the whole
+    /// output can be replayed.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

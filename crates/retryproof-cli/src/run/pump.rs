@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a command's output, keeps a copy, and passes it on without waiting for a slow terminal
-//! longer than the command itself would.
+//! Reads a command's output, keeps a copy, and passes the output on, but waits for a slow terminal
+//! no longer than the command itself would.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -59,7 +59,7 @@ async fn body_of(store: &SharedStore, id: &Identity) -> Result<(String, Value), 
     }
 }
 
-/// What is known about the lease of a record in progress, or the retention of a complete one.
+/// What is known about the lease of a record.
 struct Timing {
     /// The time since the last heartbeat.
     last_beat: Option<Duration>,

@@ -66,8 +66,8 @@ impl Builder {
     }
 
     /// The time limit for one attempt, from connecting to the end of the answer. It should exceed
-    /// the server's wait timeout for duplicates (10 s by default), otherwise the server's 409 never
-    /// arrives. Default: 20 s.
+    /// the server's wait timeout for duplicates (10 s by default); otherwise, the server's 409
+    /// never arrives. Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
@@ -104,8 +104,8 @@ impl Builder {
     }
 
     /// How many bytes of an answer the middleware collects before it returns the answer. The rest
-    /// arrives as a stream; if the connection is cut there, the caller gets the error. Default: 8
-    /// MiB, the largest answer that a server stores by default.
+    /// arrives as a stream; if the connection is cut during the rest, the caller gets the error.
+    /// Default: 8 MiB, the largest answer that a server stores by default.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self

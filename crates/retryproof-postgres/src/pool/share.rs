@@ -49,8 +49,8 @@ impl Share {
         })
     }
 
-    /// Whether a connection can be lent to the other priority, because most of the share's
-    /// connections are idle even without that one.
+    /// Whether a connection can be lent to the other priority: most of the share's connections must
+    /// still be idle without it.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1

@@ -17,8 +17,8 @@ use crate::connection::fetch_row;
 
 /// A function of the schema.
 pub(super) struct Function {
-    /// The suffix that follows the table name, with the generation; also the tag of the dollar
-    /// quotes around the body.
+    /// The suffix that follows the table name and ends with the generation. It is also the tag of
+    /// the dollar quotes around the body.
     pub(super) suffix: &'static str,
     parameters: &'static str,
     /// The function's `SET` clauses, as the catalogue stores them.

@@ -22,7 +22,7 @@ pub(crate) struct BoundStatement<'a> {
     /// Whether the statement returns a row, rather than the number of rows that it changed.
     pub(crate) has_rows: bool,
     pub(crate) params: Vec<Param<'a>>,
-    /// Bound after the parameters.
+    /// The lists are bound after the parameters.
     pub(crate) lists: Vec<ParamList<'a>>,
     /// Settings that are sent before the text with literals, in the same transaction.
     settings: &'static str,
@@ -33,7 +33,7 @@ impl<'a> BoundStatement<'a> {
         Self { sql, has_rows, params, lists: Vec::new(), settings: "" }
     }
 
-    /// Creates a statement on many records, which returns a row.
+    /// Creates a statement that changes many records and returns a row.
     pub(crate) fn on_many(sql: Arc<str>, lists: Vec<ParamList<'a>>) -> Self {
         Self { sql, has_rows: true, params: Vec::new(), lists, settings: "" }
     }

@@ -102,8 +102,8 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     let mut conn: Option<PgConnection> = None;
     loop {
         waiters.outbox_changed.notified().await;
-        // A payload that failed is sent again on a new connection. If the second attempt fails too,
-        // the payload is dropped, and the waiters find the change by polling.
+        // A payload that could not be sent is sent again on a new connection. If the second attempt
+        // fails too, the payload is dropped, and the waiters find the change by polling.
         let mut unsent = None;
         for is_second in [false, true] {
             if conn.is_none() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The answers of an acquire: granted, busy, complete; and the answer to a repeated acquire.
+//! The answers to an acquire: granted, busy, complete; and the answer to a repeated acquire.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     }
 }
 
-/// The remaining time of a lease in the answers is measured by the store's clock.
+/// In the answers, the remaining time of a lease is measured by the store's clock.
 pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);
@@ -86,7 +86,7 @@ pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// The renewed lease runs from the repeated acquire.
+/// The time of a renewed lease counts from the repeated acquire.
 pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -84,7 +84,7 @@ pub async fn rec_2_notes_of_every_length_are_kept(s: &Subject) {
     }
 }
 
-/// A beat leaves the note unchanged.
+/// A heartbeat leaves the note unchanged.
 pub async fn rec_2_a_beat_leaves_the_note(s: &Subject) {
     let holder = s.caller(&s.id("k")).called("a");
     granted(holder.acquire(LONG).await);
@@ -130,7 +130,7 @@ pub async fn rec_2_a_takeover_replaces_the_note(s: &Subject) {
     for holder in &holders {
         granted(holder.acquire(LONG).await);
         s.shows(holder).await;
-        // Neither the beat nor the completion of a holder that was replaced touches the note.
+        // A holder that was replaced cannot change the note by a heartbeat or a completion.
         for zombie in holders.iter().filter(|zombie| zombie.owner != holder.owner) {
             assert_eq!(zombie.extend(LONG).await, FencedWrite::NotOwner);
             assert_eq!(zombie.complete(b"late").await, FencedWrite::NotOwner);
@@ -246,7 +246,7 @@ pub async fn rec_2_an_operator_sees_the_holder(s: &Subject) {
 }
 
 /// An operator sees how often a key was taken over since it was last free. A repeated acquire, a
-/// beat and the completion leave the count unchanged.
+/// heartbeat and the completion leave the count unchanged.
 pub async fn rec_2_an_operator_sees_takeovers(s: &Subject) {
     let id = s.id("k");
     let mut holder = s.caller(&id);

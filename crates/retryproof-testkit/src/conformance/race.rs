@@ -184,8 +184,8 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
 }
 
-/// Callers wait for each other on a few keys. The work for each key runs once, and every caller
-/// reads its result.
+/// Callers wait for each other on a few keys. The work for each key runs once, and every caller of
+/// the key reads the result.
 pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     let runs = Arc::new(AtomicUsize::new(0));
     let ids: Vec<_> = (0..3).map(|at| s.id(&format!("k{at}"))).collect();

@@ -8,9 +8,9 @@ use super::Named;
 impl Named {
     /// Adds the configuration's settings to the options of the `url`.
     ///
-    /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults. A
-    /// store's limit below `operation-timeout` lets the store report what it waited for; a limit
-    /// above it does not cut short a call that the engine still waits for (STO-5).
+    /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults. If
+    /// a limit is shorter than `operation-timeout`, the store can report what it waited for; if a
+    /// limit is longer, it does not cut short a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
         // If only some store features are enabled, `config` or `url` may be unused.
         let _ = (config, url);
