@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The functions called by code that `#[idempotent(key = ..)]` generates. They are not a public
-//! API: generated code reaches them through the facade's `__private`, and they change with the
-//! attribute.
+//! The functions called by code that `#[idempotent(key = ..)]` generates. These functions are not a
+//! public API: generated code reaches them through the facade's `__private`, and they can change
+//! whenever the attribute does.
 //!
 //! This code is an ordinary module rather than tokens that the attribute generates, so that the
 //! compiler checks it and tests cover it like any other code.
@@ -39,15 +39,15 @@ pub struct AnnotatedCall<C = JsonCodec> {
 }
 
 impl AnnotatedCall {
-    /// Creates a call with a named scope.
+    /// Creates a call with the scope that the attribute names.
     pub fn new<K: Display + ?Sized>(scope: &'static str, key: &K) -> Self {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// Creates a call to a function without a named scope: the scope is `path`, the module path
-    /// plus the function's name ([`default_scope`]). `module_path!()` omits an enclosing function
-    /// or block, so the scope of a nested function is the path in the type name of `here`, a
-    /// closure in its body (ANN-4).
+    /// Creates a call to a function whose attribute names no scope: the scope is `path`, the module
+    /// path plus the function's name ([`default_scope`]). `module_path!()` omits an enclosing
+    /// function or block, so the scope of a nested function is the path in the type name of `here`,
+    /// a closure in its body (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {
@@ -63,9 +63,9 @@ impl AnnotatedCall {
         }
     }
 
-    /// Creates a call to a method without a named scope: the scope consists of the type's full
-    /// path, the method's name and, for a trait method, the trait with its parameters (ANN-4). The
-    /// type name of `here`, a closure in the method's body, shows the trait.
+    /// Creates a call to a method whose attribute names no scope: the scope consists of the type's
+    /// full path, the method's name and, for a trait method, the trait with its parameters (ANN-4).
+    /// The type name of `here`, a closure in the method's body, shows the trait.
     pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {
         Self::under(method_path(type_name::<Owner>(), name, place(&here)), key)
     }

@@ -72,7 +72,7 @@ pub trait Codec<T>: Send + Sync {
     fn decode(&self, payload: &Payload) -> Result<T>;
 }
 
-/// JSON through serde. This is the default.
+/// JSON through serde: the default codec.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonCodec;
 

@@ -111,8 +111,8 @@ pub struct IdempotencyConfig {
     pub instance: Option<String>,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
-    /// `scope."NAME"`: the settings of one scope. They override the values of the call and of the
-    /// annotation (CTX-3).
+    /// `scope."NAME"`: the settings of one scope. These settings override the values of the call
+    /// and of the annotation (CTX-3).
     pub scopes: HashMap<String, ScopeConfig>,
     /// `store`: a store URL for the facade's [`connect`](https://docs.rs/retryproof). `Debug` hides
     /// it (ID-4).

@@ -65,8 +65,8 @@ impl ErrorKind {
 
 /// An error of the engine or of a store.
 ///
-/// An error prints its kind, the operation, the masked identity (ID-4) and some short context. It
-/// never prints a key, a body or a password. If the driver reported an error, that error is the
+/// An error prints its kind, the operation, the masked identity (ID-4) and some short context, but
+/// never a key, a body or a password. If the driver reported an error, that error is the
 /// [`source`](StdError::source).
 ///
 /// ```

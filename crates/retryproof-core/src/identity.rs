@@ -120,8 +120,8 @@ impl IntoScope for &Scope {
     }
 }
 
-/// Identifies one unit of work within its scope (ID-1). It is printed masked, as the first 16 hex
-/// digits of its SHA-256 (ID-4).
+/// Identifies one unit of work within its scope (ID-1). A key is printed masked, as the first 16
+/// hex digits of its SHA-256 (ID-4).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
 
@@ -271,8 +271,8 @@ impl fmt::Debug for Identity {
 
 /// Checks a scope or a key against ID-3. The error contains its length, never its text.
 fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
-    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. Its loop has
-    // no early exit, so that the compiler can vectorize it.
+    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. The loop of
+    // this check has no early exit, so that the compiler can vectorize the loop.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())

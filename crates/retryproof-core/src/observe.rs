@@ -149,8 +149,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// The store has failed several times in a row. Until it answers again, one call at a time
-    /// tries it, and the other new calls fail immediately (STO-5).
+    /// The store has failed several times in a row. Until the store answers again, one call at a
+    /// time tries it, and the other new calls fail immediately (STO-5).
     ///
     /// Openings and closings alternate, but two threads may report them in either order, so add one
     /// here and subtract one in [`circuit_closed`](Self::circuit_closed).

@@ -170,9 +170,9 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// no space for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// One step: of N callers at the instant of expiry, exactly one gets the lease. The token is
-    /// assigned within that step (ACQ-10). A dropped call leaves at most one lease of the requested
-    /// length (ACQ-11).
+    /// The grant is one step: of N callers at the instant of expiry, exactly one gets the lease.
+    /// The token is assigned within that step (ACQ-10). A dropped call leaves at most one lease of
+    /// the requested length (ACQ-11).
     fn acquire(
         &self,
         id: &Identity,
@@ -217,7 +217,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// One step. A dropped call either took effect or did not.
+    /// The change is one step: a dropped call either took effect or did not.
     fn extend(
         &self,
         id: &Identity,
@@ -239,7 +239,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// (CMP-9).
     ///
     /// # Atomicity
-    /// One step. A dropped call either took effect or did not, and may be repeated.
+    /// The change is one step: a dropped call either took effect or did not, and may be repeated.
     fn complete(
         &self,
         id: &Identity,
@@ -258,7 +258,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// One step. A dropped call either took effect or did not, and may be repeated.
+    /// The change is one step: a dropped call either took effect or did not, and may be repeated.
     fn release(
         &self,
         id: &Identity,

@@ -73,8 +73,8 @@ impl Drop for Owned {
 /// Runs `work` to completion on a runtime created for it.
 ///
 /// # Errors
-/// The errors of `work`, `Unsupported` inside a runtime, and `Unexpected` if the operating system
-/// cannot start a thread.
+/// The errors of `work`, `Unsupported` when called inside a runtime, and `Unexpected` if the
+/// operating system cannot start a thread.
 #[doc(hidden)]
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
@@ -119,7 +119,8 @@ impl Engine {
     /// store on a server connects on this runtime, so its connections live as long as the engine.
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new) and of `make`, and `Unsupported` inside a runtime.
+    /// The errors of [`new`](Self::new) and of `make`, and `Unsupported` when called inside a
+    /// runtime.
     pub fn make(make: impl Future<Output = Result<IdempotencyEngine>>) -> Result<Self> {
         let runtime = Owned::start()?;
         let engine = runtime.enter()?.block_on(make)?;
@@ -178,7 +179,8 @@ impl Engine {
     /// Like [`IdempotencyEngine::try_acquire`].
     ///
     /// # Errors
-    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` when called inside a
+    /// runtime.
     pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
             engine::Acquisition::Granted(held) => {
@@ -192,7 +194,8 @@ impl Engine {
     /// Like [`IdempotencyEngine::health`].
     ///
     /// # Errors
-    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` when called inside a
+    /// runtime.
     pub fn health(&self) -> Result<()> {
         self.enter()?.block_on(self.engine.health())
     }
@@ -200,7 +203,8 @@ impl Engine {
     /// Like [`IdempotencyEngine::purge`].
     ///
     /// # Errors
-    /// The errors of the async method of the same name, and `Unsupported` inside a runtime.
+    /// The errors of the async method of the same name, and `Unsupported` when called inside a
+    /// runtime.
     pub fn purge(&self) -> Result<Option<usize>> {
         self.enter()?.block_on(self.engine.purge())
     }
@@ -208,7 +212,7 @@ impl Engine {
     /// Like [`IdempotencyEngine::shutdown`].
     ///
     /// # Errors
-    /// `Unsupported` inside a runtime.
+    /// `Unsupported` when called inside a runtime.
     pub fn shutdown(&self, deadline: Duration) -> Result<usize> {
         Ok(self.enter()?.block_on(self.engine.shutdown(deadline)))
     }
@@ -269,8 +273,8 @@ impl HeldLease {
     /// Like [`crate::HeldLease::release`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` inside a runtime; the release is then
-    /// finished in the background.
+    /// The errors of the async method, and `Unsupported` when called inside a runtime; the release
+    /// is then finished in the background.
     pub fn release(self) -> Result<()> {
         let releasing = self.held.release();
         self.engine.enter()?.block_on(releasing)

@@ -206,8 +206,8 @@ impl PendingCommit {
     /// Like [`crate::PendingCommit::rolled_back`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` inside a runtime; the call then continues
-    /// in the background.
+    /// The errors of the async method, and `Unsupported` when called inside a runtime; the call
+    /// then continues in the background.
     pub fn rolled_back(self) -> Result<()> {
         self.engine.enter()?.block_on(self.pending.rolled_back())
     }
@@ -215,8 +215,8 @@ impl PendingCommit {
     /// Like [`crate::PendingCommit::in_doubt`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` inside a runtime; the call then continues
-    /// in the background.
+    /// The errors of the async method, and `Unsupported` when called inside a runtime; the call
+    /// then continues in the background.
     pub fn in_doubt(self) -> Result<bool> {
         self.engine.enter()?.block_on(self.pending.in_doubt())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The settings of the stores (CFG-1). They are plain data, because this crate depends on no
-//! database; the facade opens the stores.
+//! The settings of the stores (CFG-1). The settings are plain data, because this crate depends on
+//! no database; the facade opens the stores.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

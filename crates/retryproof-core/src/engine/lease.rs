@@ -245,7 +245,7 @@ impl LeaseState {
     }
 }
 
-/// A granted lease. It sends heartbeats until it is completed, released or dropped.
+/// A granted lease, which sends heartbeats until it is completed, released or dropped.
 ///
 /// A dropped lease is treated as if its owner had died: the heartbeats stop, the lease runs out,
 /// and the next grant is a takeover (RUN-5). The effects of the work are then unknown, so the key

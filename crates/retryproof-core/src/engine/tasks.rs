@@ -49,7 +49,8 @@ impl BorrowedPermit<'_> {
     /// Keeps the permit, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit replaces this one in the count; dropping this one would lower the count.
+        // The count now covers the new permit. Dropping the borrowed permit would lower the count,
+        // so the borrowed permit is forgotten.
         std::mem::forget(self);
         permit
     }

@@ -15,7 +15,7 @@ use crate::payload::StoredResult;
 pub struct AcquireRequest {
     /// The caller's id, created before the call (ACQ-9).
     pub owner: OwnerId,
-    /// The length of the lease, counted from the store's current time.
+    /// The length of the lease, measured from the store's current time.
     pub lease: Duration,
     /// How long the completed record is kept. A purge also spares the unfinished record for this
     /// long after its acquire (STO-4).
@@ -129,7 +129,7 @@ pub enum Peeked {
 pub struct Completion {
     /// The value's envelope ([`Payload::envelope`](crate::Payload::envelope)), stored unchanged.
     pub value: Blob,
-    /// How long the record is kept, counted from the store's current time (CMP-6).
+    /// How long the record is kept, measured from the store's current time (CMP-6).
     pub ttl: Duration,
     /// The holder's fingerprint, kept with the value.
     pub fingerprint: Option<Fingerprint>,

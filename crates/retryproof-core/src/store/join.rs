@@ -98,7 +98,7 @@ pub trait Join: IdempotencyStore {
     /// # Behaviour
     /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
     /// `done.value`, and exactly one row counts as changed. Otherwise no row changes. The record is
-    /// kept for `done.ttl`, counted from the time of the statement, not from the beginning of the
+    /// kept for `done.ttl`, measured from the time of the statement, not from the beginning of the
     /// transaction.
     ///
     /// The statement has the effect of [`complete`](IdempotencyStore::complete), and never waits
@@ -152,7 +152,7 @@ pub trait TxPort<D: Dialect> {
             for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may keep the transaction open, counted from when it was opened. `None`,
+    /// How long an action may keep the transaction open, measured from when it was opened. `None`,
     /// the default, means no limit.
     ///
     /// A limit is needed in a database where an open transaction delays the heartbeats of other keys,

@@ -37,8 +37,8 @@ pub enum Acquiring {
     Waiting(AcquireRest),
 }
 
-/// The rest of an acquire. Its state is on the heap, so that it takes no space in the future of a
-/// request that never waits.
+/// The rest of an acquire, boxed so that its state takes no space in the future of a request that
+/// never waits.
 pub type AcquireRest = Pin<Box<dyn Future<Output = EndedAcquire> + Send>>;
 
 impl fmt::Debug for Acquiring {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first pass of an acquire, without a future, for a store that answers immediately.
 //!
-//! This path shortens HTTP replays from a memory store, whose time has a published bound. No other
-//! store uses this path.
+//! This path shortens HTTP replays from a memory store, because a bound on their time is published.
+//! No other store uses this path.
 
 use std::task::{Context, Poll, Waker};
 
