@@ -31,7 +31,8 @@ use crate::then::{Either, then};
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
 
-/// The whole request, which an annotated handler takes instead of the function's arguments.
+/// What an annotated handler takes from actix instead of the function's arguments: the whole
+/// request.
 #[derive(Debug)]
 pub struct EndpointRequest {
     request: HttpRequest,
@@ -60,8 +61,8 @@ impl FromRequest for EndpointRequest {
 /// body; then it is extracted after the grant.
 ///
 /// actix lends the payload to an extractor for a single call, so an extractor that reads the body
-/// must take the payload during that call. This shows which argument reads the body, at any
-/// position.
+/// must take the payload during that call. That is how the argument that reads the body is found,
+/// whatever its position.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
@@ -350,7 +351,7 @@ where
 /// The state that a call shares with its extractors before the grant.
 pub(crate) struct ExtractionContext {
     pub(crate) pre_grant: PreGrant,
-    /// The address of the request's head, which identifies the request.
+    /// The address of the request's head, to tell this request from others.
     of: *const RequestHead,
     payload: PayloadCell,
 }

@@ -40,7 +40,7 @@ pub enum NotGuarded {
     /// The request has no key, or its route is not guarded. If keys are optional, declare the
     /// argument as an `Option`.
     Unguarded,
-    /// The app's data has no `JoinedEngine` for transactions of this type. Add one with
+    /// The app's data has no `JoinedEngine` for transactions of this type. Add the engine with
     /// `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
     /// Two arguments have transactions of different types, but a response can end only one
@@ -87,7 +87,7 @@ impl ResponseError for NotGuarded {
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// The key, decoded. It may be personal data or a credential: do not log it.
+    /// The decoded key. Do not log it, because it can be personal data or a credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

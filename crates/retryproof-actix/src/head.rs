@@ -35,7 +35,8 @@ pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     if name == KEY.as_str() {
         return Cow::Borrowed(&KEY);
     }
-    // This does not fail: both versions of the `http` crate accept the same names.
+    // The conversion does not fail, because both versions of the `http` crate accept the same
+    // names.
     ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
 }
 
@@ -73,7 +74,8 @@ impl ActixHead {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method().clone();
         parts.version = self.version();
-        // This does not fail: both versions of the `http` crate accept the same targets.
+        // The conversion does not fail, because both versions of the `http` crate accept the same
+        // targets.
         parts.uri =
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
                 .map_or_else(|_| Uri::default(), Uri::from);
@@ -145,7 +147,7 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// Adds fields to actix's header map, without an allocation for those that every replay has.
+/// Adds fields to actix's header map. The fields that every replay has need no allocation.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     to.reserve(from.keys_len());
     for (name, value) in from {

@@ -43,7 +43,7 @@ pub enum DurationError {
     /// A unit on the wrong side of the `T`: hours, minutes or seconds before it, days or weeks
     /// after it.
     Misplaced,
-    /// A unit that occurs twice, or after a smaller one: `PT5S1M`.
+    /// A unit that occurs twice, or that follows a smaller unit: `PT5S1M`.
     Order,
     /// A number without its unit, or a unit without its number.
     Incomplete,

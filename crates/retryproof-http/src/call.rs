@@ -26,8 +26,8 @@ mod pre_grant;
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
 
-/// The client's key, decoded. In most cases the key is a slice of the header line, which is shared
-/// instead of copied. `Debug` shows only its length (ID-4).
+/// The client's key, decoded. In most cases the key is a slice of the header line, so that nothing
+/// is copied. `Debug` shows only its length (ID-4).
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -110,7 +110,7 @@ pub(crate) struct PreparedRequest {
     pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
-/// The grant of an admitted request, whose head is passed separately.
+/// The grant of an admitted request. The request's head is passed separately.
 ///
 /// If the grant is dropped, nothing has run, but the key stays held until the lease runs out. For
 /// that reason nothing is awaited between the grant and the run.
@@ -126,8 +126,8 @@ impl fmt::Debug for GrantedRequest {
     }
 }
 
-/// A request extension that marks the running call: the request's route is already guarded, under
-/// this key and this lease (HTTP-15). A replay creates no mark.
+/// A request extension that marks the running call, so that an inner guard sees that the route is
+/// already guarded, under this key and this lease (HTTP-15). A replay creates no mark.
 #[derive(Clone)]
 pub struct CallMark(Arc<CallState>);
 
@@ -211,7 +211,7 @@ impl CallMark {
         &self.0.lease
     }
 
-    /// Returns the call's transaction, which `make` creates if it does not exist yet.
+    /// Returns the call's transaction, and creates it with `make` if it does not exist yet.
     pub(crate) fn tx_or(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -237,7 +237,7 @@ pin_project! {
         // The request's body, shared. If a record has a different fingerprint algorithm, the
         // request is fingerprinted again from this body (FP-3).
         request_body: Bytes,
-        // `None` once the function that ends the lease has taken it.
+        // `None` once the function that ends the lease has taken the lease.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,
@@ -323,7 +323,7 @@ impl<R> RunningCall<R> {
 
 /// The transaction of a call, whatever its type.
 pub(crate) trait CallTransaction: Send + Sync {
-    /// Marks the lease as granted: from now on the transaction may be opened.
+    /// Marks the lease as granted: from now on the transaction can be opened.
     fn grant(&self);
 
     /// Takes the transaction, to end it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The response of a request that is not granted: the stored response, a tombstone, a mismatch, or
+//! The response to a request that is not granted: the stored response, a tombstone, a mismatch, or
 //! "in flight" (HTTP-8, HTTP-10, HTTP-13, FP-1).
 
 use bytes::Bytes;
@@ -78,8 +78,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         })
     }
 
-    /// Creates the response from a completed record, and returns it with the answer to report. The
-    /// fingerprints are compared before anything in the record is opened (FP-2).
+    /// Creates the response from a completed record, and returns the response with the answer to
+    /// report. The fingerprints are compared before anything in the record is opened (FP-2).
     pub(crate) fn respond_from_record<'s, A: FrameworkResponse>(
         &self,
         stored: &'s StoredResult,

@@ -51,7 +51,7 @@ pub enum AnswerFate {
     Stream,
 }
 
-/// States the fate of an error, or of any other response.
+/// States the fate of an error, or of any other value that becomes a response.
 ///
 /// ```
 /// use retryproof_http::{AnswerFate, Fate};

@@ -89,8 +89,8 @@
 //!
 //! # What to know
 //! - **Scope.** Without a scope in the policy, the method is the scope: `pay.v1.Payments/Charge`. A
-//!   client can also name a method that does not exist; if scopes are metric labels, set the scope
-//!   in the policy.
+//!   client can also name methods that do not exist, so set the scope in the policy if scopes are
+//!   metric labels.
 //! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. The
 //!   order of a Protobuf map that is kept in a `HashMap` can change; use `BTreeMap`, or encode the
 //!   request once.

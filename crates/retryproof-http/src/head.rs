@@ -30,7 +30,7 @@ pub trait RequestHead {
     /// An extension of the request.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// The route, by which an inner guard recognises the request (HTTP-15).
+    /// The route that an inner guard compares to recognise the request (HTTP-15).
     fn route(&self) -> Route {
         Route::new(self.method().clone(), self.target())
     }
@@ -123,7 +123,7 @@ impl Route {
     }
 }
 
-/// A request extension, set by the gRPC layer, which says that the path names a gRPC method.
+/// A request extension that the gRPC layer sets to say that the path names a gRPC method.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;
@@ -298,7 +298,7 @@ mod nested {
         let mut request = Request::new(Body::empty());
         *request.extensions_mut() = extensions.clone();
         let response = pin!(INSIDE.clone().call(request));
-        // If a later version of axum answers differently, the result is `true`: the request counts
+        // If a later version of axum behaves differently, the result is `true`: the request counts
         // as matched and stays guarded.
         match response.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(response)) => response.status() != status(true),

@@ -128,9 +128,9 @@ impl Policy {
         self
     }
 
-    /// Makes a layer also guard requests for which the router found no route. Use it for a fallback
-    /// that performs work, such as a proxy. By default such a request passes unguarded (HTTP-1).
-    /// The policy needs a named scope, because there is no route to derive a scope from.
+    /// Makes a layer also guard requests for which the router found no route. Use this setting for
+    /// a fallback that performs work, such as a proxy. By default such a request passes unguarded
+    /// (HTTP-1). The policy needs a named scope, because there is no route to derive a scope from.
     /// ```
     /// # #[cfg(feature = "axum")] {
     /// # use retryproof_core::IdempotencyEngine;

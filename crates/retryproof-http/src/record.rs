@@ -302,7 +302,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 }
 
-/// Whether the response is an upgrade, a tunnel or an event stream, whose body has no end to wait
+/// Whether the response is an upgrade, a tunnel or an event stream: such a body has no end to wait
 /// for.
 fn is_open_ended(method: &Method, parts: &Parts) -> bool {
     let is_event_stream = |value: &HeaderValue| {
@@ -355,7 +355,7 @@ fn encode<R>(
 }
 
 /// A tombstone with the response's status and header fields. If a hook panics, the tombstone has
-/// only the status, because the hook did not decide which fields may be kept.
+/// only the status, because it is not known which fields the hook would have kept.
 fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {

@@ -88,8 +88,8 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
 ///
 /// Nothing is awaited between the grant and the first poll, so no drop can lose the call. The call
 /// is polled once in place: a drop cannot happen during a poll, so a call that ends in its first
-/// poll needs no task. A call that has to wait continues in a task, which this future only awaits
-/// (HTTP-12).
+/// poll needs no task. A call that has to wait continues in a task, and this future only awaits the
+/// task (HTTP-12).
 ///
 /// # Cancel safety
 /// If the future is dropped after its first poll, the call continues.

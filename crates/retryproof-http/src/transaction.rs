@@ -52,7 +52,7 @@ use crate::response::problem_response;
 ///     Ok(Json(Receipt::of(&order)))
 /// }
 /// ```
-/// In another tower service, [`GuardedTx::of`] takes the handle from the request's extensions.
+/// In any other tower service, [`GuardedTx::of`] takes the handle from the request's extensions.
 pub struct GuardedTx<T>(Arc<TransactionCell<T>>);
 
 struct TransactionCell<T> {

@@ -103,7 +103,7 @@ impl KafkaListenerBuilder {
 
     /// Sets the topic for messages that cannot be handled or have failed too often (LST-2);
     /// required. The topic should accept messages as large as those in the topics that are read: a
-    /// message that is too large for it is published without its body, and the header
+    /// message that is too large for the topic is published without its body, and the header
     /// `retryproof-omitted` says so.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
@@ -134,7 +134,7 @@ impl KafkaListenerBuilder {
     }
 
     /// Sets how long a redelivery waits while another delivery of its message is in flight. Zero
-    /// unless set, which means that the listener delays the redelivery without waiting (LST-1).
+    /// unless set: the listener then delays the redelivery without waiting (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
@@ -154,9 +154,9 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// Sets how many messages of one partition are handled at the same time; 1 unless set, which
-    /// keeps their order. A higher number gives up the order, but the committed offset still never
-    /// passes the first message that is not done.
+    /// Sets how many messages of one partition are handled at the same time; 1 unless set, so that
+    /// their order is kept. A higher number gives up the order, but the committed offset still
+    /// never passes the first message that is not done.
     pub fn partition_concurrency(mut self, messages: usize) -> Self {
         self.partition_concurrency = messages.clamp(1, 10_000);
         self

@@ -56,7 +56,7 @@ impl ServerReplies {
         }
     }
 
-    /// Reports that the message is still being handled, which restarts its `ack_wait`.
+    /// Reports that the message is still being handled, so that its `ack_wait` starts again.
     pub(crate) async fn report_progress(&self, delivery: &Delivery) {
         self.send(delivery, AckKind::Progress).await;
     }

@@ -27,8 +27,8 @@ use crate::receive::{Fetcher, free_permits};
 
 /// How long a request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause between two fetch requests while the store is unavailable. A message that is fetched
-/// during the outage is given back, which costs it a delivery.
+/// The pause between two fetch requests while the store is unavailable, because a message that is
+/// fetched during an outage is given back, and that costs the message a delivery.
 const STORE_AWAY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 

@@ -125,8 +125,8 @@ impl RabbitmqListenerBuilder {
     /// How many messages can be received but not yet answered; the same as
     /// [`concurrency`](Self::concurrency) unless set. With a higher number, the next message has
     /// already arrived when a message is answered. But if the consumer stops, dies or loses its
-    /// connection, messages whose handler has not started are returned, which counts against the
-    /// queue's delivery limit.
+    /// connection, messages whose handler has not started are returned, and each return counts
+    /// against the queue's delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = Some(messages);
         self

@@ -53,8 +53,8 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
     classified.because(error)
 }
 
-/// Which part of a copy is too large, if that is why publishing it failed. All headers have to fit
-/// into one frame.
+/// Which part of a copy is too large, if that is why publishing it failed. A frame error means the
+/// headers, because all of them have to fit into one frame.
 pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
     let driver = error.source()?.downcast_ref::<lapin::Error>()?;
     let Driver::ProtocolError(refused) = driver.kind() else { return None };

@@ -24,7 +24,7 @@ use crate::served::Served;
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
 
 /// A router state that has an [`IdempotencyFilter`]: the filter itself, or any state that provides
-/// one through `FromRef`.
+/// a filter through `FromRef`.
 /// ```
 /// use axum::extract::FromRef;
 /// use retryproof_http::{IdempotencyFilter, axum::HasFilter};

@@ -38,7 +38,7 @@ tokio::task_local! {
 pub struct IdempotencyKey(ClientKey);
 
 impl IdempotencyKey {
-    /// The key, decoded. It may be personal data or a credential: do not log it.
+    /// The decoded key. Do not log it, because it can be personal data or a credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -164,8 +164,8 @@ macro_rules! extractor {
 extractor!(IdempotencyKey);
 extractor!(Lease);
 
-/// A router state that has a [`JoinedEngine`] for transactions of type `T`: any state that provides
-/// one through `FromRef`.
+/// A router state that provides, through `FromRef`, a [`JoinedEngine`] for transactions of type
+/// `T`.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `JoinedEngine<{T}>`",
     label = "`GuardedTx<{T}>` needs it to open transactions",

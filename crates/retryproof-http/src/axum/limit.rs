@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The application's `DefaultBodyLimit` and the filter's own limit: the smaller one applies (HTTP-4).
+//! Applies the application's `DefaultBodyLimit` or the filter's own limit, whichever is smaller
+//! (HTTP-4).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -43,7 +43,7 @@ impl PreGrant {
         lease
     }
 
-    /// Returns the call's transaction, which `make` creates if it does not exist yet.
+    /// Returns the call's transaction, and creates it with `make` if it does not exist yet.
     pub(crate) fn tx(
         &self,
         make: impl FnOnce() -> Arc<dyn CallTransaction>,
@@ -53,8 +53,8 @@ impl PreGrant {
         tx
     }
 
-    /// The handles that extractors took, to be filled at the grant; `None` if extractors took no
-    /// handle, as in most calls, which the box keeps small.
+    /// Takes the handles that the grant will fill; `None` if extractors took no handle. The handles
+    /// are boxed, so that a call without handles needs little space.
     pub(crate) fn take_handles(&self) -> Option<Box<GrantHandles>> {
         match (self.lease.take(), self.tx.take()) {
             (None, None) => None,

@@ -310,9 +310,9 @@ impl<C> FilterBuilder<C> {
     }
 
     /// Renders the filter's own responses with a hook, instead of as RFC 9457 problems (HTTP-11).
-    /// The hook sets status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close`
-    /// if an HTTP/1.x connection has to be closed. The hook runs inline, and only for the filter's
-    /// own responses, which are never stored.
+    /// The hook must set the status, `Retry-After` and `Cache-Control`; the filter adds
+    /// `Connection: close` if an HTTP/1.x connection has to be closed. The hook runs inline, and
+    /// only for the filter's own responses, which are never stored.
     ///
     /// ```
     /// use bytes::Bytes;

@@ -15,7 +15,7 @@ use retryproof_core::{Error, ErrorKind};
 /// A caller hook, synchronous or asynchronous.
 pub(crate) type CallerHook = dyn Fn(&Parts) -> CallerFuture + Send + Sync;
 
-/// What a caller hook returned: a caller, or a future that resolves to one.
+/// What a caller hook returned: a caller, or a future that resolves to a caller.
 pub enum CallerFuture {
     /// The result of a synchronous hook.
     Now(Caller),
@@ -210,7 +210,7 @@ impl Caller {
     }
 }
 
-/// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
+/// What a caller hook can return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
 /// one of these; its error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the result of a caller hook",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds out from a response's bytes whether it is one message or a stream. A message is a flag
-//! byte, its length in four bytes, and its content. The first message is followed by either another
-//! message or the trailers.
+//! Finds out from a response's bytes whether the response is one message or a stream. A message is
+//! a flag byte, its length in four bytes, and its content. The first message is followed by either
+//! another message or the trailers.
 
 use std::fmt;
 use std::future::poll_fn;

@@ -55,7 +55,7 @@ fn status(problem: &Problem) -> u16 {
     }
 }
 
-/// A `google.rpc.Status` with an `ErrorInfo` and, if there is a retry time, a `RetryInfo`.
+/// Encodes a `google.rpc.Status` with an `ErrorInfo` and, if there is a retry time, a `RetryInfo`.
 fn details(problem: &Problem) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     put_varint(1, status(problem).into(), &mut out);

@@ -127,7 +127,7 @@ where
     }
 }
 
-/// The body of a stream, which bypasses the guard.
+/// Carries a stream's request body past the guard to the inner service.
 struct StreamBody<B>(Arc<Mutex<Option<B>>>);
 
 impl<B> Clone for StreamBody<B> {
@@ -216,8 +216,8 @@ where
 #[derive(Debug, Clone, Copy)]
 enum GrpcEncoding {
     Plain,
-    /// grpc-web, for browsers: the trailers are a second frame of the body, which must not count as
-    /// a second message.
+    /// grpc-web, for browsers: the trailers are a second frame of the body, and this frame must not
+    /// count as a second message.
     Web,
 }
 

@@ -194,8 +194,8 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
         .then_some(rest)
 }
 
-/// Skips a Display String after its opening `%"`. It is printable ASCII with lower-case percent
-/// escapes that decode to UTF-8.
+/// Skips a Display String after its opening `%"`. A Display String is printable ASCII with
+/// lower-case percent escapes that decode to UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

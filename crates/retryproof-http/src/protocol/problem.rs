@@ -234,7 +234,7 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// Returns the `Retry-After` of a 503, which varies from 1 to 5 seconds, so that clients that were
+/// Returns the `Retry-After` of a 503. It varies from 1 to 5 seconds, so that clients that were
 /// refused together do not retry together (HTTP-14). `ticket` is a counter value.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
     // Fibonacci hashing spreads consecutive tickets far apart.

@@ -136,7 +136,7 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
 }
 
 /// Whether a field belongs to the connection, not to the response: a field of RFC 9110 section
-/// 7.6.1, or one that older peers send.
+/// 7.6.1, or a field that older peers send.
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead-letter queue.
 //!
-//! The publisher opens a separate connection when it first needs one: a broker that is short of
-//! memory stops reading from connections that publish, and the acknowledgements must still be read.
-//! Each copy is published with `mandatory`, and the original is acknowledged only after the broker
-//! has confirmed the copy. A crash between the confirmation and the acknowledgement leaves both the
-//! original and the copy, but they have the same key, so the work runs only once.
+//! Copies are published over a separate connection, because a broker that is short of memory stops
+//! reading from connections that publish, but must still read the acknowledgements. The connection
+//! is opened when it is first needed. Each copy is published with `mandatory`, and the original is
+//! acknowledged only after the broker has confirmed the copy. A crash between the confirmation and
+//! the acknowledgement leaves both the original and the copy, but they have the same key, so the
+//! work runs only once.
 //!
 //! All copies share one channel. If the broker closes the channel because one copy is too large,
 //! the driver returns the same error for every copy that is not confirmed yet. The error is certain
@@ -58,9 +59,9 @@ impl RequeuePublisher {
         Self { url, queue: queue.into(), open: Mutex::new(None), alone: Mutex::new(()) }
     }
 
-    /// Publishes a copy to a wait queue, from which it returns after `delay` or slightly later. A
-    /// `too_large` error is always about this copy, because the copy is sent again alone before the
-    /// error is returned.
+    /// Publishes a copy to a wait queue. The copy returns to the work queue after `delay`, rounded
+    /// up to a power of two in seconds. A `too_large` error is always about this copy, because the
+    /// copy is sent again alone before the error is returned.
     pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
@@ -159,7 +160,7 @@ impl RequeuePublisher {
     }
 }
 
-/// Converts an error from before the copy was sent, which says nothing about the copy's size.
+/// Converts an error that occurred before the copy was sent, and so says nothing about its size.
 fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }

@@ -80,7 +80,7 @@ impl BrokerTls {
                 "no root certificate was found to verify the broker; set `root_certificates`",
             ));
         }
-        // The program's crypto provider is used, if it has installed one.
+        // Use the program's crypto provider, if the program has installed one.
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let client = ClientConfig::builder_with_provider(provider)

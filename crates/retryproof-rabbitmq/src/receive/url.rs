@@ -32,7 +32,7 @@ impl BrokerUrl {
                 "the broker URL is invalid; expected `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
             )
         })?;
-        // The connection counts as lost after 30 s of silence, instead of the broker's 60 s.
+        // The connection counts as lost after 30 s of silence, not after the broker's 60 s.
         uri.query.heartbeat.get_or_insert(30);
         Self::of(uri, roots)
     }

@@ -109,9 +109,9 @@ pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the shortest digits that parse to this double. If two decimals are equally near, it
-/// chooses the one with the even last digit, like Ryu (RFC 8785 appendix B, `1424953923781206.2`).
-/// The standard library would round up.
+/// Returns the shortest digits that parse to this double. If two decimals are equally near, chooses
+/// the one whose last digit is even, like Ryu (RFC 8785 appendix B, `1424953923781206.2`). The
+/// standard library would round up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
     Decimal::read(ryu::Buffer::new().format_finite(double))
 }
