@@ -126,7 +126,7 @@ impl IdempotencyEngine {
     /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
-    /// A panic in the action resumes after the key is freed.
+    /// A panic in the action resumes after the key is freed or held (RUN-4).
     ///
     /// # Cancel safety
     /// If the future is dropped before the action's first poll, the key is released. If it is

@@ -263,7 +263,7 @@ impl StoredResult {
     }
 
     /// Compares `fingerprint` with the stored one, then reads the envelope. If either fingerprint
-    /// is missing, they count as equal (FP-1).
+    /// is missing, the two count as equal (FP-1).
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when this version cannot read the envelope

@@ -33,9 +33,9 @@ pub(super) fn place<H>(_: &H) -> &'static str {
 }
 
 /// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
-/// for any other method. If `place` has neither form, as under a later compiler that writes paths
-/// differently, returns it unchanged, because a scope that is too narrow is better than one scope
-/// for two methods.
+/// for any other method. If `place` has neither form, returns it unchanged: a later compiler may
+/// write paths differently, and a scope that is too narrow is better than one scope for two
+/// methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);

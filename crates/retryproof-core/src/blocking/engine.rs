@@ -144,7 +144,7 @@ impl Engine {
     /// See [`ExecuteError`]. Inside a runtime, the error is `Store` with the kind `Unsupported`.
     ///
     /// # Panics
-    /// A panic in the action resumes after the key is freed.
+    /// A panic in the action resumes after the key is freed or held (RUN-4).
     pub fn execute<T, E>(
         &self,
         ctx: IdempotencyContext,

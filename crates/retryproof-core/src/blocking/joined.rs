@@ -48,7 +48,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// The errors of the async method; inside a runtime, `Store` with the kind `Unsupported`.
     ///
     /// # Panics
-    /// A panic in the action resumes after the transaction is rolled back and the key is freed.
+    /// A panic in the action resumes after the transaction is rolled back and the key is freed or
+    /// held (RUN-4).
     pub fn execute<V, E>(
         &self,
         ctx: IdempotencyContext,

@@ -10,8 +10,8 @@ use crate::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebConfig {
-    /// `web.required`: whether requests without a key are refused; applies to the whole API
-    /// (HTTP-3). Default: true.
+    /// `web.required`: whether requests without a key are refused, throughout the API (HTTP-3).
+    /// Default: true.
     pub required: bool,
     /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). Default: 1 MiB.
     pub max_body_bytes: usize,

@@ -53,8 +53,8 @@ struct AcquireLoop<'a> {
     engine: &'a EngineState,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// When the call began. The clock is read only once, to keep replays fast. A lease granted in
-    /// the first pass is measured from this instant.
+    /// When the call began. A replay that the store answers at once reads the clock only here,
+    /// which keeps it fast. A lease granted in the first pass is measured from this instant.
     began: Instant,
     deadline: Instant,
     tracked: bool,
@@ -189,7 +189,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Sends an acquire and polls it once. If the store answers during that poll, no timer is
-    /// needed, and a drop leaves nothing behind.
+    /// needed, and dropping the future leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, sent: Instant, cx: &mut Context<'_>) -> FirstPoll {
         let store = &self.engine.store;
         let request = self.request(owner);

@@ -76,7 +76,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
     ///
     /// # Panics
-    /// A panic in the action resumes after the transaction is rolled back and the key is freed.
+    /// A panic in the action resumes after the transaction is rolled back and the key is freed or
+    /// held (RUN-4).
     ///
     /// # Cancel safety
     /// If the future is dropped before the commit, the transaction is rolled back and the key is

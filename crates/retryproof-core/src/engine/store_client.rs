@@ -293,7 +293,7 @@ impl fmt::Debug for StoreClient {
     }
 }
 
-/// Awaits a call for at most `limit`.
+/// Awaits a call for at most `limit`, and then fails with `Unavailable`.
 pub(super) async fn in_time<T>(
     limit: Duration,
     call: impl Future<Output = Result<T>>,

@@ -67,10 +67,10 @@ pub enum Reason {
     NotRecorded,
     /// The work returned an error; its key is free again (RUN-4).
     Failed,
-    /// The work returned an error and its effect is unknown; its key stays held until the lease runs
-    /// out (RUN-4).
+    /// The work returned an error, and its effect is unknown, so its key stays held until the lease
+    /// runs out (RUN-4).
     Held,
-    /// The work panicked; its key is free again (RUN-4).
+    /// The work panicked; its key is free again, or held if the effect is unknown (RUN-4).
     Panicked,
 }
 

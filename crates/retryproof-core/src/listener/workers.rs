@@ -129,7 +129,8 @@ pub async fn batch<M, W, Working, A, Answering>(
 }
 
 /// Awaits the work's verdict. If the work panics, the verdict is a nack with [`Reason::Panicked`],
-/// so that the message is still answered. By then the engine has already freed the key (RUN-4).
+/// so that the message is still answered. By then the engine has already freed or held the key
+/// (RUN-4).
 pub async fn verdict_of(work: impl Future<Output = Verdict>) -> Verdict {
     catch_panic_of(pin!(work)).await.unwrap_or_else(|_| Verdict::nack(Reason::Panicked))
 }

@@ -59,7 +59,7 @@ pub struct Grant {
     pub remaining: Duration,
     /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
     /// or for a record past its ttl, is not a takeover. If the same owner repeats its acquire
-    /// because the first answer was lost, this field keeps the value of its first grant (ACQ-9).
+    /// because the first answer was lost, this field keeps the value of the first grant (ACQ-9).
     pub took_over: bool,
 }
 

@@ -115,7 +115,7 @@ where
 }
 
 /// Undoes the action, then frees the key unless the action called [`Lease::hold_on_error`]. If the
-/// future is dropped before it ends, the drop of the recorder and of the guard has the same effect.
+/// future is dropped before it ends, dropping the recorder and the guard has the same effect.
 /// Returns the lease.
 pub(in crate::engine) async fn undo(
     mut guard: DropGuard,

@@ -93,7 +93,7 @@ impl BeatQueues {
             return Arc::clone(queue);
         }
         // Remove the queues that no lease uses, among them those of runtimes that have ended. A
-        // live runtime whose empty queue is removed here gets a new one.
+        // live runtime whose empty queue is removed here gets a new queue with its next lease.
         queues.retain(|(_, queue)| Arc::strong_count(queue) > 1);
         let queue = Arc::new(BeatQueue {
             runtime,
@@ -279,11 +279,11 @@ impl LeaseState {
     /// Performs one heartbeat: extends the lease, and retries while the lease can be saved. Returns
     /// the time of the next heartbeat, or `None` if none follows.
     ///
-    /// A refused extend is repeated after lease / 20. Until then the lease is back in the queue, so
-    /// that it does not occupy a slot that another lease needs (RUN-2). If an extend hangs, another
-    /// is sent in parallel after lease / 10, so that the lease survives an outage of 0.4 × lease,
-    /// whether the store refuses calls or leaves them unanswered. Each extend is cut off just below
-    /// lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
+    /// An extend that fails is repeated after lease / 20. Until then the lease is back in the
+    /// queue, so that it does not occupy a slot that another lease needs (RUN-2). If an extend
+    /// hangs, another is sent in parallel after lease / 10, so that the lease survives an outage of
+    /// 0.4 × lease, whether the store fails calls or leaves them unanswered. Each extend is cut off
+    /// just below lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
     ///
     /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` in
     /// total. So once heartbeats are stopped, this method returns when all of its extends are
