@@ -64,8 +64,8 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
 /// Settings for a call, set on its request.
 pub trait IdempotentRequest: Sized {
     /// Sets the key of this call, for example an order number, or inside a guarded action
-    /// `lease.downstream_key("charge")`, which stays the same after a takeover. An invalid key
-    /// fails the call before anything is sent.
+    /// `lease.downstream_key("charge")`, which stays the same after a takeover. If the key is
+    /// invalid, the call fails before anything is sent.
     #[must_use]
     fn idempotency_key(self, key: impl AsRef<str>) -> Self;
 

@@ -118,7 +118,7 @@ use crate::validate::Framework;
 ///   key gets the first call's value, even if its other arguments differ. The usual expression is a
 ///   tuple of all values that matter: `(order.amount, &order.currency)`. `Fingerprint::of`
 ///   describes what is compared.
-/// * The value implements `Serialize` and `DeserializeOwned`, or the traits that the `codec`
+/// * The value must implement `Serialize` and `DeserializeOwned`, or the traits that the `codec`
 ///   requires.
 /// * The engine comes from `engine = ..`, or from `self`: `Self: AsRef<IdempotencyEngine>`.
 /// * The default `scope` is the full path: `module_path!()` and the name; for a method,

@@ -175,10 +175,10 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how many connections the store may open, from 2 to 10,000. Only the store uses them,
-    /// and it opens each connection when it needs one. A quarter of them, but at least one, is
-    /// reserved for holders (heartbeats, completions, releases), so that no holder loses its lease
-    /// in a rush of new calls (RUN-2). Default 16.
+    /// Sets how many connections the store may open, from 2 to 10,000. Only the store uses these
+    /// connections, and it opens each of them when it needs one. A quarter of them, but at least
+    /// one, is reserved for holders (heartbeats, completions, releases), so that no holder loses
+    /// its lease in a rush of new calls (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =

@@ -130,8 +130,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the text of the completion that runs in an application's transaction on this server
-    /// (CMP-7).
+    /// Returns the SQL text of the completion for use in an application's transaction on this
+    /// server (CMP-7).
     ///
     /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
     /// transaction at REPEATABLE READ took its snapshot (error 1020, `innodb_snapshot_isolation`).
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// The failure of a connection that took too long to open.
+/// The failure to report if opening a connection has taken too long.
 pub(crate) fn not_in_time() -> Failure {
     Failure {
         recovery: Recovery::ReconnectForNextCall,

@@ -7,8 +7,8 @@
 //! the connection.
 //!
 //! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those permits too, and some more are reserved for them, so that no holder loses its lease in
-//! a rush of new calls (RUN-2).
+//! use those permits too, and further permits are reserved for them, so that no holder loses its
+//! lease in a rush of new calls (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;

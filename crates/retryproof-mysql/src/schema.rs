@@ -30,8 +30,8 @@ const LOCK: &str =
 const UNLOCK: &str =
     "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// Reads both version rows, and also queries the record table: without that table, the schema
-/// counts as missing, whatever the version rows say.
+/// Reads both version rows, and also queries the record table: if that table is missing, the whole
+/// schema counts as missing, whatever the version rows say.
 const READ_VERSIONS: &str = "SELECT \
      (SELECT value FROM `retryproof_records_meta` WHERE name='schema'),\
      (SELECT value FROM `retryproof_records_meta` WHERE name='compatible_from'),\

@@ -2,9 +2,9 @@
 //! Every SQL statement of the store as constant text, with its bind order.
 //!
 //! A duration is bound as microseconds, which the statement adds to the time of the server's clock
-//! (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is
-//! in the past, so a takeover comes late rather than early. `SYSDATE` would not be fixed, but is
-//! unsafe for statement-based replication.
+//! (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock, that
+//! time is in the past, so a takeover comes late rather than early. `SYSDATE` would not be fixed,
+//! but is unsafe for statement-based replication.
 //!
 //! Each statement that writes, except the DELETE of a purge, touches one row by its primary key and
 //! commits by itself, so two of them cannot deadlock.
@@ -157,8 +157,8 @@ macro_rules! head {
     };
 }
 
-/// Whether the row holds a record. The row that a release leaves, with a log (REC-3) or without,
-/// does not.
+/// Whether the row holds a record. A row that was released, with a log (REC-3) or without, holds
+/// none.
 macro_rules! present {
     () => {
         concat!("state<>2 AND (state<>0 OR owner<>", no_owner!(), ")")

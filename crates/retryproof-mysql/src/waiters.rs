@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: which calls in this process wait for which record (ACQ-4). Calls in other processes
-//! poll, because MySQL cannot notify them.
+//! [`Waiters`] knows which calls in this process wait for which record (ACQ-4). Calls in other
+//! processes poll, because MySQL cannot notify them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: which calls wait for which record, in this process and in others (ACQ-4).
+//! [`Waiters`] knows which calls wait for which record, in this process and in others (ACQ-4).
 //!
 //! Other processes are notified with NOTIFY, and only of records for which a waiter has been
 //! announced. The server locks its queue of notifications during a commit, which would cost two

@@ -32,7 +32,7 @@
 //!
 //! # The factory
 //! The factory is called once per case. It returns a [`Subject`], or `None` if the server that the
-//! store needs is missing. The case is then skipped with a message, or fails if
+//! store needs is missing. If it returns `None`, the case is skipped with a message, or fails if
 //! `RETRYPROOF_REQUIRE_STORES` is `1`.
 //!
 //! # Skipped cases

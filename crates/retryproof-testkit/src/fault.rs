@@ -34,7 +34,7 @@ pub enum Fault {
     AnswerPanicked,
 }
 
-/// What an outage does to the calls made during it.
+/// What an outage does to the calls that are made during the outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {

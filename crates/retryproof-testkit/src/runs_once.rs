@@ -26,7 +26,7 @@ impl Runs {
 }
 
 /// Makes `calls` concurrent calls, each on a separate task, and returns the number of runs and all
-/// answers. [`assert_runs_once!`](crate::assert_runs_once) uses it.
+/// answers. [`assert_runs_once!`](crate::assert_runs_once) uses this function.
 ///
 /// # Panics
 /// If a call panics.

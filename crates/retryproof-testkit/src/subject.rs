@@ -22,10 +22,10 @@ use crate::script::{Transcript, script};
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
 
-/// A store under test, with the extra abilities that the kit may use. A factory creates one for
-/// each case.
+/// A store under test, with the extra abilities that the kit may use. A factory creates a subject
+/// for each case.
 ///
-/// No two subjects share identities, so subjects may share a server and run concurrently.
+/// No two subjects share identities, so subjects can share a server and run concurrently.
 pub struct Subject {
     store: SharedStore,
     concrete: Box<dyn OnConcrete>,

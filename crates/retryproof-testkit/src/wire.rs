@@ -120,8 +120,8 @@ impl WireProxy {
         self.shared.refusing.store(refusing, Ordering::SeqCst);
     }
 
-    /// While `true`, connections stay open but nothing gets through in either direction. Data sent
-    /// during the stall arrives after it.
+    /// While `true`, connections stay open but nothing gets through in either direction. Data that
+    /// is sent during the stall arrives after the stall.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }

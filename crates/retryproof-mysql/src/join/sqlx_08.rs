@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining sqlx 0.8 transactions (feature `sqlx-08`).
+//! Completes records in transactions of sqlx 0.8 (feature `sqlx-08`).
 //!
 //! `engine.joined(pool)` takes the `sqlx::MySqlPool` of sqlx 0.8, and `held.complete_in(&mut tx,
 //! value)` takes a `Transaction` or `MySqlConnection` of that version. The store's own connections

@@ -59,7 +59,7 @@ pub(crate) enum LimitDecision<'a> {
     Queued(QueuedAcquire<'a>),
 }
 
-/// A permit to send one acquire. Dropping it frees the permit for the next acquire.
+/// A permit to send one acquire. Dropping the permit frees it for the next acquire.
 pub(crate) struct AcquirePermit<'a> {
     limits: &'a RecordLimits,
     hash: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining `tokio-postgres` transactions (feature `tokio-postgres`).
+//! Completes records in transactions of `tokio-postgres` (feature `tokio-postgres`).
 //!
 //! These transactions borrow their client, so they suit programs that open transactions themselves:
 //! `held.complete_in(&mut tx, value)`. To let the engine open the transactions, wrap the client or

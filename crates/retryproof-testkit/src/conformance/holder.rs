@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each grant writes a note about its holder, and the answers that find the record return it
+//! Each grant writes a note about its holder, and the answers about the record return the note
 //! (REC-2).
 
 use std::time::Duration;

@@ -6,7 +6,8 @@ use retryproof_core::store::FencedWrite;
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
 
-/// A peek returns absent, busy or complete; a record past its lease or its ttl counts as absent.
+/// A peek returns absent, busy or complete; it returns absent for a record past its lease or its
+/// ttl.
 pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());

@@ -127,7 +127,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
 }
 
 /// A purge that continues where the previous purge stopped also returns to records that were live
-/// when the previous purge passed them: a batch below the limit means that nothing is left.
+/// when the previous purge passed them, because a batch below the limit has to mean that nothing is
+/// left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");

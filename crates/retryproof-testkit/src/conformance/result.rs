@@ -85,7 +85,7 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     }
 }
 
-/// Past its ttl a result counts as absent for every caller, purged or not.
+/// Every call treats a result past its ttl as absent, whether or not the record has been purged.
 pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());

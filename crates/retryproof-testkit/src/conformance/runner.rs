@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`run`]: tests a store with one case, on a runtime of the case's own.
+//! [`run`]: tests a store with one case, on a new runtime.
 
 use std::future::Future;
 use std::io::Write as _;

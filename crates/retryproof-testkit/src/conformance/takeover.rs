@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lease that has expired passes to the next caller atomically, and never earlier.
+//! Once a lease has expired, it passes to the next caller atomically, and never earlier.
 
 use retryproof_core::store::{Acquired, FencedWrite, LiveLease};
 

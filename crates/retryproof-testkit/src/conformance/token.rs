@@ -10,7 +10,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, granted, is_busy};
 use crate::subject::Subject;
 
-/// The last token of an identity. Refuses a later token that is not greater.
+/// The last token of an identity. Panics if a later token is not greater.
 #[derive(Default)]
 struct Order(u64);
 
@@ -43,7 +43,7 @@ pub async fn acq_10_tokens_grow_over_takeovers(s: &Subject) {
     }
 }
 
-/// Tokens grow across results that are past their ttl.
+/// Tokens grow across results whose ttl has ended.
 pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
