@@ -33,9 +33,10 @@ use source::{DynTxSource, ErasedSource, TxThrough};
 /// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is
 /// opened; the action writes; the heartbeat is stopped and its end awaited; the record is written,
 /// fenced, as the last statement; the transaction is committed; waiters are woken. If the action
-/// fails, panics or is dropped, the transaction is rolled back and the key is free. If the process
-/// dies, the database rolls back and the lease runs out. If the record cannot be written, the call
-/// fails whatever the completion policy, because the writes are rolled back with it.
+/// fails, panics or is dropped, the transaction is rolled back, and the key is free unless the
+/// action called `hold_on_error`. If the process dies, the database rolls back and the lease runs
+/// out. If the record cannot be written, the call fails whatever the completion policy, because the
+/// writes are rolled back with it.
 ///
 /// A retry that finds the lease of a dead process waits for that lease to run out; it never finds
 /// half-finished work.

@@ -65,8 +65,8 @@ impl AcquireLoop<'_> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // The leader's future may no longer be polled, so this caller makes one attempt itself
-            // (ACQ-5).
+            // It is possible that the leader's future is no longer polled, so this caller makes one
+            // attempt itself (ACQ-5).
             return Ok(match self.pass(ticket, self.permit()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(ticket.shared.holder()),
