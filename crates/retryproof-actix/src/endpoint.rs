@@ -2,8 +2,9 @@
 //! Runs an annotated handler under the guard (ANN-3, ANN-6).
 //!
 //! `#[idempotent(http)]` turns a handler into a tuple struct that holds the filter and implements
-//! actix's `Handler`: `.to(pay(filter))` mounts it guarded, and it cannot be mounted unguarded. The
-//! struct takes the whole request from actix, and extracts the function's arguments itself.
+//! actix's `Handler`: `.to(pay(filter))` mounts the handler guarded, and the handler cannot be
+//! mounted unguarded. The struct takes the whole request from actix, and extracts the function's
+//! arguments itself.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -57,8 +58,8 @@ impl FromRequest for EndpointRequest {
     }
 }
 
-/// An argument of the handler. It is extracted before the grant, unless its extractor reads the
-/// body; then it is extracted after the grant.
+/// An argument of the handler. If its extractor reads the body, the argument is extracted after the
+/// grant, otherwise before the grant.
 ///
 /// actix lends the payload to an extractor for a single call, so an extractor that reads the body
 /// must take the payload during that call. That is how the argument that reads the body is found,

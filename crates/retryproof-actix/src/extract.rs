@@ -40,8 +40,8 @@ pub enum NotGuarded {
     /// The request has no key, or its route is not guarded. If keys are optional, declare the
     /// argument as an `Option`.
     Unguarded,
-    /// The app's data has no `JoinedEngine` for transactions of this type. Add the engine with
-    /// `.app_data(web::Data::new(joined))`.
+    /// The app's data has no `JoinedEngine` for transactions of the argument's type. Add the engine
+    /// with `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
     /// Two arguments have transactions of different types, but a response can end only one
     /// transaction.

@@ -32,19 +32,19 @@ use crate::then::then;
 ///
 /// Wrap the resource whose handlers you want to guard. Wrapping a scope or an app guards every
 /// resource in it. GET, HEAD, OPTIONS and TRACE pass unguarded, unless [`Policy::methods`] names
-/// them. So do requests that match no resource, unless [`Policy::with_unmatched`] is set. A 405
-/// from actix's router is not stored (HTTP-1). The guard records the responses of everything inside
-/// the middleware; see [the order of middleware](crate#the-order-of-middleware). A handler's
-/// extractors run inside the middleware, so their rejections are stored, unless the handler is
-/// annotated.
+/// them. Requests that match no resource also pass unguarded, unless [`Policy::with_unmatched`] is
+/// set. A 405 from actix's router is not stored (HTTP-1). The guard records the responses of
+/// everything inside the middleware; see [the order of middleware](crate#the-order-of-middleware).
+/// A handler's extractors run inside the middleware, so their rejections are stored, unless the
+/// handler is annotated.
 ///
 /// Because the guard checks the body against the filter's limit, it raises actix's smaller default
 /// limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit, unless the app
 /// sets its own.
 ///
 /// If an outer middleware holds a clone of the `HttpRequest`, the guard cannot raise the limits,
-/// and logs one warning: actix panics if data is added to a request that has a second handle. The
-/// guard catches the panic, but the panic hook prints it, and a program built with
+/// and logs one warning, because actix panics if data is added to a request that has a second
+/// handle. The guard catches the panic, but the panic hook prints it, and a program built with
 /// `panic = "abort"` ends. In that case set the limits yourself
 /// (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]

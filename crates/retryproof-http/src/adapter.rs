@@ -119,8 +119,8 @@ impl<B> From<ReplayBody> for BodyParts<B> {
 }
 
 /// The response of a handler that could not get a transaction. Its [`Fate`](crate::Fate) keeps it
-/// from being stored, and its mark [`NoTx`] makes the guard replace it with the filter's own
-/// problem.
+/// from being stored, and its mark [`NoTx`] makes the guard replace it with one of the filter's
+/// problems.
 #[must_use]
 pub fn transaction_error_response(error: &TxError) -> Response<Bytes> {
     error.to_response()

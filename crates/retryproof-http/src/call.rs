@@ -227,10 +227,10 @@ impl fmt::Debug for CallMark {
 }
 
 pin_project! {
-    /// A call whose handler is running, with everything needed to end the call. It is boxed, so
-    /// that the stages pass on only a pointer. It also holds the handler's response body: the guard
-    /// reads the body in place, without another allocation, and the connection gets any unread rest
-    /// from here.
+    /// A call whose handler is running, with everything needed to end the call. The call is boxed,
+    /// so that the stages pass on only a pointer. The call also holds the handler's response body:
+    /// the guard reads the body in place, without another allocation, and the connection then reads
+    /// the rest, if any.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,

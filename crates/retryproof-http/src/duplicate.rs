@@ -41,7 +41,7 @@ impl<'a> DuplicateRequest<'a, ()> {
         }
     }
 
-    /// Treats a call as a duplicate, because another run took over its lease.
+    /// Treats a call as a duplicate, because another run has taken over its lease.
     pub(crate) fn of_call<R>(
         call: &'a RunningCall<R>,
     ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {

@@ -7,8 +7,9 @@
 use http::{Extensions, Response};
 use retryproof_core::Recorded;
 
-/// The fate of a response that the handler returned. It is a response extension, and in axum it can
-/// also be part of a response tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
+/// The fate of a response that the handler returned. The fate is a response extension, and in axum
+/// it can also be part of a response tuple:
+/// `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
 /// # When to use
 /// | the handler knows that | fate |
 /// |---|---|
@@ -97,8 +98,8 @@ impl AnswerFate {
     }
 }
 
-/// A response extension for gRPC. It marks a response that is an error although its HTTP status is
-/// 200, so that the transaction's writes are rolled back (CMP-7).
+/// A response extension for gRPC that marks a response as an error although its HTTP status is 200,
+/// so that the transaction's writes are rolled back (CMP-7).
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RollBackWrites;

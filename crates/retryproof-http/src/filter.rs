@@ -150,9 +150,9 @@ impl IdempotencyFilter {
     }
 
     /// Stops granting new work, waits up to `deadline` for running handlers, and returns how many
-    /// are still running; their leases run out (RUN-5). Completed requests are still replayed. Call
-    /// this method after the server has stopped accepting connections: a server's graceful shutdown
-    /// does not wait for handlers whose client disconnected.
+    /// handlers are still running; their leases run out (RUN-5). Completed requests are still
+    /// replayed. Call this method after the server has stopped accepting connections: a server's
+    /// graceful shutdown does not wait for handlers whose client disconnected.
     ///
     /// ```
     /// # use std::time::Duration;

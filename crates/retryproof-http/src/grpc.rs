@@ -76,8 +76,9 @@
 //! # Streams
 //! - A response of several messages reaches the client whole. It is recorded as "done, not
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
-//!   part of it is sent before then. A fate in a status that comes after that has no effect. A
-//!   status that comes instead of the first message is treated like any other response.
+//!   part of it is sent before then. A fate in a status that arrives after the response was
+//!   recorded has no effect. A status that comes instead of the first message is treated like any
+//!   other response.
 //! - A call to a method that is named with [`GrpcLayer::streaming`] is recorded as "done, not
 //!   replayable" as soon as the method responds, and messages flow concurrently in both directions.
 //!   Name bidirectional methods in this way, and methods whose first message comes late. The guard
@@ -113,5 +114,5 @@ pub use refusal::refusal;
 pub use service::{GrpcFuture, GrpcLayer, GrpcService};
 
 /// The metadata entry that sets a status's fate: `store`, `release`, `hold` or `stream` (HTTP-7).
-/// It is removed before the response is stored or sent.
+/// The entry is removed before the response is stored or sent.
 pub const FATE: &str = "retryproof-fate";

@@ -87,8 +87,8 @@ impl Route {
     }
 
     /// Whether a request that an inner guard sees on the route `inner` belongs to this call. A
-    /// request that a handler makes in process to another route or path does not, even with copied
-    /// extensions.
+    /// request that a handler makes in process to another route or path does not belong to this
+    /// call, even with copied extensions.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         // Both paths are as the client sent them, including any prefix that nested routers
         // stripped.
@@ -169,8 +169,8 @@ impl<'a> HttpHead<'a> {
         }
     }
 
-    /// Whether an axum router looked for a route without finding one. Outside a router this is
-    /// unknown, and the result is `false`.
+    /// Whether an axum router looked for a route without finding one. Outside a router, nothing is
+    /// known about routes, and the result is `false`.
     fn is_unmatched(self) -> bool {
         #[cfg(feature = "axum")]
         return self.extensions.get::<Template>().is_none()

@@ -142,11 +142,11 @@
 //! | concurrency limit | does not count work whose client disconnected | limits the work itself, so this layer does belong inside, in its own `Router::layer` call; or set `max-running` |
 //!
 //! In a `ServiceBuilder` the guard, like every tower service, reserves a slot in the inner service
-//! before it reads the request. It keeps the slot while the body arrives and while a duplicate
-//! waits for the holder. If a concurrency limit is directly inside the guard, duplicates of one key
-//! can take all of its slots, and requests with other keys, even replays, then queue behind them.
-//! To prevent this, use `max-running` instead, or a wait timeout of zero. A `Router` reserves the
-//! slot within the call, after the grant.
+//! before it reads the request. The guard keeps the slot while the body arrives and while a
+//! duplicate waits for the holder. If a concurrency limit is directly inside the guard, duplicates
+//! of one key can take all of its slots, and requests with other keys, even replays, then queue
+//! behind them. To prevent this, use `max-running` instead, or a wait timeout of zero. A `Router`
+//! reserves the slot within the call, after the grant.
 //!
 //! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
 //! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all

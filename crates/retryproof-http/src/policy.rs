@@ -186,8 +186,8 @@ impl Default for Policy {
     }
 }
 
-/// The policy of a guard. A layer holds it by value, because axum clones the layer's service for
-/// each request, and sharing the policy would cost two more atomic operations.
+/// The policy of a guard. A layer holds the policy by value, because axum clones the layer's
+/// service for each request, and sharing the policy would cost two more atomic operations.
 #[derive(Debug, Clone, Copy)]
 pub enum GuardPolicy {
     /// The policy of an annotated handler.

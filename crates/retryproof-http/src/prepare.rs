@@ -30,8 +30,7 @@ const SLOW_JSON: usize = 16 << 10;
 /// the rest of the preparation.
 const SMALL_BODY: u64 = 1 << 10;
 
-/// A refusal. It is boxed, so that it takes no space in the future of a request that is not
-/// refused.
+/// A refusal, boxed so that it takes no space in the future of a request that is not refused.
 type RefusalResponse = Box<http::Response<ReplayBody>>;
 
 /// Prepares a request. An `Err` is the response that refuses it.
@@ -200,8 +199,9 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
 /// ID-3: together they have at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// The method and the route template without its parameters' names, so that records stay valid if a
-/// parameter is renamed: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
+/// A route's default scope: the method, and the template without its parameters' names, so that
+/// records stay valid if a parameter is renamed: `POST /orders/{id}/{*rest}` becomes
+/// `POST /orders/{}/{*}`.
 fn scope_of_route(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());
     scope.push_str(method);

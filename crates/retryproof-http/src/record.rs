@@ -278,8 +278,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 recorded: Ok(Recorded::Yes),
                 body,
             },
-            // Together with its fields and envelope, the body is over the store's own limit
-            // (HTTP-13).
+            // Together with the header fields and the envelope, the body is over the store's own
+            // limit (HTTP-13).
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(
@@ -302,8 +302,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 }
 
-/// Whether the response is an upgrade, a tunnel or an event stream: such a body has no end to wait
-/// for.
+/// Whether the response is an upgrade, a tunnel or an event stream: the body of such a response has
+/// no end to wait for.
 fn is_open_ended(method: &Method, parts: &Parts) -> bool {
     let is_event_stream = |value: &HeaderValue| {
         let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();

@@ -52,7 +52,7 @@ impl<'a> ResponseContext<'a> {
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match decide(finding, &self.filter.settings()) {
             Decision::Refuse(problem) => self.render(&problem),
-            // Only a request without a key passes, and `admit` has already handled it.
+            // Only requests without a key pass, and `admit` has already handled those.
             Decision::Pass => self.fail_with(ErrorKind::Unexpected),
         }
     }

@@ -141,7 +141,7 @@ impl KafkaListenerBuilder {
     }
 
     /// Sets how many times the work on a message is tried before the message becomes a dead letter;
-    /// 5 unless set. The messages behind it in the partition wait meanwhile.
+    /// 5 unless set. Meanwhile, the messages behind that message in the partition wait.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
@@ -230,7 +230,8 @@ fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client
 }
 
-/// The producer's settings: the consumer's connection settings, and settings for delivery.
+/// The producer's settings: the consumer's connection settings, and settings that make delivery
+/// reliable.
 pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
     for (name, value) in client.config_map() {

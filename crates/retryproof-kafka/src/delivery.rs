@@ -10,7 +10,7 @@ use retryproof_core::listener::{AnyDelivery, MessageCall, MessageSettings, Poiso
 use retryproof_core::{ContextBuilder, IdempotencyContext, Key};
 use serde::de::DeserializeOwned;
 
-/// One delivery of a message. It is cheap to clone.
+/// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
 /// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler

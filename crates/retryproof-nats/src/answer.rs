@@ -61,7 +61,7 @@ impl ServerReplies {
         self.send(delivery, AckKind::Progress).await;
     }
 
-    /// Whether the server will not deliver the message again after this delivery.
+    /// Whether this is the last time that the server delivers the message.
     pub(crate) fn is_last_delivery(&self, delivery: &Delivery) -> bool {
         self.max_deliver.is_some_and(|last| delivery.deliveries() >= last)
     }

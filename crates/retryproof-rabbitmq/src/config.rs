@@ -69,7 +69,8 @@ impl RabbitmqListenerBuilder {
 
     /// The queue for messages that cannot be handled or have failed too often (LST-2). Required;
     /// must be neither the work queue nor one of its wait queues, `QUEUE.wait.1s` to
-    /// `QUEUE.wait.131072s`. [`Topology`](crate::Topology) names it `QUEUE.dead` by default.
+    /// `QUEUE.wait.131072s`. [`Topology`](crate::Topology) names this queue `QUEUE.dead` by
+    /// default.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = Some(queue.into());
         self

@@ -21,7 +21,7 @@ pub(crate) const OUTAGES: &str = "retryproof-outages";
 pub(crate) const EXCHANGE: &str = "retryproof-exchange";
 pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 
-/// One delivery of a message. Cheap to clone.
+/// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
 /// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler

@@ -39,7 +39,7 @@ pub struct RabbitmqListener {
 struct RunState {
     workers: WorkerPool,
     ramp: PrefetchRamp,
-    /// Whether the listener has begun to consume over any connection.
+    /// Whether the listener has consumed over any connection yet.
     connected: bool,
     stopping: watch::Receiver<bool>,
 }

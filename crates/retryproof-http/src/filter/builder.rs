@@ -62,8 +62,8 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Adds the caller that the hook returns to every key (HTTP-16). Even an empty string is a
-    /// caller. If the hook finds no caller, the request is refused with the problem
+    /// Makes every key include the caller that the hook returns (HTTP-16). Even an empty string is
+    /// a caller. If the hook finds no caller, the request is refused with the problem
     /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
     /// The hook sees the request's head, including what outer layers (and, at an annotated

@@ -172,9 +172,9 @@ impl CallerConfigured for CallerSet {
 
 /// What a caller hook returns (HTTP-16).
 /// # When to use
-/// A hook that may find no caller can return an `Option<String>`, and a hook that may refuse the
-/// request can return a `Result`: see [`IntoCaller`]. Return a `Caller` if one function decides
-/// between all three outcomes:
+/// A hook that does not always find a caller can return an `Option<String>`, and a hook that
+/// sometimes refuses the request can return a `Result`: see [`IntoCaller`]. Return a `Caller` if
+/// one function decides between all three outcomes:
 ///
 /// ```
 /// use http::{Response, request::Parts};
@@ -196,8 +196,8 @@ pub enum Caller {
     /// The hook found no caller. The request is refused, unless [absent callers share
     /// keys](crate::FilterBuilder::absent_callers_share).
     Absent,
-    /// The principal or tenant; any text is allowed. It is hashed if it is over 240 bytes long or
-    /// has control characters.
+    /// The principal or tenant; any text is allowed. The text is hashed if it is over 240 bytes
+    /// long or has control characters.
     Named(String),
     /// The hook refuses the request with this response: nothing runs and nothing is stored.
     Refused(Box<Response<Bytes>>),

@@ -31,7 +31,7 @@ pub struct GrpcBody<B: Body> {
 
 enum RemainingBody<B: Body> {
     Nothing,
-    /// The body is boxed, because part of it may have been read, and its type need not be `Unpin`.
+    /// The body is boxed, because a body that has been polled must not move unless it is `Unpin`.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
     /// Reading the body panicked. The panic resumes when the guard reads the body, so that the

@@ -137,7 +137,7 @@ impl fmt::Display for Code {
 }
 
 /// One of the filter's own responses, as data. A problem never contains a key, a body or a store's
-/// error text. [`to_json`](Self::to_json) renders it; a client then sees, for example:
+/// error text. [`to_json`](Self::to_json) renders a problem; a client then sees, for example:
 ///
 /// ```json
 /// {

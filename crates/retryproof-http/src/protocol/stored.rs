@@ -82,7 +82,7 @@ impl FieldRules {
         self.stored.push(name);
     }
 
-    /// Stops storing a field. No warning is logged for it.
+    /// Stops storing a field. No warning is logged for the field.
     pub(crate) fn skip(&mut self, name: impl Into<Cow<'static, str>>) {
         let name = lower(name.into());
         self.stored.retain(|stored| *stored != name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PrefetchRamp`]: decides how many messages a connection prefetches after the previous one was
-//! lost.
+//! [`PrefetchRamp`]: decides how many messages a connection prefetches after the previous
+//! connection was lost.
 //!
 //! A message that the driver cannot decode ends the connection, and the broker counts that as a
 //! delivery of every message that was prefetched with it. After a loss, the prefetch is therefore

@@ -281,7 +281,7 @@ impl Writer<'_> {
     }
 
     /// Sorts the members of the innermost open object by the UTF-16 code units of their names (RFC
-    /// 8785 section 3.2.3). These are the members from index `members` on, and their text in the
+    /// 8785 section 3.2.3). The object's members begin at index `members`, and their text in the
     /// output begins at `first`. Returns `None` if a name occurs twice (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;

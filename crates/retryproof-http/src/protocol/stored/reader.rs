@@ -208,8 +208,9 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// Reads the number of lines that follow. The number must fit the bytes that are left, because
-    /// a line has at least two, so a wrong count cannot make a reader reserve much memory.
+    /// Reads the number of lines that follow. A line has at least two bytes, so a number that is
+    /// too large for the rest of the record is refused before a reader reserves memory for the
+    /// lines.
     #[inline]
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
