@@ -9,8 +9,8 @@ use http::HeaderValue;
 /// The longest key that a server accepts, in bytes (HTTP-2).
 const MAX: usize = 255;
 
-/// The key of one logical call, the same on each of its attempts. Its `Debug` shows only the length
-/// (ID-4), because anyone who knows a key can request its answer.
+/// The key of one logical call, the same on each of its attempts. `Debug` shows only the key's
+/// length (ID-4), because anyone who knows a key can request the call's answer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(String);
 

@@ -27,9 +27,9 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the options for a new connection. They keep the driver from sending settings of its
-    /// own when it connects: the store binds only bytes and integers and uses no time zone, so it
-    /// does not need those settings.
+    /// Returns the options for a new connection. These options keep the driver from sending
+    /// settings of its own when it connects: the store binds only bytes and integers and uses no
+    /// time zone, so it does not need those settings.
     pub(crate) fn options(&self) -> MySqlConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),

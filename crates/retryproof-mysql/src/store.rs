@@ -140,8 +140,8 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // Waiters are notified after a repeated completion too: if the answer to the first attempt
-        // was lost, they were not woken (ACQ-4).
+        // Waiters are notified after a repeated completion too, because they were not woken if the
+        // answer to the first attempt was lost (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)

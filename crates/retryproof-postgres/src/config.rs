@@ -46,8 +46,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the options for a new connection. They keep the driver from logging statements,
-    /// because behind a pooler the statements contain keys (ID-4).
+    /// Returns the options for a new connection. These options keep the driver from logging
+    /// statements, because behind a pooler the statements contain keys (ID-4).
     pub(crate) fn options(&self) -> PgConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),

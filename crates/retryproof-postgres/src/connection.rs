@@ -48,9 +48,9 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// The settings for each new connection. They always result in READ COMMITTED: at a higher
-    /// isolation level, a takeover that conflicts with another one fails instead of seeing the
-    /// other's result.
+    /// The settings for each new connection. These settings always result in READ COMMITTED: at a
+    /// higher isolation level, a takeover that conflicts with another one fails instead of seeing
+    /// the other's result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),

@@ -71,8 +71,8 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// The error for a failure that another driver reports. It holds the SQLSTATE but not the server's
-/// text, which may quote values (ID-4).
+/// The error for a failure that another driver reports. The error holds the SQLSTATE but not the
+/// server's text, which may quote values (ID-4).
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);

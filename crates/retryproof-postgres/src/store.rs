@@ -197,8 +197,8 @@ impl PostgresStore {
             },
         };
         if written != FencedWrite::NotOwner {
-            // Waiters are also notified if the record was complete before this call: if the answer
-            // to an earlier attempt was lost, they were not woken (ACQ-4).
+            // Waiters are also notified if the record was complete before this call, because they
+            // were not woken if the answer to an earlier attempt was lost (ACQ-4).
             self.completed.note(id, done.ttl);
             self.waiters.notify_finished(id);
         }

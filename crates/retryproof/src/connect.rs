@@ -62,9 +62,9 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 }
 
 /// Creates or updates the tables of the store that `url` names; does nothing for a store without
-/// tables (STO-3). Call this function where your other migrations run. It can run repeatedly, and
-/// concurrently in several processes. It ends within two minutes, including at most one minute of
-/// waiting for another process's migration.
+/// tables (STO-3). Call this function where your other migrations run. The function can run
+/// repeatedly, and concurrently in several processes. It ends within two minutes, including at most
+/// one minute of waiting for another process's migration.
 ///
 /// # Errors
 /// Like [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
@@ -72,7 +72,7 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
 ///
 /// # Cancel safety
 /// Dropping the future leaves the schema either unchanged or migrated. On MySQL, which commits each
-/// statement separately, the migration may be incomplete: call the function again.
+/// statement separately, the migration may be incomplete, so call the function again.
 pub async fn migrate(url: &str) -> Result<()> {
     Named::parse(url)?.migrate().await
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The manual, in documentation builds only. Its examples are compiled, and those that terminate
+//! The manual, in documentation builds only. The examples are compiled, and those that terminate
 //! are also run.
 //!
 //! - [`getting_started`]: from nothing to a guarded endpoint.

@@ -105,8 +105,8 @@ pub use retryproof_sqlite as sqlite;
 #[cfg(feature = "tower")]
 pub use retryproof_tower as tower;
 
-/// Items that the expansion of `#[idempotent]` uses. Do not use them directly: they may change
-/// without notice.
+/// Items that the expansion of `#[idempotent]` uses. Do not use them directly, because they may
+/// change without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The values of a statement. They are bytes and integers only, so that any driver can bind them.
+//! The values of a statement: bytes and integers only, so that any driver can bind the values.
 
 use std::time::Duration;
 

@@ -78,7 +78,7 @@ impl OwnedTx<PostgresDialect> for PostgresTx {
     }
 }
 
-/// Supports `engine.joined(pool)` with the application's pool. Its transactions have the
+/// Supports `engine.joined(pool)` with the application's pool. The pool's transactions have the
 /// connection's default isolation level, which is READ COMMITTED unless it was changed.
 impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;

@@ -50,7 +50,7 @@ impl Share {
     }
 
     /// Whether a connection can be lent to the other priority: most of the share's connections must
-    /// still be idle without it.
+    /// still be idle without that connection.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1

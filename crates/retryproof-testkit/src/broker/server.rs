@@ -269,8 +269,8 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A free port. It is below the range from which the system assigns ports, so it is still free when
-/// a server is restarted.
+/// A free port below the range from which the system assigns ports, so that the port is still free
+/// when a server is restarted.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {

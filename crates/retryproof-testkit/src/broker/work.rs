@@ -36,7 +36,7 @@ impl Gate {
     /// Counts one run, and waits until the gate lets it continue.
     ///
     /// # Cancel safety
-    /// If the future is dropped, its run stays counted, and another run may use its turn.
+    /// If the future is dropped, the run stays counted, and another run can take its turn.
     pub async fn pass(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         // This always succeeds, because the semaphore is never closed.

@@ -27,8 +27,8 @@ impl Subject {
         StoreCaller::new(self.store(), id)
     }
 
-    /// The length of a lease or a ttl that a case lets run out. On the host's clock, it may run out
-    /// before the next line of the case runs.
+    /// The length of a lease or a ttl that a case lets run out. On the host's clock, that time may
+    /// be over before the next line of the case runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }

@@ -102,7 +102,7 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
 }
 
 /// A late completion races with takeovers: either it counts and no takeover is granted, or one
-/// takeover is granted and the completion is lost.
+/// takeover is granted and the completion is refused.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
