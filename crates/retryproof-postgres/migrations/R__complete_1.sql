@@ -13,8 +13,9 @@ CREATE OR REPLACE FUNCTION "retryproof_records_complete_1"(
 -- A connection keeps its plans: one made for a nearly empty table would always read the whole table.
 SET enable_seqscan = off
 AS $complete_1$
--- revision 1
 DECLARE
+    -- `migrate` and `connect` compare this number (REC-1). It is code, because a migrator may remove comments.
+    revision CONSTANT integer := 1;
     done bigint[] := '{}';
     one  record;
 BEGIN

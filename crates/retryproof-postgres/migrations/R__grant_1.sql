@@ -12,8 +12,9 @@ CREATE OR REPLACE FUNCTION "retryproof_records_grant_1"(
     a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_holder bytea,
     a_there boolean, a_patience bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $grant_1$
--- revision 1
 DECLARE
+    -- `migrate` and `connect` compare this number (REC-1). It is code, because a migrator may remove comments.
+    revision CONSTANT integer := 1;
     clock   bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
     bucket  bigint := (clock + a_ttl + a_step - 1) / a_step * a_step;
     -- Both settings last until the transaction ends. They are expressions, because a separate statement or a SET clause takes the server twice as

@@ -4,9 +4,9 @@
 //! The name of a function ends with its generation, and the parameters and the meaning of a
 //! generation never change. If two versions of a program run on one table, each therefore calls the
 //! function that it was tested with; `migrate` leaves every other generation alone. To correct a
-//! generation, raise its revision, the number in the first line of the function's body. A program
-//! replaces only a lower revision, so two releases that both migrate at each start do not undo each
-//! other's correction.
+//! generation, raise its revision, a constant that the function's body declares. A program replaces
+//! only a lower revision, so two releases that both migrate at each start do not undo each other's
+//! correction.
 
 use retryproof_core::Result;
 use sqlx_core::row::Row as _;
@@ -94,11 +94,23 @@ impl Function {
     }
 }
 
-/// The number in the first line of a body, such as 3 in `-- revision 3`. A body without a readable
-/// number counts as 0, which is lower than every revision that was shipped.
+/// The number that a body declares, such as 3 in `revision CONSTANT integer := 3;`. The declaration
+/// is code, because some migrators remove comments. A body without a readable number counts as 0,
+/// which is lower than every revision that was shipped.
 fn revision(body: &str) -> u32 {
-    let line = body.trim_start().lines().next().unwrap_or_default();
-    line.strip_prefix("-- revision ").and_then(|number| number.parse().ok()).unwrap_or(0)
+    let body = body.to_ascii_lowercase();
+    body.split("revision").skip(1).find_map(declared).unwrap_or(0)
+}
+
+/// The number in a declaration whose name has been read. White space may be anywhere between the
+/// words.
+fn declared(after_name: &str) -> Option<u32> {
+    let mut rest = after_name;
+    for word in ["constant", "integer", ":="] {
+        rest = rest.trim_start().strip_prefix(word)?;
+    }
+    let (number, _) = rest.split_once(';')?;
+    number.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -109,7 +121,7 @@ mod tests {
     /// The shipped functions with a hash of their settings and body. If a body changes, raise its
     /// revision and update this list.
     const SHIPPED: [(&str, u32, u64); 2] =
-        [("grant_1", 1, 14_849_798_503_691_942_581), ("complete_1", 1, 13_071_607_127_649_798_859)];
+        [("grant_1", 1, 2_238_454_049_616_952_679), ("complete_1", 1, 4_697_182_148_775_493_865)];
 
     #[test]
     fn rec_1_a_changed_body_has_a_higher_revision() {
@@ -122,15 +134,26 @@ mod tests {
 
     #[test]
     fn rec_1_a_body_without_a_readable_revision_is_the_lowest() {
-        assert_eq!(revision("\n-- revision 12\nBEGIN"), 12);
-        assert_eq!(revision("-- revision 3\r\nBEGIN"), 3);
+        let readable = [
+            "\nDECLARE\n    revision CONSTANT integer := 12;\nBEGIN",
+            "DECLARE a int; revision CONSTANT integer:=12; BEGIN",
+            "declare\r\n\trevision\tconstant  integer\r\n:= 12 ;\r\nbegin",
+            "-- a new revision\nDECLARE REVISION CONSTANT INTEGER := 12; BEGIN",
+        ];
+        for body in readable {
+            assert_eq!(revision(body), 12, "{body}");
+        }
         let unreadable = [
             "",
             "BEGIN",
-            "-- revision",
-            "-- revision -1",
-            "-- revision 1.2",
-            "-- revision 99999999999",
+            "-- revision 1",
+            "revision",
+            "revision CONSTANT integer",
+            "revision CONSTANT integer := 1",
+            "revision CONSTANT integer := -1;",
+            "revision CONSTANT integer := 1.2;",
+            "revision CONSTANT integer := 99999999999;",
+            "revision integer := 1;",
         ];
         for body in unreadable {
             assert_eq!(revision(body), 0, "{body}");

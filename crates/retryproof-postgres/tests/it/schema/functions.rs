@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use retryproof_postgres::PostgresStore;
+use retryproof_postgres::{PostgresStore, schema_sql};
 use sqlx_core::row::Row as _;
 use tracing::subscriber::set_default;
 
@@ -31,15 +31,21 @@ async fn edit(table: &Table, suffix: &str, edit: impl Fn(&str) -> String) {
 }
 
 /// Changes the revision, and the meaning of nothing.
-async fn revise(table: &Table, suffix: &str, line: &str) {
-    edit(table, suffix, |current| current.replace("-- revision 1\n", &format!("{line}\n"))).await;
+async fn revise(table: &Table, suffix: &str, declaration: &str) {
+    edit(table, suffix, |current| current.replace("revision CONSTANT integer := 1;", declaration))
+        .await;
 }
 
 #[tokio::test]
 async fn rec_1_migrate_never_puts_an_older_body_over_a_newer_one() {
     let table = Table::new().await;
     for suffix in ["grant_1", "complete_1"] {
-        revise(&table, suffix, "-- revision 9\n-- A correction of a later release.").await;
+        revise(
+            &table,
+            suffix,
+            "revision CONSTANT integer := 9; -- A correction of a later release.",
+        )
+        .await;
         let reset = format!("ALTER FUNCTION \"{}_{suffix}\" SET work_mem='8MB'", table.name);
         let mut stranger = table.stranger().await;
         stranger.run(reset).await;
@@ -60,8 +66,8 @@ async fn rec_1_a_lower_revision_is_one_warning_until_migrate_replaces_it() {
     };
     let shipped = bodies(&mut stranger).await;
     // A body without a readable revision is the lowest.
-    revise(&table, "grant_1", "-- revision 0").await;
-    revise(&table, "complete_1", "-- revised").await;
+    revise(&table, "grant_1", "revision CONSTANT integer := 0;").await;
+    revise(&table, "complete_1", "revised CONSTANT boolean := true;").await;
     let warnings = Warnings::default();
     let logged = set_default(warnings.clone());
     let store = PostgresStore::connect(table.config()).await.expect("connected");
@@ -78,6 +84,26 @@ async fn rec_1_a_lower_revision_is_one_warning_until_migrate_replaces_it() {
     let _logged = set_default(warnings.clone());
     PostgresStore::connect(table.config()).await.expect("connected");
     assert!(warnings.0.lock().expect("no panic").is_empty());
+}
+
+/// Some migrators remove comments and join lines before they send the SQL.
+#[tokio::test]
+async fn rec_1_a_migrator_that_rewrites_the_sql_keeps_the_revisions() {
+    let table = Table::new().await;
+    let sql = schema_sql(&table.name).expect("a valid name");
+    let code = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+    let words: Vec<_> = code.flat_map(str::split_whitespace).collect();
+    let mut stranger = table.stranger().await;
+    stranger.run(words.join(" ")).await;
+    let rewritten = stored(&mut stranger, &table, "grant_1").await;
+    let warnings = Warnings::default();
+    let _logged = set_default(warnings.clone());
+    let store = PostgresStore::connect(table.config()).await.expect("connected");
+    let lines = warnings.0.lock().expect("no panic").clone();
+    assert!(lines.is_empty(), "{lines:?}");
+    execute(&store, &id("k"), "result").await;
+    table.config().migrate().await.expect("there is nothing to do");
+    assert_eq!(stored(&mut stranger, &table, "grant_1").await, rewritten);
 }
 
 #[tokio::test]
