@@ -13,11 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 
 #[cfg(feature = "config")]
 mod load;
+mod scope;
 mod stores;
 mod web;
 
 #[cfg(feature = "config")]
 pub use load::keys;
+pub use scope::{ScopeConfig, StoredStatuses};
 pub use stores::{
     CONNECTION_BOUNDS, MemorySettings, MysqlSettings, Pooler, PostgresSettings, REPLICA_BOUNDS,
     RedisSettings, SqliteSettings, Synchronous, is_store_name,
@@ -37,6 +39,9 @@ pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::fro
 /// and `redis.wait-timeout`.
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
+/// Why `fingerprint-ignore` is refused beside another fingerprint (FP-5).
+const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\": only in a JSON body can \
+                          members be left out";
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).
@@ -142,17 +147,6 @@ pub struct PurgeConfig {
     pub interval: Duration,
 }
 
-/// `scope."NAME".*`: the settings of one scope (CTX-3). `None` keeps the call's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ScopeConfig {
-    /// `ttl`: how long results are kept after completion.
-    pub ttl: Option<Duration>,
-    /// `lease`: how long a holder that stopped sending heartbeats keeps its key.
-    pub lease: Option<Duration>,
-    /// `wait`: how long a duplicate waits for the holder.
-    pub wait_timeout: Option<Duration>,
-}
-
 impl Default for IdempotencyConfig {
     fn default() -> Self {
         Self {
@@ -215,9 +209,29 @@ impl IdempotencyConfig {
     /// Checks every setting. [`build`](crate::EngineBuilder::build) calls this method.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value.
+    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value, or two
+    /// settings that contradict each other.
     pub fn validate(&self) -> Result<()> {
-        self.check().map_err(OutOfBounds::into_error)
+        self.check().map_err(OutOfBounds::into_error)?;
+        let mut ignoring: Vec<_> =
+            self.scopes.iter().filter(|(_, own)| !own.fingerprint_ignore.is_empty()).collect();
+        ignoring.sort_unstable_by_key(|(name, _)| name.as_str());
+        match ignoring.first() {
+            Some((scope, own)) if self.web.fingerprint != FingerprintMode::Json => {
+                let (value, needs) = (&own.fingerprint_ignore, NEEDS_JSON);
+                Err(Error::new(
+                    ErrorKind::Config,
+                    format!("idempotency.scope.{scope:?}.fingerprint-ignore = {value:?} {needs}"),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The names of the scopes that are switched off (CTX-5).
+    pub(crate) fn disabled_scopes(&self) -> impl Iterator<Item = &str> {
+        let disabled = self.scopes.iter().filter(|(_, own)| own.enabled == Some(false));
+        disabled.map(|(name, _)| name.as_str())
     }
 
     fn check(&self) -> Result<(), OutOfBounds> {
@@ -240,15 +254,7 @@ impl IdempotencyConfig {
             ));
         }
         for (scope, own) in &self.scopes {
-            for (part, value, bounds) in [
-                ("ttl", own.ttl, &TTL_BOUNDS),
-                ("lease", own.lease, &LEASE_BOUNDS),
-                ("wait", own.wait_timeout, &WAIT_BOUNDS),
-            ] {
-                if let Some(value) = value {
-                    within(format!("scope.{scope:?}.{part}"), value, bounds)?;
-                }
-            }
+            own.check(scope)?;
         }
         self.web.check()?;
         self.sqlite.check()?;

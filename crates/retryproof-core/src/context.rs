@@ -94,6 +94,7 @@ impl IdempotencyContext {
             ttl: pick(scope.and_then(|s| s.ttl), self.ttl, config.default_ttl),
             lease: pick(scope.and_then(|s| s.lease), self.lease, config.default_lease),
             wait: pick(scope.and_then(|s| s.wait_timeout), self.wait, config.default_wait_timeout),
+            is_guarded: scope.and_then(|s| s.enabled).unwrap_or(true),
         };
         if durations.lease < Duration::from_secs(1) {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -115,6 +116,8 @@ pub(crate) struct Durations {
     pub(crate) ttl: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
+    /// Whether the call is guarded, which is not so in a scope that is switched off (CTX-5).
+    pub(crate) is_guarded: bool,
 }
 
 /// Builds an [`IdempotencyContext`].

@@ -29,6 +29,7 @@ mod purge;
 mod state;
 mod store_client;
 mod tasks;
+mod unguarded;
 
 pub use acquire::{AcquireRest, Acquiring, Acquisition, EndedAcquire};
 pub use builder::EngineBuilder;

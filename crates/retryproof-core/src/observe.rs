@@ -27,6 +27,7 @@ pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent,
 /// | [`completed`](Self::completed) | `executed` | ran its action, and the result is recorded |
 /// | [`failed`](Self::failed) | [`Phase::outcome`] | had the lease, but recorded nothing |
 /// | [`lost`](Self::lost) | `lost` | ran its action, but another owner had taken over |
+/// | [`unguarded`](Self::unguarded) | `unguarded` | ran its action without a guard, because its scope is switched off |
 /// | [`replayed`](Self::replayed) | `replayed` | got the stored result |
 /// | [`mismatch`](Self::mismatch) | `mismatch` | used a key that belongs to a different request |
 /// | [`not_replayable`](Self::not_replayable) | `not_replayable` | found that the work is done, but its result was not kept |
@@ -99,6 +100,13 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Terminal: the completion was refused because another owner had taken over (CMP-2).
     fn lost(&self, event: LeaseEvent<'_>) {
+        let _ = event;
+    }
+
+    /// Terminal: the call ran without a guard, because the configuration of its scope has
+    /// `enabled = false`, and has ended in whatever way (CTX-5). Such a call has no other event,
+    /// except [`loss_noticed`](Self::loss_noticed) after `max-hold`.
+    fn unguarded(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }
 
@@ -209,6 +217,10 @@ impl<O: Observer> Observer for Arc<O> {
 
     fn lost(&self, event: LeaseEvent<'_>) {
         (**self).lost(event);
+    }
+
+    fn unguarded(&self, event: LeaseEvent<'_>) {
+        (**self).unguarded(event);
     }
 
     fn waiting(&self, identity: &Identity) {

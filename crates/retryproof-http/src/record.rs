@@ -94,19 +94,22 @@ where
         };
         let unsent = UnsentResponse { parts, body: captured.body, call };
         Ok(match (completed, captured.recorded) {
-            (CompletionResult::Recorded, Ok(recorded)) => match unsent.into_response() {
-                Ok(response) => {
-                    HandlerResponse::of_handler(response, Some(recorded), Served::Executed)
+            // A call whose scope is switched off has nothing to record (CTX-5).
+            (CompletionResult::Recorded, recorded) if recorded.is_ok() || !unsent.is_guarded() => {
+                match unsent.into_response() {
+                    Ok(response) => {
+                        let recorded = recorded.unwrap_or(Recorded::No);
+                        HandlerResponse::of_handler(response, Some(recorded), Served::Executed)
+                    }
+                    Err(call) => HandlerResponse::in_place(
+                        ResponseContext::of_call(call.mark()).refuse(Finding::ResponseFailed),
+                        Served::Executed,
+                    ),
                 }
-                Err(call) => HandlerResponse::in_place(
-                    ResponseContext::of_call(call.mark()).refuse(Finding::ResponseFailed),
-                    Served::Executed,
-                ),
-            },
+            }
             // CMP-9: the work is done and will not run again; the policy decides what this caller
             // gets.
-            (CompletionResult::Recorded, Err(EncodingFailed))
-            | (CompletionResult::Tombstoned(_), _) => {
+            (CompletionResult::Recorded | CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone, Served::Executed)
             }
             // Box the future of this rare case, so that the common case takes less space.
@@ -203,6 +206,10 @@ struct UnsentResponse<R> {
 }
 
 impl<R> UnsentResponse<R> {
+    fn is_guarded(&self) -> bool {
+        self.call.mark().lease().is_guarded()
+    }
+
     /// Returns the response to send; if its body broke off, returns the call as an `Err`.
     fn into_response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<RunningCall<R>>>> {
         let body = match self.body {

@@ -145,6 +145,13 @@ impl<R> HandlerResponse<R> {
         Self { response, is_handlers: false, recorded: None, served }
     }
 
+    /// Describes the response of a call whose scope is switched off (CTX-5): nothing was recorded.
+    pub(crate) fn unguarded(mut self) -> Self {
+        self.recorded = self.recorded.map(|_| Recorded::No);
+        self.served = Served::Unguarded;
+        self
+    }
+
     /// Returns the response with `recorded` and `served` as extensions.
     pub(crate) fn into_response(self) -> Response<GuardedBody<R>> {
         let Self { mut response, recorded, served, .. } = self;

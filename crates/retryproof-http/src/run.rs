@@ -49,6 +49,7 @@ where
     Fut: Future<Output = Result<Response<R>, E>>,
 {
     let PreparedRequest { context, body, trailers } = request;
+    let is_guarded = lease.lease().is_guarded();
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
@@ -59,11 +60,12 @@ where
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(running).await
         };
-        match fate_of(&call, returned) {
+        let ended = match fate_of(&call, returned) {
             Ok((response, delivery)) => record(call, response, delivery).await,
             // Box the future of this rare case, so that the common case takes less space.
             Err(unrecorded) => Box::pin(end_unrecorded(call, unrecorded)).await,
-        }
+        };
+        if is_guarded { ended } else { ended.map(HandlerResponse::unguarded) }
     };
     Box::pin(running.in_current_span())
 }

@@ -24,7 +24,7 @@ use crate::protocol::problem::Code;
 /// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
 /// | [`InFlight`](Self::InFlight) | `in_flight` | is the problem `in-flight` |
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
-/// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up |
+/// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up. Or its scope is switched off (`enabled = false`), and the handler ran unguarded |
 ///
 /// If the store did not confirm the completion in time, the value is `Executed`. The observers'
 /// event follows once the outcome is known, and may then be `completed`, `failed` or `lost`.
@@ -73,7 +73,7 @@ pub enum Served {
     /// Nothing ran, for the reason that the code names. If the caller hook sent its own response,
     /// the code is [`CallerMissing`](Code::CallerMissing).
     Refused(Code),
-    /// The guard did not handle the request.
+    /// The guard did not handle the request, or its scope is switched off (CTX-5).
     Unguarded,
 }
 

@@ -23,11 +23,20 @@ pub(crate) fn show(sources: &Sources, print: &Printer) -> Result<u8, VerbError> 
     let mut scopes: Vec<_> = sources.config.scopes.iter().collect();
     scopes.sort_by_key(|(name, _)| name.as_str());
     for (name, own) in scopes {
-        for (part, value) in [("ttl", own.ttl), ("lease", own.lease), ("wait", own.wait_timeout)] {
+        let ignored = &own.fingerprint_ignore;
+        for (part, value) in [
+            ("ttl", own.ttl.map(iso)),
+            ("lease", own.lease.map(iso)),
+            ("wait", own.wait_timeout.map(iso)),
+            ("enabled", own.enabled.map(|enabled| enabled.to_string())),
+            ("store", own.stored.map(|stored| stored.to_string())),
+            ("mismatch-status", own.mismatch_status.map(|status| status.to_string())),
+            ("fingerprint-ignore", (!ignored.is_empty()).then(|| format!("{ignored:?}"))),
+        ] {
             if let Some(value) = value {
                 let key = format!("scope.{name:?}.{part}");
                 let source = sources.in_file(&key).unwrap_or_default();
-                rows.push([key, iso(value), source]);
+                rows.push([key, value, source]);
             }
         }
     }
@@ -70,6 +79,7 @@ fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
         "web.max-response-bytes" => web.max_response_bytes.to_string(),
         "web.collect-timeout" => iso(web.collect_timeout),
         "web.in-flight-status" => web.in_flight_status.to_string(),
+        "web.publish-window" => web.publish_window.to_string(),
         "web.fingerprint" => match web.fingerprint {
             FingerprintMode::Request => "request".to_owned(),
             FingerprintMode::Body => "body".to_owned(),

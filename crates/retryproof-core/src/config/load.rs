@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use self::raw_value::{RawValue, shown};
 use self::settings::{SETTINGS, Setting, closest};
-use super::IdempotencyConfig;
+use super::{FingerprintMode, IdempotencyConfig, NEEDS_JSON};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Scope;
 
@@ -20,8 +20,8 @@ mod settings;
 const PREFIX: &str = "IDEMPOTENCY_";
 
 /// Every setting under `idempotency.` with the variable that overrides it, for tools that check or
-/// document a configuration. The keys `scope."NAME".ttl`, `.lease` and `.wait` are missing because
-/// they have no variable: a variable's name cannot spell every scope.
+/// document a configuration. The keys below `scope."NAME"` are missing because they have no
+/// variable: a variable's name cannot spell every scope.
 pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
 }
@@ -121,6 +121,8 @@ impl File<'_> {
 struct Loading {
     config: IdempotencyConfig,
     problems: Vec<String>,
+    /// Where the file has `fingerprint-ignore`: key, value and place.
+    ignoring: Vec<String>,
 }
 
 impl Loading {
@@ -129,7 +131,11 @@ impl Loading {
         file: Option<File<'_>>,
         variables: impl Iterator<Item = (String, Option<String>)>,
     ) -> Result<IdempotencyConfig> {
-        let mut loading = Self { config: IdempotencyConfig::default(), problems: Vec::new() };
+        let mut loading = Self {
+            config: IdempotencyConfig::default(),
+            problems: Vec::new(),
+            ignoring: Vec::new(),
+        };
         if let Some(file) = file {
             loading.file(&file);
         }
@@ -248,25 +254,31 @@ impl Loading {
             })?;
             let mut trial = IdempotencyConfig::default();
             let own = trial.scopes.entry((*name).to_owned()).or_default();
-            *match *part {
-                "ttl" => &mut own.ttl,
-                "lease" => &mut own.lease,
-                "wait" => &mut own.wait_timeout,
+            match *part {
+                "ttl" => own.ttl = Some(value.duration()?),
+                "lease" => own.lease = Some(value.duration()?),
+                "wait" => own.wait_timeout = Some(value.duration()?),
+                "enabled" => own.enabled = Some(value.flag()?),
+                "store" => own.stored = Some(value.statuses()?),
+                "mismatch-status" => own.mismatch_status = Some(value.status()?),
+                "fingerprint-ignore" => own.fingerprint_ignore = value.pointers()?,
                 _ => {
-                    return Err("there is no such setting; a scope has `ttl`, `lease` and `wait`"
+                    return Err("there is no such setting; a scope has `ttl`, `lease`, `wait`, \
+                                `enabled`, `store`, `mismatch-status` and `fingerprint-ignore`"
                         .to_owned());
                 }
-            } = Some(value.duration()?);
+            }
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))?;
             Ok(trial.scopes)
         };
         match set() {
             Ok(scopes) => {
                 for (name, new) in scopes {
-                    let own = self.config.scopes.entry(name).or_default();
-                    own.ttl = new.ttl.or(own.ttl);
-                    own.lease = new.lease.or(own.lease);
-                    own.wait_timeout = new.wait_timeout.or(own.wait_timeout);
+                    if !new.fingerprint_ignore.is_empty() {
+                        let (key, value) = (spelled(path), &new.fingerprint_ignore);
+                        self.ignoring.push(format!("idempotency.{key} = {value:?} ({place})"));
+                    }
+                    self.config.scopes.entry(name).or_default().take_from(new);
                 }
             }
             Err(problem) => self.problem(format_args!(
@@ -281,7 +293,12 @@ impl Loading {
         self.problems.push(problem.to_string());
     }
 
-    fn end(self) -> Result<IdempotencyConfig> {
+    fn end(mut self) -> Result<IdempotencyConfig> {
+        // Checked last, because the two settings may come from different sources.
+        if self.config.web.fingerprint != FingerprintMode::Json {
+            let needing = self.ignoring.drain(..).map(|setting| format!("{setting}: {NEEDS_JSON}"));
+            self.problems.extend(needing);
+        }
         match &self.problems[..] {
             [] => {
                 self.config.validate()?;

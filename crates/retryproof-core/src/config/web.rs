@@ -25,6 +25,9 @@ pub struct WebConfig {
     /// `web.in-flight-status`: the status, any 4xx or 5xx, of the response to a duplicate while its
     /// key is in flight (HTTP-10). Default: 409.
     pub in_flight_status: u16,
+    /// `web.publish-window`: whether an answer that is recorded carries the field
+    /// `Idempotency-Expires`, the time until which its key is remembered (HTTP-21). Default: false.
+    pub publish_window: bool,
     /// `web.fingerprint`: what the fingerprint of a request covers (FP-3).
     pub fingerprint: FingerprintMode,
 }
@@ -50,6 +53,7 @@ impl Default for WebConfig {
             collect_timeout: Duration::from_secs(5),
             key_header: "Idempotency-Key".to_owned(),
             in_flight_status: 409,
+            publish_window: false,
             fingerprint: FingerprintMode::default(),
         }
     }

@@ -5,6 +5,7 @@
 //! with [`wait`](self::wait), where the callers of one identity share one wait.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::IdempotencyEngine;
 use super::lease::{GrantTerms, HeldLease};
 use super::outcome_event::{self, CallAnswer};
 use super::state::EngineState;
+use super::store_client::StoreClient;
 use super::tasks::{BorrowedPermit, current_runtime};
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
@@ -51,6 +53,8 @@ pub enum Acquisition {
 /// The part of an acquire that stays the same across its passes.
 struct AcquireLoop<'a> {
     engine: &'a EngineState,
+    /// The engine's store, or what stands in for it if the scope is switched off (CTX-5).
+    store: &'a Arc<StoreClient>,
     ctx: &'a IdempotencyContext,
     durations: Durations,
     /// When the call began. A replay that the store answers at once reads the clock only here,
@@ -126,15 +130,16 @@ impl<'a> AcquireLoop<'a> {
     #[inline]
     fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Self {
         let durations = ctx.resolve(&engine.config);
-        let began = engine.store.now();
-        Self { engine, ctx, durations, began, deadline: began + durations.wait, tracked }
+        let store = engine.store_of(&durations);
+        let began = store.now();
+        Self { engine, store, ctx, durations, began, deadline: began + durations.wait, tracked }
     }
 
     /// Refuses a call whose ttl or lease is too long for the store.
     #[inline]
     fn check(&self) -> Result<()> {
         let Durations { ttl, lease, .. } = self.durations;
-        self.engine.store.check(self.identity(), ttl.max(lease))
+        self.store.check(self.identity(), ttl.max(lease))
     }
 
     fn identity(&self) -> &Identity {
@@ -175,7 +180,7 @@ impl<'a> AcquireLoop<'a> {
         sent: Instant,
         owner: OwnerId,
     ) -> Result<Found> {
-        let admission = self.engine.store.admit().map_err(|error| self.named(error))?;
+        let admission = self.store.admit().map_err(|error| self.named(error))?;
         let runtime = current_runtime()?;
         let first = poll_fn(|cx| Poll::Ready(self.first_poll(owner, sent, cx)));
         let (answer, counted_from) = match first.await {
@@ -191,7 +196,7 @@ impl<'a> AcquireLoop<'a> {
     /// Sends an acquire and polls it once. If the store answers during that poll, no timer is
     /// needed, and dropping the future leaves nothing behind.
     fn first_poll(&self, owner: OwnerId, sent: Instant, cx: &mut Context<'_>) -> FirstPoll {
-        let store = &self.engine.store;
+        let store = self.store;
         let request = self.request(owner);
         let answer = match store.acquire_in_place(self.identity(), &request) {
             Some(answer) => answer,
@@ -220,7 +225,7 @@ impl<'a> AcquireLoop<'a> {
         sent: Instant,
         open: OpenAcquire,
     ) -> (Result<Acquired>, Instant) {
-        let store = &self.engine.store;
+        let store = self.store;
         let mut guard = self.release_if_granted(owner, runtime);
         let ends = (sent + store.operation_timeout()).min(self.last());
         let left = || ends.saturating_duration_since(store.now());
@@ -255,8 +260,7 @@ impl<'a> AcquireLoop<'a> {
         permit: Option<BorrowedPermit<'_>>,
         runtime: impl FnOnce() -> Result<Handle>,
     ) -> Result<Found> {
-        let Self { engine, ctx, durations, .. } = self;
-        let store = &engine.store;
+        let Self { engine, store, ctx, durations, .. } = self;
         store.count(&answer);
         Ok(match answer.map_err(|error| self.named(error))? {
             Acquired::Granted(grant) => {
@@ -269,7 +273,7 @@ impl<'a> AcquireLoop<'a> {
                     began: self.began,
                     counted_from,
                 };
-                engine.purge.keep_running(store, queue.runtime());
+                engine.purge.keep_running(&engine.store, queue.runtime());
                 let permit = permit.map(BorrowedPermit::keep);
                 let held = HeldLease::new(store, &engine.tasks, queue, ctx, terms, permit);
                 Found::End(Acquisition::Granted(held))
@@ -314,16 +318,16 @@ impl<'a> AcquireLoop<'a> {
     /// The latest time at which a store call may end. One call may run past the deadline, however
     /// long the earlier calls took (ACQ-6).
     fn last(&self) -> Instant {
-        self.deadline + self.engine.store.operation_timeout()
+        self.deadline + self.store.operation_timeout()
     }
 
     fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(self.engine.store.now())
+        self.deadline.saturating_duration_since(self.store.now())
     }
 
     fn in_flight(&self, holder: Holder) -> Acquisition {
         Acquisition::InFlight(InFlight::new(
-            holder.until.saturating_duration_since(self.engine.store.now()),
+            holder.until.saturating_duration_since(self.store.now()),
         ))
     }
 
@@ -344,7 +348,7 @@ impl<'a> AcquireLoop<'a> {
 
     #[cold]
     fn report(&self, answer: impl FnOnce() -> CallAnswer<'static>) {
-        outcome_event::answered(&self.engine.store, self.ctx, self.began, answer);
+        outcome_event::answered(self.store, self.ctx, self.began, answer);
     }
 }
 

@@ -253,6 +253,10 @@ impl PendingCommit {
         // End the heartbeat first, because it would wait for the row that the statement locks
         // (RUN-3).
         state.end_beats().await;
+        if !state.store.guards() {
+            // The scope is switched off: the writes commit without a record (CTX-5).
+            return Ok(1);
+        }
         open.record.fit(state.store.max_value(), &state.identity);
         let run = pin!(async {
             let done = &open.record.done;
@@ -309,7 +313,9 @@ impl fmt::Debug for PendingCommit {
 impl OpenCommit {
     fn committed(&self) {
         let state = &self.lease.0;
-        self.join.dyn_committed(&state.identity);
+        if state.store.guards() {
+            self.join.dyn_committed(&state.identity);
+        }
         state.end(End::Completed(self.record.recorded()));
     }
 
@@ -320,6 +326,13 @@ impl OpenCommit {
     /// answered when the transaction ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
+        if !state.store.guards() {
+            state.end(End::Failed(Phase::Completion));
+            return Err(Error::unavailable(
+                "the scope is switched off, so there is no record by which to find out whether \
+                 the transaction was committed",
+            ));
+        }
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
             // The record is complete or belongs to another owner. To find out which,

@@ -166,7 +166,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     ) -> impl Future<Output = CompletionResult> + Send + 'static {
         let (source, limit) = (Arc::clone(&self.source), self.limit());
         let lease = held.lease().clone();
-        let is_ours = Arc::ptr_eq(&lease.0.store, &self.engine.0.store);
+        let is_ours = self.engine.0.has_granted(&lease);
         let pending = held.join(Arc::clone(&self.join), envelope, is_tombstone);
         let work = lease.0.detach(write_and_commit(source, pending, tx, limit, is_ours));
         async move {

@@ -96,6 +96,14 @@ impl Lease {
         &self.0.identity
     }
 
+    /// Whether other calls are kept out. `false` if the configuration of the scope has
+    /// `enabled = false`: then there is no record, nothing is replayed, another call may run at the
+    /// same time, the token fences nothing, and [`confirm`](Self::confirm) always succeeds (CTX-5).
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.0.store.guards()
+    }
+
     /// Whether the lease is still running by the engine's clock. To check with the store, use
     /// [`confirm`](Self::confirm).
     #[must_use]
@@ -336,7 +344,9 @@ impl HeldLease {
             hold_on_error: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        store.observers.tell(|o| o.acquired(state.event()));
+        if store.guards() {
+            store.observers.tell(|o| o.acquired(state.event()));
+        }
         if grant.took_over {
             tracing::info!(
                 identity = %state.identity, token = %state.token, "took over an expired lease"

@@ -79,6 +79,10 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     if is_enabled() {
         log_end(state, end);
     }
+    if !state.store.guards() {
+        state.store.observers.tell(|o| o.unguarded(state.event()));
+        return;
+    }
     state.store.observers.tell(|o| match end {
         End::Completed(recorded) => o.completed(state.event(), recorded),
         End::Failed(phase) => o.failed(state.event(), phase),
@@ -134,6 +138,7 @@ fn report(
 #[cold]
 fn log_end(state: &LeaseState, end: End) {
     let (outcome, recorded, phase) = match end {
+        _ if !state.store.guards() => ("unguarded", None, None),
         End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
         End::Completed(_) => ("executed", Some("yes"), None),
         End::Failed(phase @ Phase::Completion) => (phase.outcome(), Some("no"), None),

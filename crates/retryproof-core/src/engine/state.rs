@@ -6,18 +6,23 @@ use std::sync::Arc;
 
 use super::acquire::SharedWaits;
 use super::holder::{CurrentTrace, HolderNotes};
-use super::lease::BeatQueues;
+use super::lease::{BeatQueues, Lease};
 use super::purge::PurgeTask;
 use super::store_client::StoreClient;
 use super::tasks::Tasks;
+use super::unguarded;
 use crate::clock::Clock;
 use crate::config::IdempotencyConfig;
+use crate::context::Durations;
 use crate::observe::Observers;
 use crate::store::SharedStore;
 
 pub(crate) struct EngineState {
     pub(super) config: IdempotencyConfig,
     pub(super) store: Arc<StoreClient>,
+    /// Stands in for the store in the scopes that are switched off; `None` if there is no such
+    /// scope (CTX-5).
+    unguarded: Option<Arc<StoreClient>>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) beats: BeatQueues,
     pub(super) waits: SharedWaits,
@@ -34,6 +39,7 @@ impl EngineState {
         current_trace: Option<CurrentTrace>,
     ) -> Self {
         let store = Arc::new(StoreClient::new(store, config.operation_timeout, clock, observers));
+        let unguarded = unguarded::stand_in(&store, &config);
         Self {
             tasks: Tasks::new(config.max_running),
             beats: BeatQueues::new(),
@@ -41,8 +47,25 @@ impl EngineState {
             purge: PurgeTask::new(&store, &config.purge),
             holder_notes: HolderNotes::new(&config, current_trace, store.is_immediate()),
             store,
+            unguarded,
             config,
         }
+    }
+
+    /// The store for a call with these settings.
+    #[inline]
+    pub(super) fn store_of(&self, durations: &Durations) -> &Arc<StoreClient> {
+        match &self.unguarded {
+            Some(unguarded) if !durations.is_guarded => unguarded,
+            _ => &self.store,
+        }
+    }
+
+    /// Whether a lease was granted by this engine.
+    pub(super) fn has_granted(&self, lease: &Lease) -> bool {
+        let store = &lease.0.store;
+        Arc::ptr_eq(store, &self.store)
+            || self.unguarded.as_ref().is_some_and(|unguarded| Arc::ptr_eq(store, unguarded))
     }
 }
 

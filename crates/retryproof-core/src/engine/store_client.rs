@@ -2,6 +2,8 @@
 //! [`StoreClient`]: the store as the engine sees it. A circuit breaker counts the answers, every
 //! error names its call (STO-5), and each call is reported to the observers (RUN-8). The `*_call`
 //! methods set no time limit, count nothing and report nothing, because their callers do all three.
+//!
+//! This file is over 400 lines long because all calls of the store share the circuit breaker.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -36,6 +38,7 @@ pub(super) struct StoreClient {
     max_value: usize,
     max_duration: Duration,
     immediate: bool,
+    guards: bool,
     operation_timeout: Duration,
     breaker: CircuitBreaker,
     clock: Arc<dyn Clock>,
@@ -58,11 +61,38 @@ impl StoreClient {
             max_value: profile.max_value,
             max_duration: profile.max_duration,
             immediate: profile.immediate,
+            guards: true,
             operation_timeout,
             breaker: CircuitBreaker::default(),
             clock,
             observers,
         }
+    }
+
+    /// Creates a client with the limits, the clock and the observers of this client, which sends
+    /// its calls to `store`, which keeps nothing (CTX-5). [`shared`](Self::shared) stays this
+    /// client's store, so that a transaction of a wrong database is still refused.
+    pub(super) fn unguarded(&self, store: Arc<dyn DynStore>) -> Self {
+        let profile = store.dyn_profile();
+        Self {
+            shared: self.shared.clone(),
+            store,
+            name: profile.name,
+            max_value: profile.max_value,
+            max_duration: self.max_duration,
+            immediate: profile.immediate,
+            guards: false,
+            operation_timeout: self.operation_timeout,
+            breaker: CircuitBreaker::default(),
+            clock: Arc::clone(&self.clock),
+            observers: self.observers.clone(),
+        }
+    }
+
+    /// Whether the store keeps records, which is not so in a scope that is switched off (CTX-5).
+    #[inline]
+    pub(super) fn guards(&self) -> bool {
+        self.guards
     }
 
     /// The store with its capabilities.
@@ -281,6 +311,9 @@ impl StoreClient {
 
     #[cold]
     fn report_call(&self, operation: &'static str, began: Instant, error: Option<ErrorKind>) {
+        if !self.guards {
+            return;
+        }
         let took = self.now().saturating_duration_since(began);
         let event = StoreCallEvent { store: self.name, operation, took, error };
         self.observers.tell(|o| o.store_called(event));

@@ -44,6 +44,7 @@ pub struct Counters {
     completed: AtomicU64,
     failed: AtomicU64,
     lost: AtomicU64,
+    unguarded: AtomicU64,
     waiting: AtomicU64,
     waited: AtomicU64,
     replayed: AtomicU64,
@@ -68,6 +69,7 @@ pub struct Counts {
     pub completed: u64,
     pub failed: u64,
     pub lost: u64,
+    pub unguarded: u64,
     pub waiting: u64,
     pub waited: u64,
     pub replayed: u64,
@@ -99,6 +101,7 @@ impl Counters {
             completed: get(&self.completed),
             failed: get(&self.failed),
             lost: get(&self.lost),
+            unguarded: get(&self.unguarded),
             waiting: get(&self.waiting),
             waited: get(&self.waited),
             replayed: get(&self.replayed),
@@ -141,6 +144,10 @@ impl Observer for Counters {
 
     fn lost(&self, _: LeaseEvent<'_>) {
         count(&self.lost);
+    }
+
+    fn unguarded(&self, _: LeaseEvent<'_>) {
+        count(&self.unguarded);
     }
 
     fn waiting(&self, _: &Identity) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CFG-1: every key from both sources, what each refuses, and what the messages say and hide.
+//!
+//! Over 400 lines because every key has a row here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use retryproof_core::config::{Pooler, Synchronous, keys};
+use retryproof_core::config::{Pooler, ScopeConfig, StoredStatuses, Synchronous, keys};
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
 
 /// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values
@@ -79,6 +81,8 @@ const ROWS: &[Row] = &[
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "web.in-flight-status", toml: "503", variable: "503", arrived: |c| c.web.in_flight_status == 503,
           bad_toml: &["200", "399", "600", "65937", "'409'"], bad_variable: &["200", "600", "65937", "conflict"] },
+    Row { key: "web.publish-window", toml: "true", variable: "true", arrived: |c| c.web.publish_window,
+          bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
     Row { key: "web.fingerprint", toml: "'json'", variable: "json", arrived: |c| c.web.fingerprint == FingerprintMode::Json,
           bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
     Row { key: "memory.max-records", toml: "5", variable: "5", arrived: |c| c.memory.max_records == Some(5),
@@ -220,7 +224,7 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
          /orders/{}\"]\nlease = 'PT5S'",
     )
     .unwrap();
-    let payments = config.scopes["payments"];
+    let payments = &config.scopes["payments"];
     assert_eq!(
         (payments.ttl, payments.lease, payments.wait_timeout),
         (Some(7 * 86_400 * S), None, Some(3 * S))
@@ -249,6 +253,72 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         let message = from_file(bad).expect_err(bad);
         assert!(message.contains(says), "{bad}: {message}");
     }
+}
+
+#[test]
+fn cfg_1_ctx_5_http_19_http_20_fp_5_a_scope_has_switches() {
+    let text = "[idempotency]\nweb.fingerprint = 'json'\n[idempotency.scope.\"payments\"]\n\
+                enabled = false\nstore = '2xx,4xx'\nmismatch-status = 409\nfingerprint-ignore = \
+                ['/timestamp', '/meta/a~1b']";
+    let config = from_file(text).unwrap();
+    let payments = &config.scopes["payments"];
+    assert_eq!(payments.enabled, Some(false));
+    assert_eq!(payments.stored, Some(StoredStatuses::SUCCESSES.with_client_errors()));
+    assert_eq!(payments.mismatch_status, Some(409));
+    assert_eq!(payments.fingerprint_ignore, ["/timestamp", "/meta/a~1b"]);
+    let untouched = from_file("idempotency.scope.\"payments\".wait = 'PT1S'").unwrap();
+    let payments = &untouched.scopes["payments"];
+    assert_eq!((payments.enabled, payments.stored, payments.mismatch_status), (None, None, None));
+    assert!(payments.fingerprint_ignore.is_empty());
+}
+
+#[test]
+fn cfg_1_a_bad_switch_names_key_value_and_source() {
+    for (setting, value, says) in [
+        ("enabled", "'false'", "\"false\" (app.toml, line 3): expected `true` or `false`"),
+        ("enabled", "0", "0 (app.toml, line 3): expected `true` or `false`"),
+        ("store", "'4xx'", "\"4xx\" (app.toml, line 3): expected `2xx`, followed by any of"),
+        ("store", "'2xx,200'", "\"2xx,200\" (app.toml, line 3): expected `2xx`"),
+        ("store", "''", "\"\" (app.toml, line 3): expected `2xx`"),
+        ("store", "['2xx']", "(an array) (app.toml, line 3): expected `2xx`"),
+        ("mismatch-status", "400", "400 (app.toml, line 3): expected 409 or 422"),
+        ("mismatch-status", "65945", "65945 (app.toml, line 3): expected 409 or 422"),
+        ("mismatch-status", "'409'", "\"409\" (app.toml, line 3): expected a whole number"),
+        ("fingerprint-ignore", "'/a'", "\"/a\" (app.toml, line 3): expected a list of JSON"),
+        ("fingerprint-ignore", "[]", "(an array) (app.toml, line 3): expected a list of JSON"),
+        ("fingerprint-ignore", "['/a', 7]", "(an array) (app.toml, line 3): expected a list"),
+        ("fingerprint-ignore", "['/a', 'b']", "begin with `/`"),
+        ("fingerprint-ignore", "['/a~2']", "wrong is \"/a~2\""),
+        ("fingerprint-ignore", "['']", "wrong is \"\""),
+    ] {
+        let text = format!("# first\n[idempotency.scope.\"payments\"]\n{setting} = {value}");
+        let message = from_file(&text).expect_err(&text);
+        let key = format!("idempotency.scope.\"payments\".{setting} = ");
+        assert!(message.contains(&key) && message.contains(says), "{text}: {message}");
+    }
+    let many = format!("idempotency.scope.a.fingerprint-ignore = [{}]", "'/a',".repeat(33));
+    let message = from_file(&many).unwrap_err();
+    assert!(message.contains("expected at most 32 JSON pointers"), "{message}");
+}
+
+#[test]
+fn cfg_1_fp_5_members_are_left_out_of_json_alone() {
+    let file = "[idempotency]\nscope.\"payments\".fingerprint-ignore = ['/at']";
+    let says = "idempotency.scope.\"payments\".fingerprint-ignore = [\"/at\"] (app.toml, line 2): \
+                needs idempotency.web.fingerprint = \"json\"";
+    let overriding: [&[(&str, &str)]; 2] = [&[], &[("IDEMPOTENCY_WEB_FINGERPRINT", "body")]];
+    for variables in overriding {
+        let message = load(Some(file), variables).unwrap_err();
+        assert!(message.contains(says), "{message}");
+    }
+    assert!(load(Some(file), &[("IDEMPOTENCY_WEB_FINGERPRINT", "json")]).is_ok());
+    let mut config = IdempotencyConfig::default();
+    let own = ScopeConfig { fingerprint_ignore: vec!["/at".to_owned()], ..Default::default() };
+    config.scopes.insert("payments".to_owned(), own);
+    let message = config.validate().unwrap_err().to_string();
+    assert!(message.contains("needs idempotency.web.fingerprint"), "set in code: {message}");
+    config.web.fingerprint = FingerprintMode::Json;
+    assert!(config.validate().is_ok());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use retryproof_core::config::ScopeConfig;
 use retryproof_core::observe::{Counters, Counts, LeaseEvent, Observer, Phase};
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Join, JoinStatement, OwnedTx,
@@ -886,4 +887,50 @@ fn cmp_7_the_blocking_form_does_the_same() {
     runtime.block_on(tx.commit_tx()).unwrap();
     pending.committed();
     assert_eq!(pay("c", true).unwrap(), Outcome::Replayed("by hand".to_owned()));
+}
+
+/// A joined engine whose scope is switched off.
+fn world_off() -> World {
+    let (db, counters) = (Db::default(), Counters::new());
+    let mut config = IdempotencyConfig::default();
+    let off = ScopeConfig { enabled: Some(false), ..ScopeConfig::default() };
+    config.scopes.insert("joined".to_owned(), off);
+    let engine = IdempotencyEngine::builder(db.shared())
+        .config(config)
+        .observer(Arc::clone(&counters))
+        .build()
+        .unwrap();
+    World { joined: engine.joined(db.clone()).unwrap(), counters, db }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_5_cmp_7_a_scope_that_is_off_commits_without_a_record() {
+    let world = world_off();
+    for row in ["a", "b"] {
+        assert_eq!(world.pay(row).await.unwrap(), Outcome::Executed(row.to_owned()));
+        assert_eq!(world.db.log(), ["begin", "write", "commit"]);
+    }
+    assert_eq!(world.db.rows(), ["a", "b"]);
+    let failing = async |tx: &mut Tx| {
+        tx.write("c");
+        Err::<String, _>("declined")
+    };
+    let failed = world.joined.execute(ctx("k"), failing).await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert_eq!(world.db.log(), ["begin", "write", "rollback"]);
+    assert_eq!((world.db.rows().len(), world.counters.read().unguarded), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_5_cmp_7_an_unanswered_commit_stays_in_doubt_without_a_record() {
+    for fault in [Fault::Commit, Fault::Reply] {
+        let world = world_off();
+        world.db.set(fault);
+        match world.pay("a").await {
+            Err(ExecuteError::Completion(failure)) => assert_eq!(failure.recorded, Recorded::No),
+            other => panic!("{fault:?}: {other:?}"),
+        }
+        assert_eq!(world.db.rows().len(), usize::from(fault == Fault::Reply));
+        assert_eq!(world.counters.read().unguarded, 1);
+    }
 }

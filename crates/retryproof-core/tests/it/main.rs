@@ -21,5 +21,6 @@ mod observe;
 mod outcomes;
 mod redaction;
 mod runtimes;
+mod switched_off;
 mod toy;
 mod waiters;

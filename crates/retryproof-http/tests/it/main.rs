@@ -24,4 +24,5 @@ mod nested;
 mod replay;
 mod served;
 mod stream;
+mod switches;
 mod waiting;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::super::{CompletionFailurePolicy, FingerprintMode, Pooler, Synchronous};
+use super::super::{CompletionFailurePolicy, FingerprintMode, Pooler, StoredStatuses, Synchronous};
 
 /// A value before it is parsed.
 pub(super) enum RawValue<'a> {
@@ -80,6 +80,25 @@ impl RawValue<'_> {
 
     pub(super) fn pooler(&self) -> Parsed<Pooler> {
         self.one_of(&[("session", Pooler::Session), ("transaction", Pooler::Transaction)])
+    }
+
+    pub(super) fn statuses(&self) -> Parsed<StoredStatuses> {
+        let refuse = "expected `2xx`, followed by any of `4xx` and `5xx`, for example \
+                      `\"2xx,4xx\"`";
+        StoredStatuses::parse(self.text_or(refuse)?).ok_or_else(|| refuse.to_owned())
+    }
+
+    /// A list of JSON pointers, whose form the configuration checks.
+    pub(super) fn pointers(&self) -> Parsed<Vec<String>> {
+        let refuse =
+            || "expected a list of JSON pointers, for example `[\"/timestamp\"]`".to_owned();
+        let Self::Toml(DeValue::Array(items)) = self else { return Err(refuse()) };
+        let pointers = items.iter().map(|item| match item.get_ref() {
+            DeValue::String(pointer) => Ok(pointer.to_string()),
+            _ => Err(refuse()),
+        });
+        let pointers = pointers.collect::<Parsed<Vec<_>>>()?;
+        if pointers.is_empty() { Err(refuse()) } else { Ok(pointers) }
     }
 
     fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Parsed<T> {

@@ -45,6 +45,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "web.max-response-bytes" => web.max_response_bytes = count;
     "web.collect-timeout" => web.collect_timeout = duration;
     "web.in-flight-status" => web.in_flight_status = status;
+    "web.publish-window" => web.publish_window = flag;
     "web.fingerprint" => web.fingerprint = fingerprint;
     "memory.max-records" => memory.max_records = count, Some;
     "memory.max-bytes" => memory.max_bytes = count, Some;

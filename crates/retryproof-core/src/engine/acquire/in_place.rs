@@ -37,7 +37,7 @@ impl AcquireLoop<'_> {
     /// holder to wait for.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
-        let store = &self.engine.store;
+        let store = self.store;
         let may = self.permit().ok().zip(store.admit().ok());
         let owner = store.owner();
         let (permit, admission) = may.ok_or(owner)?;
@@ -60,7 +60,7 @@ impl AcquireLoop<'_> {
     /// Sends an acquire to an immediate store, and sends it again if the answer is lost. Returns
     /// `None` if the call has to continue as a future.
     fn answer_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
-        let store = &self.engine.store;
+        let store = self.store;
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;
         store.called("acquire", self.began, &answer);
         if is_unavailable(&answer) { self.repeat_in_place(owner) } else { Some(answer) }
@@ -70,7 +70,7 @@ impl AcquireLoop<'_> {
     #[cold]
     fn repeat_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let runtime = current_runtime().ok()?;
-        let store = &self.engine.store;
+        let store = self.store;
         let began = store.call_began();
         let answer = store.acquire_in_place(self.identity(), &self.request(owner))?;
         store.called("acquire", began, &answer);
@@ -82,7 +82,7 @@ impl AcquireLoop<'_> {
 
     /// Releases a lease that an immediate store has granted.
     fn release_in_place(&self, owner: OwnerId) {
-        let store = &self.engine.store;
+        let store = self.store;
         let began = store.call_began();
         let mut release = store.release_call(self.identity(), owner);
         if let Poll::Ready(answer) = release.as_mut().poll(&mut Context::from_waker(Waker::noop()))

@@ -36,7 +36,7 @@ struct WaitReport<'a> {
 
 impl Drop for WaitReport<'_> {
     fn drop(&mut self) {
-        let store = &self.acquiring.engine.store;
+        let store = self.acquiring.store;
         let waited = store.now().saturating_duration_since(self.began);
         store.observers.tell(|o| o.waited(self.acquiring.identity(), waited, self.end));
     }
@@ -45,7 +45,7 @@ impl Drop for WaitReport<'_> {
 impl AcquireLoop<'_> {
     /// Waits with the other callers of the identity, and reports the wait.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
-        let store = &self.engine.store;
+        let store = self.store;
         store.observers.tell(|o| o.waiting(self.identity()));
         let mut report = WaitReport { acquiring: self, began: store.now(), end: WaitEnd::Dropped };
         let end = self.share_wait(ticket).await;
@@ -98,7 +98,7 @@ impl AcquireLoop<'_> {
                 }
                 self.permit()
             };
-            if self.engine.store.now() >= self.last() {
+            if self.store.now() >= self.last() {
                 return Ok(self.in_flight(ticket.shared.holder()));
             }
             match self.pass(ticket, permit).await? {
@@ -111,7 +111,7 @@ impl AcquireLoop<'_> {
 
     /// Sleeps until the holder may have changed, its lease is over or the wait is over.
     async fn wait_for_change(&self, holder: Holder) -> Result<()> {
-        let store = &self.engine.store;
+        let store = self.store;
         let left = holder.until.min(self.deadline).saturating_duration_since(store.now());
         store.wait_for_change(self.identity(), holder.token, left.max(SHORTEST_WAIT)).await
     }
@@ -125,7 +125,7 @@ impl AcquireLoop<'_> {
     ) -> Result<Option<Found>> {
         // A result that this pass finds applies to waiters that saw this holder or an earlier one.
         let before = ticket.shared.holder();
-        let store = &self.engine.store;
+        let store = self.store;
         let found = match permit {
             Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
             // Without a permit, the call may still find a stored result (RUN-5).
@@ -175,7 +175,7 @@ impl AcquireLoop<'_> {
     }
 
     async fn peek(&self) -> Result<Peeked> {
-        let store = &self.engine.store;
+        let store = self.store;
         let admission =
             store.admit().map_err(|error| error.during("peek").for_identity(self.identity()))?;
         let left = self.last().saturating_duration_since(store.now());

@@ -74,6 +74,7 @@ where
         }
     };
     let Some(held) = guard.take() else { return Err(ExecuteError::LeaseLost) };
+    let is_guarded = held.lease().is_guarded();
     let (result, unencodable) = match encode(&options.codec, &value) {
         Ok(payload) => (recorder.record(held, payload.into_envelope(), false).await, None),
         // The work is done, and a tombstone keeps it from running again (CMP-9).
@@ -83,6 +84,10 @@ where
         }
     };
     let (error, recorded) = match (result, unencodable) {
+        // Nothing had to be recorded (CTX-5).
+        (CompletionResult::Recorded, _) if !is_guarded => {
+            return Ok(executed(value, Recorded::No));
+        }
         (CompletionResult::Recorded, None) => {
             return Ok(executed(value, Recorded::Yes));
         }
