@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0 | 1 | version |
 //! | 1 | 1 | flags: 1 = a trace follows, 2 = the trace was sampled; readers ignore other flags |
-//! | 2 | 4 | the first 4 bytes of the owner |
+//! | 2 | 4 | the last 4 bytes of the owner |
 //! | 6 | 4 | the length of the lease in milliseconds, saturating |
 //! | 10 | 0 or 24 | trace id and span id |
 //! | rest | 0 to 54 | the label, UTF-8 |
@@ -77,7 +77,7 @@ impl HolderNote {
         let mut note = Vec::with_capacity(used + label.len());
         let flags = trace.map_or(0, |trace| TRACED | if trace.sampled { SAMPLED } else { 0 });
         note.extend_from_slice(&[VERSION, flags]);
-        note.extend_from_slice(&owner.as_bytes()[..4]);
+        note.extend_from_slice(end_of_owner(&owner));
         let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         note.extend_from_slice(&lease.to_le_bytes());
         if let Some(trace) = trace {
@@ -93,7 +93,7 @@ impl HolderNote {
     #[must_use]
     pub fn of_owner(bytes: &[u8], owner: OwnerId) -> Option<Self> {
         let written_for = bytes.get(OWNER..LEASE)?;
-        if bytes.len() > Self::MAX_BYTES || written_for != &owner.as_bytes()[..4] {
+        if bytes.len() > Self::MAX_BYTES || written_for != end_of_owner(&owner) {
             return None;
         }
         Some(Self(bytes.into()))
@@ -162,6 +162,12 @@ impl fmt::Debug for HolderNote {
     }
 }
 
+/// The bytes by which a note names its owner. The first bytes would not do, because they are the
+/// same for all owners that a process creates for its own memory.
+fn end_of_owner(owner: &OwnerId) -> &[u8] {
+    &owner.as_bytes()[12..]
+}
+
 /// The end of `text`, at most `limit` bytes long and cut between two characters.
 fn end_of(text: &str, limit: usize) -> &str {
     let from = text.len().saturating_sub(limit);
@@ -190,6 +196,15 @@ mod tests {
         let note = HolderNote::new(owner, Duration::MAX, None, "");
         assert_eq!(note.lease(), Some(Duration::from_millis(u32::MAX.into())));
         assert_eq!(note.label(), None);
+    }
+
+    /// The owners that a process creates for its own memory differ only in their last bytes.
+    #[test]
+    fn rec_2_owners_of_one_process_have_separate_notes() {
+        let (first, second) = (OwnerId::of_this_process(), OwnerId::of_this_process());
+        let note = HolderNote::new(first, Duration::from_secs(30), None, "host:1");
+        assert!(HolderNote::of_owner(note.as_bytes(), second).is_none());
+        assert_eq!(HolderNote::of_owner(note.as_bytes(), first), Some(note));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub async fn rec_2_notes_of_every_length_are_kept(s: &Subject) {
     assert_eq!(lengths, [10, 34, 13, HolderNote::MAX_BYTES, HolderNote::MAX_BYTES]);
     let mut later: Vec<u8> = (0..64).map(|at: u8| at.wrapping_mul(4).wrapping_sub(7)).collect();
     later[0] = 2;
-    later[2..6].copy_from_slice(&owner.as_bytes()[..4]);
+    later[2..6].copy_from_slice(&notes[0].as_bytes()[2..6]);
     notes.extend(HolderNote::of_owner(&later, owner));
     assert_eq!(notes.len(), 6);
     for (at, note) in notes.into_iter().enumerate() {
