@@ -166,12 +166,12 @@ async fn cmp_7_cmp_2_mysql_a_refused_completion_fails_the_call_and_its_writes_ar
 async fn cmp_7_run_3_mysql_a_long_transaction_keeps_its_lease() {
     let world = world().await;
     let ledger = world.ledger();
-    let short = IdempotencyContext::builder("mysql.tests", "k").lease(300 * MS).build().unwrap();
+    let short = IdempotencyContext::builder("mysql.tests", "k").lease(2_000 * MS).build().unwrap();
     let outcome = world
         .joined
         .execute(short, async |tx: &mut Tx| {
             write(tx, &ledger, "k").await;
-            tokio::time::sleep(1_000 * MS).await;
+            tokio::time::sleep(5_000 * MS).await;
             Ok::<_, &'static str>(String::new())
         })
         .await;
@@ -268,13 +268,13 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     let world = world().await;
     let ledger = world.ledger();
     let short = |key: &str| {
-        IdempotencyContext::builder("mysql.tests", key).lease(300 * MS).build().unwrap()
+        IdempotencyContext::builder("mysql.tests", key).lease(2_000 * MS).build().unwrap()
     };
     let strict = "SET SESSION innodb_snapshot_isolation=ON, SESSION tx_isolation='REPEATABLE-READ'";
     // The transaction reads, lasts for several heartbeats, and then writes.
     let act = async |tx: &mut MySqlConnection| {
         tx.execute(AssertSqlSafe(format!("SELECT count(*) FROM {ledger}"))).await.unwrap();
-        tokio::time::sleep(1_000 * MS).await;
+        tokio::time::sleep(5_000 * MS).await;
         write(tx, &ledger, "k").await;
     };
     let options = sqlx::mysql::MySqlPoolOptions::new().after_connect(move |conn, _| {

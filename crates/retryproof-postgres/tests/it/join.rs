@@ -175,12 +175,13 @@ async fn cmp_7_cmp_2_postgres_a_refused_completion_fails_the_call_and_its_writes
 async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
     let world = world().await;
     let ledger = world.ledger();
-    let short = IdempotencyContext::builder("postgres.tests", "k").lease(300 * MS).build().unwrap();
+    let short =
+        IdempotencyContext::builder("postgres.tests", "k").lease(2_000 * MS).build().unwrap();
     let outcome = world
         .joined
         .execute(short, async |tx: &mut Tx| {
             write(tx, &ledger, "k").await;
-            tokio::time::sleep(1_000 * MS).await;
+            tokio::time::sleep(5_000 * MS).await;
             Ok::<_, &'static str>(String::new())
         })
         .await;

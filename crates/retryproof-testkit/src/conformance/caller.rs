@@ -2,14 +2,14 @@
 //! Helpers for the cases: callers with one owner each, and assertions that print an unexpected
 //! answer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, LiveLease, Peeked,
     SharedStore,
 };
 use retryproof_core::{
-    FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, StoredResult,
+    ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, StoredResult,
 };
 
 use crate::subject::Subject;
@@ -18,6 +18,8 @@ pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 /// How long a waiter may sleep past its wake-up before the wake-up counts as lost. The limit is
 /// long enough for a store that polls every 50 ms on a loaded machine.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
+/// How long a case repeats a write while the store is unavailable.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of a wait that a wake-up should end.
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);
 
@@ -121,8 +123,8 @@ impl StoreCaller {
     }
 
     pub(super) async fn acquire(&self, lease: Duration) -> Acquired {
-        self.store
-            .acquire(&self.id, &self.request(lease))
+        let request = self.request(lease);
+        repeated(|| self.store.acquire(&self.id, &request))
             .await
             .expect("the acquire should succeed")
     }
@@ -136,7 +138,9 @@ impl StoreCaller {
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> FencedWrite {
-        self.store.extend(&self.id, self.owner, lease).await.expect("the extend should succeed")
+        repeated(|| self.store.extend(&self.id, self.owner, lease))
+            .await
+            .expect("the extend should succeed")
     }
 
     pub(super) fn completion(&self, body: &[u8]) -> Completion {
@@ -148,14 +152,33 @@ impl StoreCaller {
     }
 
     pub(super) async fn complete_with(&self, done: &Completion) -> FencedWrite {
-        self.store
-            .complete(&self.id, self.owner, done)
+        repeated(|| self.store.complete(&self.id, self.owner, done))
             .await
             .expect("the completion should succeed")
     }
 
     pub(super) async fn release(&self) -> FencedWrite {
-        self.store.release(&self.id, self.owner).await.expect("the release should succeed")
+        repeated(|| self.store.release(&self.id, self.owner))
+            .await
+            .expect("the release should succeed")
+    }
+}
+
+/// Repeats a write while the store is unavailable, as the engine does, because a disk that stalls
+/// while another caller has the row locked makes a sound store give up. A store that stays
+/// unavailable for ten seconds fails the case.
+async fn repeated<T, F>(mut call: impl FnMut() -> F) -> retryproof_core::Result<T>
+where
+    F: Future<Output = retryproof_core::Result<T>>,
+{
+    let began = Instant::now();
+    loop {
+        match call().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable && began.elapsed() < PATIENCE => {
+                tokio::time::sleep(20 * MS).await;
+            }
+            answer => return answer,
+        }
     }
 }
 

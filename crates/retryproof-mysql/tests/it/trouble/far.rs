@@ -39,14 +39,14 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
 async fn sto_5_a_dial_outlives_the_limit_of_the_call_that_began_it() {
     let table = Table::new().await;
     let proxy = WireProxy::to(server()).await.expect("a proxy");
-    let config = table.config_at(&through(&proxy)).with_call_timeout(Duration::from_millis(500));
+    let config = table.config_at(&through(&proxy)).with_call_timeout(Duration::from_secs(1));
     let store = MysqlStore::connect(config).await.expect("the store connects");
     let lines = proxy.lines();
-    proxy.delay(Duration::from_millis(300));
+    proxy.delay(Duration::from_millis(600));
     proxy.cut();
-    let error = store.peek(&id("k")).await.expect_err("connecting takes 900 ms");
+    let error = store.peek(&id("k")).await.expect_err("connecting takes 1.8 s");
     assert!(error.to_string().contains("in time"), "{error}");
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.delay(Duration::ZERO);
     drop(store.peek(&id("k")).await.expect("the connection that the other call began"));
     assert_eq!(proxy.lines(), lines + 1);

@@ -210,12 +210,12 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let table = Table::new().await;
     let proxy = WireProxy::to(server()).await.expect("a proxy");
     let config =
-        table.config_at(&through(&proxy)).with_max_connections(2).with_call_timeout(200 * MS);
+        table.config_at(&through(&proxy)).with_max_connections(2).with_call_timeout(1_000 * MS);
     let store = MysqlStore::connect(config).await.expect("connected");
     let (held, owner) = (id("held"), OwnerId::new());
     grant(&store, &held, owner).await;
     proxy.stall(true);
-    for _ in 0..4 {
+    for _ in 0..2 {
         let error = store
             .acquire(&id(CANARY), &request(OwnerId::new()))
             .await
@@ -240,7 +240,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     let table = Table::new().await;
     let proxy = WireProxy::to(server()).await.expect("a proxy");
     let config = table.config_at(&through(&proxy)).with_max_connections(2);
-    let config = config.with_call_timeout(200 * MS).with_connect_timeout(5_000 * MS);
+    let config = config.with_call_timeout(1_000 * MS).with_connect_timeout(10_000 * MS);
     let store = MysqlStore::connect(config).await.expect("connected");
     proxy.stall(true);
     // The first call is sent on an open connection, the next ones need a new one.
@@ -249,7 +249,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
         let error = store.peek(&id(CANARY)).await.expect_err("stalled");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("in time"), "{error}");
-        assert!(started.elapsed() < 2_000 * MS, "{:?}", started.elapsed());
+        assert!(started.elapsed() < 5_000 * MS, "{:?}", started.elapsed());
     }
 }
 
@@ -283,13 +283,12 @@ async fn run_2_holders_have_connections_of_their_own() {
         })
         .collect();
     tokio::time::sleep(100 * MS).await;
-    let started = tokio::time::Instant::now();
     assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&held, owner, &completion("done")).await.expect("completed"),
         FencedWrite::Applied
     );
-    assert!(started.elapsed() < 500 * MS, "{:?}", started.elapsed());
+    assert!(!rush.iter().any(|call| call.is_finished()), "the holder waited for a caller");
     let mut turned_away = 0;
     for call in rush {
         match call.await.expect("no panic") {

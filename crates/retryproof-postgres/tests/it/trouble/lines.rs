@@ -136,11 +136,31 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     assert_eq!(replay(&look, &id).await, "result");
 }
 
+/// Completes a record for which another store waits. Returns how long the waiter took to notice.
+async fn wakes(store: &PostgresStore, waiter: &Arc<PostgresStore>, key: &str) -> Duration {
+    let (told, teller) = (id(key), OwnerId::new());
+    let token = grant(store, &told, teller).await.token;
+    let waiting = {
+        let (waiter, told) = (Arc::clone(waiter), told.clone());
+        tokio::spawn(
+            async move { waiter.wait_for_change(&told, token, Duration::from_secs(30)).await },
+        )
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(
+        store.complete(&told, teller, &completion("told")).await.expect("completed"),
+        FencedWrite::Applied
+    );
+    waiting.await.expect("no panic").expect("woken");
+    started.elapsed()
+}
+
 #[tokio::test]
 async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     let mut server = Server::start().await;
     let table = Table::on(server.url()).await;
-    let (store, waiter) = (table.store().await, std::sync::Arc::new(table.store().await));
+    let (store, waiter) = (table.store().await, Arc::new(table.store().await));
     let (done, held, owner) = (id("done"), id("held"), OwnerId::new());
     execute(&store, &done, "result").await;
     let lease = grant(&store, &held, owner).await;
@@ -172,23 +192,13 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), listening).await.expect("both listen again");
-    let (told, teller) = (id("told"), OwnerId::new());
-    let token = grant(&store, &told, teller).await.token;
-    let waiting = {
-        let (waiter, told) = (std::sync::Arc::clone(&waiter), told.clone());
-        tokio::spawn(
-            async move { waiter.wait_for_change(&told, token, Duration::from_secs(30)).await },
-        )
-    };
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let started = tokio::time::Instant::now();
-    assert_eq!(
-        store.complete(&told, teller, &completion("told")).await.expect("completed"),
-        FencedWrite::Applied
-    );
-    waiting.await.expect("no panic").expect("woken");
-    // The fallback poll comes after more than 150 ms.
-    assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
+    // The fallback poll comes 130 ms after the completion at the earliest. A busy machine may delay
+    // one notification by as much, but hardly ten in turn.
+    let mut woken = Vec::new();
+    while woken.last().is_none_or(|after| *after >= Duration::from_millis(100)) {
+        assert!(woken.len() < 10, "polled, not notified: {woken:?}");
+        woken.push(wakes(&store, &waiter, &format!("told{}", woken.len())).await);
+    }
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
         FencedWrite::Applied

@@ -122,8 +122,8 @@ async fn sto_5_a_refused_line_is_unavailable_at_once_and_heals() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     let line = Line::new().await;
-    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
-    let config = config.with_connect_timeout(Duration::from_millis(200));
+    let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
+    let config = config.with_connect_timeout(Duration::from_secs(1));
     let store = RedisStore::connect(config).await.expect("it connects");
     line.proxy.stall(true);
     let started = Instant::now();
@@ -134,7 +134,7 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
         assert!(error.to_string().contains("in time"), "{error}");
         assert_masked(&error);
     }
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     line.proxy.stall(false);
     execute(&store, &id("after"), "x").await;
 }
@@ -143,8 +143,8 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     let line = Line::new().await;
-    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
-    let store = RedisStore::connect(config.with_connect_timeout(Duration::from_secs(5)))
+    let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
+    let store = RedisStore::connect(config.with_connect_timeout(Duration::from_secs(10)))
         .await
         .expect("it connects");
     line.proxy.stall(true);
@@ -154,7 +154,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
         let error = store.peek(&id(CANARY)).await.expect_err("silence");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("in time"), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
     line.proxy.stall(false);
     execute(&store, &id("after"), "x").await;
@@ -165,11 +165,9 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     let line = Line::new().await;
-    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
+    let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
     let store = Arc::new(
-        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
-            .await
-            .expect("ok"),
+        RedisStore::connect(config.with_connect_timeout(Duration::from_secs(1))).await.expect("ok"),
     );
     line.proxy.stall(true);
     let started = Instant::now();
@@ -186,7 +184,7 @@ async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     for caller in callers {
         caller.await.expect("the caller ends");
     }
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     line.proxy.stall(false);
     execute(&*store, &id("after"), "x").await;
 }
@@ -194,10 +192,9 @@ async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_stopped_server_fails_in_time_and_heals() {
     let line = Line::new().await;
-    let config = line.config.clone().with_call_timeout(Duration::from_millis(200));
-    let store = RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
-        .await
-        .expect("ok");
+    let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
+    let store =
+        RedisStore::connect(config.with_connect_timeout(Duration::from_secs(1))).await.expect("ok");
     line.server.signal("-STOP");
     let error =
         store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is stopped");
