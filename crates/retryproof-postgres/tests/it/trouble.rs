@@ -301,8 +301,8 @@ async fn sto_5_with_too_few_connections_it_goes_on_with_those_it_has() {
     let (name, url) = role(&table, "CONNECTION LIMIT 4").await;
     let grants = format!("GRANT ALL ON \"{0}\", \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(grants).await;
-    let store =
-        std::sync::Arc::new(PostgresStore::connect(on(&url, &table)).await.expect("connected"));
+    let config = on(&url, &table).with_call_timeout(std::time::Duration::from_secs(60));
+    let store = std::sync::Arc::new(PostgresStore::connect(config).await.expect("connected"));
     let all: Vec<_> = (0..32)
         .map(|at| {
             let store = std::sync::Arc::clone(&store);
