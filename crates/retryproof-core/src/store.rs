@@ -40,14 +40,18 @@ use crate::owner::{FencingToken, OwnerId};
 mod capability;
 pub(crate) mod caught;
 mod exchange;
+mod force;
 mod holder;
 mod join;
+mod scan;
 mod shared;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub use exchange::{AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked};
+pub use force::{Force, ForceAction, ForceRequest, Forced};
 pub use holder::{HolderNote, TraceContext};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
+pub use scan::{RecordFilter, ScanCursor, ScanPage, ScannedRecord, ScopeCounts, ScopeStats};
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 

@@ -14,6 +14,7 @@ mod builder;
 mod busy;
 mod chunked;
 mod index;
+mod operate;
 mod record;
 mod scopes;
 mod shard;

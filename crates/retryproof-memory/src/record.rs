@@ -108,6 +108,12 @@ impl Done {
         self.view().map_or(0, |view| view.expires())
     }
 
+    /// The key, for a scan.
+    pub(crate) fn key(&self) -> Option<&str> {
+        let end = HEADER + self.view()?.key_len();
+        str::from_utf8(self.0.get(HEADER..end)?).ok()
+    }
+
     pub(crate) fn has_fingerprint(&self) -> bool {
         !self.parts().fingerprint.is_empty()
     }

@@ -54,6 +54,11 @@ impl Scopes {
         (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
+    /// The scope with the number `at`.
+    pub(crate) fn get(&self, at: u32) -> Option<&Scope> {
+        self.places.get(at as usize)?.scope.as_ref()
+    }
+
     /// Returns the number that stands for `scope`, and counts one more record for that scope.
     #[inline]
     pub(crate) fn enter(&mut self, scope: &Scope) -> u32 {

@@ -25,7 +25,7 @@ use crate::wheel::Wheel;
 pub(crate) struct Shard {
     pub(crate) table: Table,
     pub(crate) busy: BusySlab,
-    scopes: Scopes,
+    pub(crate) scopes: Scopes,
     pub(crate) wheel: Wheel,
     pub(crate) credit: Credit,
     pub(crate) ahead: Ahead,
@@ -457,19 +457,26 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// Passes the record to `done` or `busy`, for an operator, even if the record has expired.
-    pub(crate) fn inspect<T>(
-        &self,
-        id: &Identity,
-        hash: u32,
-        done: impl FnOnce(&Done) -> T,
-        busy: impl FnOnce(&Busy) -> T,
-    ) -> Option<T> {
-        let at = self.find(id, hash)?;
-        Some(match &self.table.slots[at].body {
-            Body::Done(kept) => done(kept),
-            Body::Busy(place) => busy(&self.busy[*place]),
-        })
+    /// Replaces the record in this slot by a COMPLETE one, which gets its token (OPS-4).
+    pub(crate) fn replace(&mut self, at: u32, mut done: Done, budget: &Budget) -> Leftover {
+        let mut left = Leftover::default();
+        let (expires, after) = (done.expires(), done.size());
+        let slot = &mut self.table.slots[at];
+        let (before, token) = match &slot.body {
+            Body::Done(kept) => (kept.size(), kept.token()),
+            Body::Busy(place) => (self.busy[*place].size(), self.busy[*place].token),
+        };
+        done.set_token(token);
+        match std::mem::replace(&mut slot.body, Body::Done(done)) {
+            Body::Done(kept) => left.done = Some(kept),
+            Body::Busy(place) => left.busy = self.busy.remove(place),
+        }
+        // As in `complete`, a slot that is still in the wheel is filed again by a sweep.
+        if slot.timer == UNFILED {
+            self.wheel.file(slot, at, expires);
+        }
+        self.resized(before, after, expires, budget);
+        left
     }
 }
 

@@ -233,7 +233,7 @@ impl MemoryStore {
         done: &Completion,
     ) -> Poll<Result<FencedWrite>> {
         if done.value.len() as u64 > self.max_bytes {
-            return Poll::Ready(Err(self.too_large(id, done.value.len())));
+            return Poll::Ready(Err(self.too_large("complete", id, done.value.len())));
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
@@ -285,9 +285,9 @@ impl MemoryStore {
     }
 
     #[cold]
-    fn too_large(&self, id: &Identity, bytes: usize) -> Error {
+    pub(crate) fn too_large(&self, operation: &'static str, id: &Identity, bytes: usize) -> Error {
         Error::new(ErrorKind::TooLarge, "the value is larger than the memory store's byte limit")
-            .during("complete")
+            .during(operation)
             .for_identity(id)
             .with("bytes", bytes)
             .with("limit", self.max_bytes)

@@ -20,6 +20,7 @@ use retryproof_core::{
 use crate::MemoryStore;
 
 mod notes;
+mod operate;
 mod walk;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaims records across all shards, for [`Purge`] and for a new key that does not fit, and
-//! implements [`Inspect`].
+//! Reclaims records across all shards, for [`Purge`] and for a new key that does not fit.
 
-use std::time::Duration;
-
-use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{FencingToken, Identity, Result};
+use retryproof_core::Result;
+use retryproof_core::store::Purge;
 
 use crate::index::NONE;
 use crate::shard::{Leftover, Reclaimed, Shard, note};
@@ -114,49 +111,5 @@ impl Purge for MemoryStore {
             gone += self.purge_shard(shard, now, limit - gone);
         }
         Ok(gone)
-    }
-}
-
-impl Inspect for MemoryStore {
-    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
-        let (shard, hash) = self.locate(id);
-        let now = self.time.now();
-        Ok(shard.lock().inspect(
-            id,
-            hash,
-            |done| {
-                let left = done.expires().checked_sub(now.nanos).filter(|left| *left > 0);
-                let (token, left) =
-                    (FencingToken::new(done.token()), left.map(Duration::from_nanos));
-                let fingerprint = done.has_fingerprint();
-                RecordSummary::new(
-                    RecordState::Complete,
-                    token,
-                    left,
-                    done.value_len(),
-                    fingerprint,
-                )
-                .with_grant(None, Some(done.takeovers()), done.note())
-            },
-            |busy| {
-                let left = busy.expires.saturating_duration_since(now.at);
-                let (token, left) =
-                    (FencingToken::new(busy.token), (!left.is_zero()).then_some(left));
-                let ago = now.at.saturating_duration_since(busy.granted);
-                RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
-                    .with_grant(Some(ago), Some(busy.takeovers()), busy.note())
-            },
-        ))
-    }
-
-    async fn stats(&self) -> Result<StoreStats> {
-        let mut stats = StoreStats::default();
-        for PaddedShard(shard) in &self.shards {
-            let (records, in_progress, bytes) = shard.lock().counts();
-            stats.records += u64::from(records);
-            stats.in_progress += u64::from(in_progress);
-            stats.bytes += bytes;
-        }
-        Ok(stats)
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. A third capability,
-//! [`Join`](super::Join), has its own file.
+//! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. Two more capabilities,
+//! [`Force`](super::Force) and [`Join`](super::Join), have files of their own.
 
 use std::future::Future;
 use std::time::Duration;
 
-use super::{HolderNote, IdempotencyStore};
+use super::{HolderNote, IdempotencyStore, ScanCursor, ScanPage};
 use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
@@ -138,4 +138,27 @@ pub trait Inspect: IdempotencyStore {
     /// # Errors
     /// The store's errors.
     fn stats(&self) -> impl Future<Output = Result<StoreStats>> + Send;
+
+    /// Describes one page of all records, expired or not (OPS-1). The scan starts at the first
+    /// record, or after the cursor that the page before has returned.
+    ///
+    /// # Behaviour
+    /// The store examines about `limit` records for a page, at least one, and fewer if its own
+    /// limit is lower. A page can be empty although more pages follow; the last page has no cursor.
+    ///
+    /// A scan returns each record that exists from its first page to its last one at least once. A
+    /// record that is created, granted again or deleted during the scan may be missing. A store
+    /// says if it can return a record twice. The order is the store's own.
+    ///
+    /// A page is found by the position of the cursor, never by counting the records before it, and
+    /// without an index that only the scan would need.
+    ///
+    /// # Errors
+    /// `Invalid` for a cursor that the store cannot read; otherwise the store's errors. A record
+    /// that cannot be read is no error: the page counts it (CMP-8).
+    fn scan(
+        &self,
+        after: Option<&ScanCursor>,
+        limit: usize,
+    ) -> impl Future<Output = Result<ScanPage>> + Send;
 }

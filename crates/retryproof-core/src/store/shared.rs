@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use super::caught::{caught, caught_now};
 use super::{
-    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, IdempotencyStore, Inspect, Join,
-    JoinStatement, Peeked, Purge, RecordSummary, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Force, ForceRequest, Forced,
+    IdempotencyStore, Inspect, Join, JoinStatement, Peeked, Purge, RecordFilter, RecordSummary,
+    ScanCursor, ScanPage, ScopeStats, StoreProfile, StoreStats,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
@@ -145,6 +146,7 @@ impl<S: Purge> DynPurge for S {
 trait DynInspect: Send + Sync {
     fn dyn_get(self: Arc<Self>, id: Identity) -> StoreCall<Option<RecordSummary>>;
     fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats>;
+    fn dyn_scan(self: Arc<Self>, after: Option<ScanCursor>, limit: usize) -> StoreCall<ScanPage>;
 }
 
 impl<S: Inspect> DynInspect for S {
@@ -154,6 +156,23 @@ impl<S: Inspect> DynInspect for S {
 
     fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats> {
         Box::pin(async move { caught(pin!(async { self.stats().await })).await })
+    }
+
+    fn dyn_scan(self: Arc<Self>, after: Option<ScanCursor>, limit: usize) -> StoreCall<ScanPage> {
+        Box::pin(
+            async move { caught(pin!(async { self.scan(after.as_ref(), limit).await })).await },
+        )
+    }
+}
+
+/// Object-safe [`Force`].
+trait DynForce: Send + Sync {
+    fn dyn_force(self: Arc<Self>, id: Identity, req: ForceRequest) -> StoreCall<Forced>;
+}
+
+impl<S: Force> DynForce for S {
+    fn dyn_force(self: Arc<Self>, id: Identity, req: ForceRequest) -> StoreCall<Forced> {
+        Box::pin(async move { caught(pin!(async { self.force(&id, &req).await })).await })
     }
 }
 
@@ -198,13 +217,15 @@ impl<S: Join> DynJoin for S {
 ///
 /// ```
 /// # use {retryproof_core::SharedStore, retryproof_memory::MemoryStore};
-/// let store = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
+/// let store =
+///     SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().with_force().build();
 /// ```
 #[derive(Clone)]
 pub struct SharedStore {
     store: Arc<dyn DynStore>,
     purge: Option<Arc<dyn DynPurge>>,
     inspect: Option<Arc<dyn DynInspect>>,
+    force: Option<Arc<dyn DynForce>>,
     join: Option<Arc<dyn DynJoin>>,
 }
 
@@ -218,7 +239,13 @@ impl SharedStore {
     /// Starts building a shared store from a concrete store, whose capabilities can then be added.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
-        SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
+        SharedStoreBuilder {
+            store: Arc::new(store),
+            purge: None,
+            inspect: None,
+            force: None,
+            join: None,
+        }
     }
 
     /// Deletes up to `limit` expired records and returns how many it deleted, or `None` if the
@@ -260,6 +287,87 @@ impl SharedStore {
             Some(inspect) => Arc::clone(inspect).dyn_get(id.clone()).await,
             None => Ok(None),
         }
+    }
+
+    /// Whether [`get`](Self::get), [`stats`](Self::stats) and [`scan`](Self::scan) can describe
+    /// records.
+    #[must_use]
+    pub fn can_inspect(&self) -> bool {
+        self.inspect.is_some()
+    }
+
+    /// Returns one page of all records, as [`Inspect::scan`] does, or `None` if the store cannot
+    /// inspect records (OPS-1).
+    ///
+    /// # Errors
+    /// `Invalid` for a cursor of another store; otherwise the store's errors.
+    pub async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<Option<ScanPage>> {
+        match &self.inspect {
+            Some(inspect) => Arc::clone(inspect).dyn_scan(after.cloned(), limit).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Like [`scan`](Self::scan), but returns only the records that `filter` selects (OPS-2).
+    /// `limit` still counts the records that the store examines, so a page may be empty although
+    /// more pages follow.
+    ///
+    /// # Errors
+    /// Same as for [`scan`](Self::scan).
+    pub async fn scan_filtered(
+        &self,
+        filter: &RecordFilter,
+        after: Option<&ScanCursor>,
+        limit: usize,
+    ) -> Result<Option<ScanPage>> {
+        let mut page = self.scan(after, limit).await?;
+        if let Some(page) = &mut page {
+            page.records.retain(|record| filter.selects(record));
+        }
+        Ok(page)
+    }
+
+    /// Counts the records of each scope, or returns `None` if the store cannot inspect records. The
+    /// call reads all records; to show progress, or to stop early, add the pages of a
+    /// [`scan`](Self::scan) to a [`ScopeStats`].
+    ///
+    /// # Errors
+    /// The store's errors.
+    pub async fn stats_by_scope(&self) -> Result<Option<ScopeStats>> {
+        const PAGE: usize = 1_000;
+
+        let (mut stats, mut after) = (ScopeStats::new(), None);
+        loop {
+            let Some(page) = self.scan(after.as_ref(), PAGE).await? else { return Ok(None) };
+            stats.add(&page);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(Some(stats)),
+            }
+        }
+    }
+
+    /// Whether operators can [`force`](Self::force) a change of a record.
+    #[must_use]
+    pub fn can_force(&self) -> bool {
+        self.force.is_some()
+    }
+
+    /// Changes a record in the name of an operator, as [`Force::force`] does (OPS-3).
+    ///
+    /// # Errors
+    /// `Unsupported` if the store does not have the capability; otherwise the store's errors.
+    pub async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let Some(force) = &self.force else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "operators cannot change records of this store; build it with the capability \
+                 (`into_shared` or `with_force`)",
+            )
+            .during("force")
+            .with("store", self.store.dyn_profile().name));
+        };
+        Arc::clone(force).dyn_force(id.clone(), req.clone()).await
     }
 
     /// Whether a completion can join the caller's transaction (CMP-7).
@@ -308,6 +416,7 @@ impl fmt::Debug for SharedStore {
             .field("store", &self.store)
             .field("purge", &self.purge.is_some())
             .field("inspect", &self.inspect.is_some())
+            .field("force", &self.force.is_some())
             .field("join", &self.join.is_some())
             .finish()
     }
@@ -358,6 +467,7 @@ pub struct SharedStoreBuilder<S> {
     store: Arc<S>,
     purge: Option<Arc<dyn DynPurge>>,
     inspect: Option<Arc<dyn DynInspect>>,
+    force: Option<Arc<dyn DynForce>>,
     join: Option<Arc<dyn DynJoin>>,
 }
 
@@ -382,6 +492,16 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
+    /// Allows operators to change records (OPS-3).
+    #[must_use]
+    pub fn with_force(mut self) -> Self
+    where
+        S: Force,
+    {
+        self.force = Some(Arc::clone(&self.store) as _);
+        self
+    }
+
     /// Allows completions to join the caller's transaction (CMP-7).
     #[must_use]
     pub fn with_join(mut self) -> Self
@@ -395,7 +515,8 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
     /// Builds the shared store.
     #[must_use]
     pub fn build(self) -> SharedStore {
-        SharedStore { store: self.store, purge: self.purge, inspect: self.inspect, join: self.join }
+        let Self { store, purge, inspect, force, join } = self;
+        SharedStore { store, purge, inspect, force, join }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, HolderNote, Inspect, LiveLease, Peeked,
-    RecordSummary, StoreProfile, StoreStats, TraceContext,
+    RecordSummary, ScanCursor, ScanPage, StoreProfile, StoreStats, TraceContext,
 };
 use retryproof_core::{
     EngineBuilder, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
@@ -99,6 +99,10 @@ impl Inspect for Watched {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.inner.stats().await
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.inner.scan(after, limit).await
     }
 }
 

@@ -12,7 +12,7 @@ mod on_the_runtimes_clock {
     use super::*;
 
     async fn subject() -> Subject {
-        Subject::of(MemoryStore::new()).with_purge().build()
+        Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force().build()
     }
 
     conformance! { time = paused, factory = subject }
@@ -25,6 +25,8 @@ mod on_its_own_clock {
         let clock = ManualClock::new();
         Subject::of(MemoryStore::with_clock(Arc::new(clock.clone())))
             .with_purge()
+            .with_inspect()
+            .with_force()
             .with_clock(move |by| clock.advance(by))
             .build()
     }
@@ -36,7 +38,7 @@ mod on_the_hosts_clock {
     use super::*;
 
     async fn subject() -> Subject {
-        Subject::of(MemoryStore::new()).with_purge().build()
+        Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force().build()
     }
 
     conformance! { time = real, factory = subject }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::observe::Loss;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
-    SharedStore, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect,
+    Peeked, Purge, RecordSummary, ScanCursor, ScanPage, SharedStore, StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
@@ -132,12 +132,23 @@ impl Inspect for Jumpy {
         self.may_panic();
         Ok(StoreStats::default())
     }
+    async fn scan(&self, _: Option<&ScanCursor>, _: usize) -> Result<ScanPage> {
+        self.may_panic();
+        Ok(ScanPage::default())
+    }
+}
+
+impl Force for Jumpy {
+    async fn force(&self, _: &Identity, _: &ForceRequest) -> Result<Forced> {
+        self.may_panic();
+        Ok(Forced::Absent)
+    }
 }
 
 fn jumpy(at_once: bool) -> (IdempotencyEngine, Arc<AtomicU32>) {
     let panics = Arc::<AtomicU32>::default();
     let store = Jumpy { store: MemoryStore::new().into(), panics: Arc::clone(&panics), at_once };
-    let store = SharedStore::builder(store).with_purge().with_inspect().build();
+    let store = SharedStore::builder(store).with_purge().with_inspect().with_force().build();
     (IdempotencyEngine::new(store), panics)
 }
 
@@ -187,6 +198,13 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
             engine.store().get(id.identity()).await.unwrap_err().kind(),
             ErrorKind::Unavailable
         );
+        panics.store(1, Ordering::SeqCst);
+        let scanned = engine.store().scan(None, 10).await;
+        assert_eq!(scanned.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        let erase = ForceRequest::erase(FencingToken::new(1));
+        let forced = engine.store().force(id.identity(), &erase).await;
+        assert_eq!(forced.unwrap_err().kind(), ErrorKind::Unavailable);
         // None of it has left anything behind.
         let replayed = engine.execute(quick("k"), || async { Ok::<_, &str>(2) }).await.unwrap();
         assert_eq!(replayed, Outcome::Replayed(1), "at once {at_once}");
