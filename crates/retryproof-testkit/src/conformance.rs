@@ -55,6 +55,7 @@ mod caller;
 pub mod cancel;
 pub mod fence;
 pub mod fingerprint;
+pub mod force;
 pub mod forms;
 pub mod grant;
 pub mod handles;
@@ -70,6 +71,7 @@ pub mod race;
 pub mod release;
 pub mod result;
 mod runner;
+pub mod scan;
 pub mod skew;
 pub mod takeover;
 pub mod token;
@@ -262,6 +264,27 @@ macro_rules! __each_case {
             inspect:
                 sto_2_an_operator_sees_where_a_record_stands(Inspect)
                 sto_2_an_operator_counts_the_records(Inspect);
+            scan:
+                ops_1_a_scan_finds_every_record(Inspect)
+                ops_1_deletions_hide_no_other_record(Inspect)
+                ops_1_every_limit_leads_to_the_end(Inspect)
+                ops_1_an_unreadable_record_is_counted(Corrupt)
+                ops_2_records_are_filtered_and_counted_by_scope(Inspect);
+            force:
+                ops_3_a_live_lease_is_refused(Force)
+                ops_3_another_token_is_refused(Force)
+                ops_3_an_absent_record_is_said_to_be_absent(Force)
+                ops_3_each_action_has_its_state(Force)
+                ops_3_a_dropped_call_may_be_repeated(Force)
+                ops_3_a_release_races_a_takeover(Force)
+                ops_3_a_resolve_races_a_completion(Force)
+                ops_4_a_released_key_is_fresh(Force)
+                ops_4_a_live_lease_ends_if_asked_for(Force)
+                ops_4_a_resolved_record_is_replayed(Force)
+                ops_4_a_forgotten_key_runs_again(Force)
+                ops_4_an_erased_answer_is_a_tombstone(Force)
+                ops_4_an_erased_answer_keeps_its_ttl(Force)
+                ops_4_waiters_are_woken(Force);
             holder:
                 rec_2_busy_answers_show_the_holders_note
                 rec_2_notes_of_every_length_are_kept

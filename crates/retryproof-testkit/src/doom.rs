@@ -44,7 +44,9 @@ pub(crate) async fn doom<S: IdempotencyStore>(
     }
 }
 
-async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> bool {
+/// Polls the call, and drops it when it has been pending `times` times. Returns whether the call
+/// ended before that.
+pub(crate) async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> bool {
     let mut call = pin!(call);
     let mut pending = 0;
     poll_fn(|cx| {

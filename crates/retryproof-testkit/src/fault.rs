@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
-    StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect,
+    Peeked, Purge, RecordSummary, ScanCursor, ScanPage, StoreProfile, StoreStats,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::sync::watch;
@@ -294,5 +294,16 @@ impl<S: Inspect> Inspect for FaultStore<S> {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.inner.stats().await
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.inner.scan(after, limit).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Force> Force for FaultStore<S> {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        self.inner.force(id, req).await
     }
 }

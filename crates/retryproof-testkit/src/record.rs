@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
-    StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect,
+    Peeked, Purge, RecordSummary, ScanCursor, ScanPage, StoreProfile, StoreStats,
 };
 use retryproof_core::{ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 
@@ -277,5 +277,17 @@ impl<S: Inspect> Inspect for Recorder<S> {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.inner.stats().await
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.inner.scan(after, limit).await
+    }
+}
+
+/// Interventions are not logged, because they are not calls of an engine.
+#[deny(clippy::missing_trait_methods)]
+impl<S: Force> Force for Recorder<S> {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        self.inner.force(id, req).await
     }
 }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
-    StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect,
+    Peeked, Purge, RecordSummary, ScanCursor, ScanPage, StoreProfile, StoreStats,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::sleep;
@@ -93,5 +93,16 @@ impl<S: Inspect> Inspect for SlowStore<S> {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.slowly(self.inner.stats()).await
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.slowly(self.inner.scan(after, limit)).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Force> Force for SlowStore<S> {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        self.slowly(self.inner.force(id, req)).await
     }
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Subject`]: a store under test, with the extra abilities that the kit may use.
+//!
+//! This file has over 400 lines because it contains each call of the contract again, for the form
+//! of the store that lets its erased and its concrete form share one store.
 
 use std::fmt;
 use std::future::Future;
@@ -9,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Inspect, Join, JoinStatement,
-    Peeked, Purge, RecordSummary, SharedStore, SharedStoreBuilder, StoreProfile, StoreStats,
-    TxSource,
+    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Force, ForceRequest, Forced,
+    Inspect, Join, JoinStatement, Peeked, Purge, RecordSummary, ScanCursor, ScanPage, SharedStore,
+    SharedStoreBuilder, StoreProfile, StoreStats, TxSource,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
@@ -36,7 +39,6 @@ pub struct Subject {
 
 #[derive(Default)]
 struct Hooks {
-    can_inspect: bool,
     another: Option<Make<SharedStore>>,
     clock: Option<Box<dyn Fn(Duration) + Send + Sync>>,
     corrupt: Option<Box<dyn Fn(Identity) -> Boxed<()> + Send + Sync>>,
@@ -121,7 +123,7 @@ impl Subject {
     }
 
     pub(crate) fn can_inspect(&self) -> bool {
-        self.hooks.can_inspect
+        self.store.can_inspect()
     }
 
     /// How many sequences of steps the property test draws.
@@ -196,7 +198,15 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         S: Inspect,
     {
         self.shared = self.shared.with_inspect();
-        self.hooks.can_inspect = true;
+        self
+    }
+
+    /// Declares that operators can change the store's records.
+    pub fn with_force(mut self) -> Self
+    where
+        S: Force,
+    {
+        self.shared = self.shared.with_force();
         self
     }
 
@@ -375,6 +385,16 @@ impl<S: Inspect> Inspect for Concrete<S> {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.0.stats().await
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.0.scan(after, limit).await
+    }
+}
+
+impl<S: Force> Force for Concrete<S> {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        self.0.force(id, req).await
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Need {
     Purge,
     /// [`with_inspect`](crate::SubjectBuilder::with_inspect).
     Inspect,
+    /// [`with_force`](crate::SubjectBuilder::with_force).
+    Force,
     /// [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
     Corrupt,
     /// [`with_clock`](crate::SubjectBuilder::with_clock), under `time = paused`.
@@ -36,10 +38,11 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Another,
         Self::Purge,
         Self::Inspect,
+        Self::Force,
         Self::Corrupt,
         Self::OwnClock,
         Self::Joined,
@@ -54,6 +57,7 @@ impl fmt::Display for Need {
             Self::Another => "a second handle on the same data",
             Self::Purge => "purge",
             Self::Inspect => "inspection",
+            Self::Force => "interventions by operators",
             Self::Corrupt => "a way to damage a record",
             Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
             Self::Joined => "transactions that the store joins",
@@ -71,6 +75,7 @@ impl Subject {
             Need::Another => self.has_another(),
             Need::Purge => self.store().can_purge(),
             Need::Inspect => self.can_inspect(),
+            Need::Force => self.store().can_force(),
             Need::Corrupt => self.has_corrupt(),
             Need::OwnClock => self.has_own_clock(),
             Need::Joined => self.joined().is_some(),

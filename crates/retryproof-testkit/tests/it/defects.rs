@@ -191,6 +191,37 @@ catches! {
     rec_2_a_note_that_outlives_a_result_is_caught: NoteOutlivesAResult by rec_2_an_expired_result_leaves_no_note;
     rec_2_a_peek_without_the_note_is_caught: NoteInAcquiresOnly by rec_2_busy_answers_show_the_holders_note;
     rec_2_takeovers_kept_as_a_flag_are_caught: TakeoversStopAtOne by rec_2_an_operator_sees_takeovers;
+    ops_1_pages_by_count_are_caught: ScanGoesByCount by ops_1_deletions_hide_no_other_record;
+    ops_1_a_scan_without_the_dead_is_caught: ScanHidesTheDead by ops_1_a_scan_finds_every_record;
+    ops_1_a_scan_of_one_page_is_caught: ScanStopsAfterAPage by
+        ops_1_a_scan_finds_every_record, ops_2_records_are_filtered_and_counted_by_scope;
+    ops_1_a_page_of_nothing_is_caught: ScanOfNothingGoesOn by ops_1_every_limit_leads_to_the_end;
+    ops_1_an_uncounted_record_is_caught: ScanSkipsTheUnreadable by ops_1_an_unreadable_record_is_counted;
+    ops_3_an_ignored_token_is_caught: ForceIgnoresTheToken by ops_3_another_token_is_refused;
+    ops_3_an_ignored_lease_is_caught: ForceIgnoresTheLease by ops_3_a_live_lease_is_refused;
+    ops_3_an_ignored_state_is_caught: ForceIgnoresTheState by ops_3_each_action_has_its_state;
+    ops_3_a_check_before_the_write_is_caught: ForceInTwoSteps by
+        ops_3_a_release_races_a_takeover, ops_3_a_resolve_races_a_completion;
+    ops_3_a_record_lost_by_a_drop_is_caught: ForceLosesADroppedRecord by
+        ops_3_a_dropped_call_may_be_repeated;
+    ops_3_a_record_made_up_is_caught: ForceKnowsNoAbsence by ops_3_an_absent_record_is_said_to_be_absent;
+    ops_4_a_live_lease_that_never_ends_is_caught: ForceNeverEndsALiveLease by
+        ops_4_a_live_lease_ends_if_asked_for;
+    ops_4_a_forced_release_as_a_takeover_is_caught: ForceReleaseIsATakeover by ops_4_a_released_key_is_fresh;
+    ops_4_a_resolve_for_the_holder_is_caught: ForceResolveKeepsTheOwner by
+        ops_4_a_resolved_record_is_replayed, ops_4_a_live_lease_ends_if_asked_for;
+    ops_3_a_repeated_resolve_refused_is_caught: ForceResolveTwiceIsFinished by
+        ops_4_a_resolved_record_is_replayed;
+    ops_4_a_forgotten_token_is_caught: ForceForgetsTheToken by
+        ops_4_a_released_key_is_fresh, ops_4_a_forgotten_key_runs_again;
+    ops_4_a_result_that_stays_is_caught: ForceForgetsNothing by ops_4_a_forgotten_key_runs_again;
+    ops_4_an_answer_that_stays_is_caught: ForceErasesNothing by ops_4_an_erased_answer_is_a_tombstone;
+    ops_4_an_erased_promise_is_caught: ForceErasesTheRecord by ops_4_an_erased_answer_is_a_tombstone;
+    ops_4_an_erased_fingerprint_is_caught: ForceEraseDropsTheFingerprint by
+        ops_4_an_erased_answer_is_a_tombstone;
+    ops_4_a_tombstone_with_a_new_ttl_is_caught: ForceEraseStartsTheTtlAgain by
+        ops_4_an_erased_answer_keeps_its_ttl;
+    ops_4_waiters_left_asleep_are_caught: ForceWakesNobody by ops_4_waiters_are_woken;
     rec_2_takeovers_that_are_never_reset_are_caught: TakeoversNeverReset by
         rec_2_takeovers_count_from_the_last_time_a_key_was_free;
 }

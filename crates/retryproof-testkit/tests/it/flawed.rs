@@ -13,13 +13,13 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, IdempotencyStore,
-    Inspect, LiveLease, Peeked, Purge, RecordState, RecordSummary, SharedStore, StoreProfile,
-    StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceAction, ForceRequest, Forced,
+    Grant, HolderNote, IdempotencyStore, Inspect, LiveLease, Peeked, Purge, RecordState,
+    RecordSummary, ScanCursor, ScanPage, ScannedRecord, SharedStore, StoreProfile, StoreStats,
 };
 use retryproof_core::{
-    Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
-    StoredResult,
+    Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, Key, OwnerId, Payload,
+    Result, Scope, StoredResult, Tombstone,
 };
 use retryproof_testkit::Subject;
 use tokio::sync::Notify;
@@ -116,6 +116,28 @@ defects! {
     InspectCountsNothing
     InspectHidesTheNote
     InspectHidesTheAge
+    ScanGoesByCount
+    ScanHidesTheDead
+    ScanStopsAfterAPage
+    ScanOfNothingGoesOn
+    ScanSkipsTheUnreadable
+    ForceIgnoresTheToken
+    ForceIgnoresTheLease
+    ForceIgnoresTheState
+    ForceInTwoSteps
+    ForceLosesADroppedRecord
+    ForceKnowsNoAbsence
+    ForceNeverEndsALiveLease
+    ForceReleaseIsATakeover
+    ForceResolveKeepsTheOwner
+    ForceResolveTwiceIsFinished
+    ForceForgetsTheToken
+    ForceForgetsNothing
+    ForceErasesNothing
+    ForceErasesTheRecord
+    ForceEraseDropsTheFingerprint
+    ForceEraseStartsTheTtlAgain
+    ForceWakesNobody
     NoteCut
     NoteLostAtABeat
     NoteLostAtCompletion
@@ -200,6 +222,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
         .with_joined(books.clone(), books)
         .with_purge()
         .with_inspect()
+        .with_force()
         .with_clock(move |by| clock.advance(by))
         .with_another(move || {
             let another = open();
@@ -716,25 +739,68 @@ impl Purge for Flawed {
     }
 }
 
+impl Flawed {
+    fn summary(&self, record: &Record, now: Instant) -> RecordSummary {
+        let state =
+            if record.value.is_some() { RecordState::Complete } else { RecordState::InProgress };
+        let remaining = (record.until > now).then(|| record.until - now);
+        let bytes = record.value.as_ref().map_or(0, |value| value.len());
+        let note = record.note.clone().filter(|_| !self.has(Defect::InspectHidesTheNote));
+        let ago = now.saturating_duration_since(record.granted);
+        let ago = (!self.has(Defect::InspectHidesTheAge)).then_some(ago);
+        RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
+            .with_grant(ago, Some(record.takeovers), note)
+    }
+}
+
 impl Inspect for Flawed {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
         let hidden =
             |record: &&Record| !self.has(Defect::InspectHidesTheDead) || record.until > now;
-        Ok(self.records().get(&self.name(id)).filter(hidden).map(|record| {
-            let state = if record.value.is_some() {
-                RecordState::Complete
-            } else {
-                RecordState::InProgress
-            };
-            let remaining = (record.until > now).then(|| record.until - now);
-            let bytes = record.value.as_ref().map_or(0, |value| value.len());
-            let note = record.note.clone().filter(|_| !self.has(Defect::InspectHidesTheNote));
-            let ago = now.saturating_duration_since(record.granted);
-            let ago = (!self.has(Defect::InspectHidesTheAge)).then_some(ago);
-            RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
-                .with_grant(ago, Some(record.takeovers), note)
-        }))
+        let records = self.records();
+        let found = records.get(&self.name(id)).filter(hidden);
+        Ok(found.map(|record| self.summary(record, now)))
+    }
+
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        let now = self.now();
+        let records = self.records();
+        let mut names: Vec<_> = records.keys().cloned().collect();
+        names.sort_unstable();
+        // The position is the last name, or, where that is the defect, how many came before.
+        let text = after.map(|after| String::from_utf8_lossy(after.as_bytes()).into_owned());
+        let counted = text.as_ref().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+        let last = text.as_ref().and_then(|text| text.split_once('\n'));
+        let by_count = self.has(Defect::ScanGoesByCount);
+        let from = match last {
+            _ if by_count => counted,
+            Some((scope, key)) => {
+                names.partition_point(|name| (name.0.as_str(), name.1.as_str()) <= (scope, key))
+            }
+            None => 0,
+        };
+        let least = usize::from(!self.has(Defect::ScanOfNothingGoesOn));
+        let rest = names.get(from.min(names.len())..).unwrap_or_default();
+        let page: Vec<_> = rest.iter().take(limit.max(least)).collect();
+        let (mut found, mut unreadable) = (Vec::new(), 0);
+        for name in &page {
+            let record = &records[*name];
+            if record.corrupt {
+                unreadable += u64::from(!self.has(Defect::ScanSkipsTheUnreadable));
+            } else if !self.has(Defect::ScanHidesTheDead) || record.until > now {
+                let id = Identity::new(Scope::new(name.0.as_str())?, Key::new(&name.1)?);
+                found.push(ScannedRecord::new(id, self.summary(record, now)));
+            }
+        }
+        let ends =
+            page.len() == rest.len() || page.is_empty() || self.has(Defect::ScanStopsAfterAPage);
+        let next = page.last().filter(|_| !ends).map(|(scope, key)| {
+            let last = format!("{scope}\n{key}");
+            let text = if by_count { (from + page.len()).to_string() } else { last };
+            ScanCursor::new(text.into_bytes())
+        });
+        Ok(ScanPage::new(found, unreadable, next))
     }
 
     async fn stats(&self) -> Result<StoreStats> {
@@ -744,6 +810,100 @@ impl Inspect for Flawed {
         let records = self.records();
         let running = records.values().filter(|record| record.value.is_none()).count();
         Ok(StoreStats::new(records.len() as u64, running as u64, 0))
+    }
+}
+
+impl Force for Flawed {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let (now, name) = (self.now(), self.name(id));
+        let refused = self.refused(&name, req, now)?;
+        let refused = if self.has(Defect::ForceInTwoSteps) {
+            tokio::task::yield_now().await;
+            refused
+        } else {
+            self.refused(&name, req, now)?
+        };
+        if let Some(refused) = refused {
+            return Ok(refused);
+        }
+        if self.has(Defect::ForceLosesADroppedRecord) {
+            let taken = self.records().remove(&name);
+            tokio::task::yield_now().await;
+            self.records().extend(taken.map(|record| (name.clone(), record)));
+        }
+        let mut records = self.records();
+        let Some(record) = records.get_mut(&name) else { return Ok(Forced::Applied) };
+        match &req.action {
+            ForceAction::Release if self.has(Defect::ForceReleaseIsATakeover) => {
+                (record.owner, record.until) = (OwnerId::new(), now);
+            }
+            ForceAction::Forget if self.has(Defect::ForceForgetsNothing) => {}
+            ForceAction::Erase if self.has(Defect::ForceErasesNothing) => {}
+            ForceAction::Release | ForceAction::Forget => {
+                if self.has(Defect::ForceForgetsTheToken) {
+                    self.data.last_token.store(0, Ordering::SeqCst);
+                }
+                records.remove(&name);
+            }
+            ForceAction::Erase if self.has(Defect::ForceErasesTheRecord) => {
+                records.remove(&name);
+            }
+            ForceAction::Resolve { by, done } => {
+                if !self.has(Defect::ForceResolveKeepsTheOwner) {
+                    record.owner = self.owner(*by);
+                }
+                record.value = Some(done.value.clone());
+                record.fingerprint = done.fingerprint.or(record.fingerprint);
+                record.note = None;
+                record.until = now + done.ttl;
+                record.purge_after = record.until;
+            }
+            ForceAction::Erase => {
+                record.value = Some(Tombstone::new().into_envelope());
+                if self.has(Defect::ForceEraseDropsTheFingerprint) {
+                    record.fingerprint = None;
+                }
+                if self.has(Defect::ForceEraseStartsTheTtlAgain) {
+                    record.until = now + Duration::from_secs(86_400);
+                }
+            }
+        }
+        drop(records);
+        if !self.has(Defect::ForceWakesNobody) {
+            self.wrote();
+        }
+        Ok(Forced::Applied)
+    }
+}
+
+impl Flawed {
+    /// What an intervention answers without a change.
+    fn refused(&self, name: &Name, req: &ForceRequest, now: Instant) -> Result<Option<Forced>> {
+        let records = self.records();
+        let Some(record) = records.get(name) else {
+            let known = !self.has(Defect::ForceKnowsNoAbsence);
+            return Ok(known.then_some(Forced::Absent));
+        };
+        if record.corrupt {
+            return Err(Error::corrupt("spoilt"));
+        }
+        let mut seen = self.summary(record, now);
+        if self.has(Defect::ForceIgnoresTheToken) {
+            seen.token = req.token;
+        }
+        if self.has(Defect::ForceIgnoresTheLease) && seen.state == RecordState::InProgress {
+            seen.remaining = None;
+        }
+        let mut req = req.clone();
+        req.even_if_live &= !self.has(Defect::ForceNeverEndsALiveLease);
+        let owner = if self.has(Defect::ForceResolveTwiceIsFinished) {
+            OwnerId::new()
+        } else {
+            record.owner
+        };
+        let refused = req.refusal(owner, &seen);
+        let of_state = matches!(refused, Some(Forced::Finished | Forced::Unfinished));
+        Ok(refused.filter(|_| !(of_state && self.has(Defect::ForceIgnoresTheState))))
     }
 }
 

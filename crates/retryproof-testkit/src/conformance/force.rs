@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An operator changes a record: fenced by the token that the operator saw, never under a live
+//! lease unless asked for, and with an answer that says what the store found.
+
+use std::time::Duration;
+
+use retryproof_core::store::{
+    Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Forced, Grant, Peeked,
+};
+use retryproof_core::{FencingToken, Identity, Opened, StoredResult};
+
+use super::caller::{
+    ASLEEP, DAY, LONG, MS, StoreCaller, WOKEN, body, completed, envelope, granted, is_absent,
+    is_complete,
+};
+use crate::doom::until_pending;
+use crate::subject::Subject;
+
+/// More await points than an intervention has. One that is still pending after this many is stuck.
+const MOST_AWAITS: u32 = 1_000;
+/// How many rounds a race has.
+const ROUNDS: usize = 24;
+
+impl Subject {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Forced {
+        self.store().force(id, req).await.expect("the intervention should succeed")
+    }
+
+    /// A caller whose lease is over, and its token.
+    async fn dead(&self, id: &Identity) -> (StoreCaller, FencingToken) {
+        let holder = self.caller(id).with_fingerprint(1).called("dead");
+        let token = granted(holder.acquire(self.short()).await).token;
+        self.expire(id, self.short()).await;
+        (holder, token)
+    }
+
+    /// A caller that has completed, and its token.
+    async fn done(&self, id: &Identity) -> (StoreCaller, FencingToken) {
+        let holder = self.caller(id).with_fingerprint(1).called("done");
+        let token = granted(holder.acquire(LONG).await).token;
+        assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
+        (holder, token)
+    }
+}
+
+fn resolve(token: FencingToken, with: &[u8]) -> ForceRequest {
+    ForceRequest::resolve(token, Completion::new(envelope(with), DAY, None))
+}
+
+fn requests(token: FencingToken) -> [ForceRequest; 4] {
+    [
+        ForceRequest::release(token),
+        resolve(token, b"forced"),
+        ForceRequest::forget(token),
+        ForceRequest::erase(token),
+    ]
+}
+
+/// Acquires a dead lease. In a database, the lock of an intervention that runs at the same time may
+/// delay the takeover.
+async fn taken(taker: &StoreCaller) -> Grant {
+    for _ in 0..1_000 {
+        match taker.acquire(LONG).await {
+            Acquired::Busy(lease) if lease.remaining.is_zero() => tokio::time::sleep(MS).await,
+            answer => return granted(answer),
+        }
+    }
+    panic!("the lease should be granted in the end")
+}
+
+#[track_caller]
+fn applied(forced: &Forced) {
+    assert!(matches!(forced, Forced::Applied), "expected `Applied`, got {forced:?}");
+}
+
+/// A live lease refuses all four actions, and the answer shows the lease. A forget and an erase are
+/// refused even if the operator asks for more.
+pub async fn ops_3_a_live_lease_is_refused(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).called("alive");
+    let token = granted(holder.acquire(LONG).await).token;
+    let asked = [ForceRequest::forget(token), ForceRequest::erase(token)];
+    for req in requests(token).into_iter().chain(asked.map(ForceRequest::even_if_live)) {
+        match s.force(&id, &req).await {
+            Forced::Live(lease) => {
+                assert_eq!((lease.token, &lease.holder), (token, &holder.note), "{req:?}");
+                assert!(lease.remaining <= LONG && lease.remaining > LONG / 2, "{lease:?}");
+            }
+            other => panic!("{req:?}: expected a live lease, got {other:?}"),
+        }
+    }
+    assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+}
+
+/// A request with another token changes nothing, whatever the record's state, and the answer shows
+/// the current token.
+pub async fn ops_3_another_token_is_refused(s: &Subject) {
+    let id = s.id("k");
+    let (zombie, seen) = s.dead(&id).await;
+    let taker = s.caller(&id);
+    let token = granted(taker.acquire(LONG).await).token;
+    for completes in [true, false] {
+        for req in requests(seen).map(ForceRequest::even_if_live) {
+            match s.force(&id, &req).await {
+                Forced::AnotherToken(current) => assert_eq!(current, token, "{req:?}"),
+                other => panic!("{req:?}: expected another token, got {other:?}"),
+            }
+        }
+        if completes {
+            assert_eq!(taker.complete(b"done").await, FencedWrite::Applied);
+        }
+    }
+    assert_eq!(body(&is_complete(zombie.peek().await)), b"done");
+}
+
+/// Without a record there is nothing to change.
+pub async fn ops_3_an_absent_record_is_said_to_be_absent(s: &Subject) {
+    let id = s.id("k");
+    for req in requests(FencingToken::new(1)) {
+        let forced = s.force(&id, &req).await;
+        assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
+    }
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    for req in requests(token) {
+        let forced = s.force(&id, &req).await;
+        assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
+    }
+    is_absent(holder.peek().await);
+}
+
+/// A dead lease has no result to forget or to erase, and a result has no lease to release or to
+/// resolve.
+pub async fn ops_3_each_action_has_its_state(s: &Subject) {
+    let id = s.id("dead");
+    let (holder, token) = s.dead(&id).await;
+    for req in [ForceRequest::forget(token), ForceRequest::erase(token)] {
+        let forced = s.force(&id, &req).await;
+        assert!(matches!(forced, Forced::Unfinished), "{req:?}: {forced:?}");
+    }
+    assert_eq!(holder.complete(b"late").await, FencedWrite::Applied);
+
+    let id = s.id("done");
+    let (holder, token) = s.done(&id).await;
+    for req in [ForceRequest::release(token), resolve(token, b"forced").even_if_live()] {
+        let forced = s.force(&id, &req).await;
+        assert!(matches!(forced, Forced::Finished), "{req:?}: {forced:?}");
+    }
+    assert_eq!(body(&is_complete(holder.peek().await)), b"canary");
+}
+
+/// A dropped call either took effect or did not, and the same request may be repeated. The answer
+/// then says what stands.
+pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
+    for action in 0..4 {
+        let mut done = false;
+        for times in 0..MOST_AWAITS {
+            let id = s.id(&format!("k{action} {times}"));
+            let holder = s.caller(&id);
+            let token = granted(holder.acquire(LONG).await).token;
+            let req = requests(token).into_iter().nth(action).expect("four actions");
+            let req = req.even_if_live();
+            if !req.ends_a_lease() {
+                assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
+            }
+            done = until_pending(s.store().force(&id, &req), times).await;
+            stands(&req, holder.peek().await, done);
+            let again = s.force(&id, &req).await;
+            match (&again, &req.action) {
+                (Forced::Applied, _) => {}
+                (Forced::Absent, ForceAction::Release | ForceAction::Forget) => {}
+                _ => panic!("{times} awaits: {req:?}: {again:?}"),
+            }
+            stands(&req, holder.peek().await, true);
+            let late = holder.complete(b"late").await;
+            let erased = matches!(req.action, ForceAction::Erase);
+            let expected = if erased { FencedWrite::AlreadyApplied } else { FencedWrite::NotOwner };
+            assert_eq!(late, expected, "{times} awaits: {req:?}");
+            if done {
+                break;
+            }
+        }
+        assert!(done, "the call is not done after {MOST_AWAITS} await points");
+    }
+}
+
+/// Checks that the record is as before the request, unless that `must` have been applied, or as
+/// after it.
+#[track_caller]
+fn stands(req: &ForceRequest, found: Peeked, must: bool) {
+    let erased = |value: &StoredResult| matches!(value.open(None), Ok(Opened::Tombstone(_)));
+    let (before, after) = match (&req.action, &found) {
+        (ForceAction::Release, found) => {
+            (matches!(found, Peeked::Busy(_)), matches!(found, Peeked::Absent))
+        }
+        (ForceAction::Resolve { .. }, Peeked::Complete(value)) => (false, body(value) == b"forced"),
+        (ForceAction::Resolve { .. }, found) => (matches!(found, Peeked::Busy(_)), false),
+        (ForceAction::Forget, Peeked::Complete(value)) => (body(value) == b"canary", false),
+        (ForceAction::Forget, found) => (false, matches!(found, Peeked::Absent)),
+        (ForceAction::Erase, Peeked::Complete(value)) => (!erased(value), erased(value)),
+        (ForceAction::Erase, _) => (false, false),
+    };
+    assert!(after || (before && !must), "{req:?} left {found:?}");
+}
+
+/// A released key is free: the next grant is no takeover, and the old holder has lost.
+pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
+    let id = s.id("k");
+    let (holder, token) = s.dead(&id).await;
+    applied(&s.force(&id, &ForceRequest::release(token)).await);
+    is_absent(holder.peek().await);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
+    let again = s.force(&id, &ForceRequest::release(token)).await;
+    assert!(matches!(again, Forced::Absent), "{again:?}");
+    let next = granted(s.caller(&id).acquire(LONG).await);
+    assert!(next.token > token && !next.took_over, "{next:?} after {token}");
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
+}
+
+/// A live lease ends if the operator asks for it, and its holder hears that it has lost.
+pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
+    let id = s.id("released");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    applied(&s.force(&id, &ForceRequest::release(token).even_if_live()).await);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    assert!(granted(s.caller(&id).acquire(LONG).await).token > token);
+
+    let id = s.id("resolved");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    applied(&s.force(&id, &resolve(token, b"forced").even_if_live()).await);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
+    assert_eq!(body(&is_complete(holder.peek().await)), b"forced");
+}
+
+/// A resolved record replays what the operator recorded. Its holder has lost, and a repeated
+/// request changes nothing.
+pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
+    let id = s.id("k");
+    let (holder, token) = s.dead(&id).await;
+    let req = resolve(token, b"forced");
+    for _ in 0..2 {
+        applied(&s.force(&id, &req).await);
+        assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
+        assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+        assert_eq!(holder.release().await, FencedWrite::NotOwner);
+        let stored = completed(s.caller(&id).acquire(LONG).await);
+        assert_eq!((body(&stored), stored.holder()), (b"forced".to_vec(), None));
+    }
+    let other = s.force(&id, &resolve(token, b"other")).await;
+    assert!(matches!(other, Forced::Finished), "{other:?}");
+    // The record still has the token that the operator saw.
+    applied(&s.force(&id, &ForceRequest::erase(token)).await);
+}
+
+/// A forgotten key runs again, with a greater token.
+pub async fn ops_4_a_forgotten_key_runs_again(s: &Subject) {
+    let id = s.id("k");
+    let (holder, token) = s.done(&id).await;
+    applied(&s.force(&id, &ForceRequest::forget(token)).await);
+    is_absent(holder.peek().await);
+    assert_eq!(holder.complete(b"again").await, FencedWrite::NotOwner);
+    let next = s.caller(&id);
+    let grant = granted(next.acquire(LONG).await);
+    assert!(grant.token > token && !grant.took_over, "{grant:?} after {token}");
+    assert_eq!(next.complete(b"second").await, FencedWrite::Applied);
+    let stored = is_complete(holder.peek().await);
+    assert_eq!((body(&stored), stored.fingerprint()), (b"second".to_vec(), None));
+}
+
+/// An erased answer is a tombstone: the work never runs again. Owner, token, fingerprint and note
+/// stay.
+pub async fn ops_4_an_erased_answer_is_a_tombstone(s: &Subject) {
+    let id = s.id("k");
+    let (holder, token) = s.done(&id).await;
+    for _ in 0..2 {
+        applied(&s.force(&id, &ForceRequest::erase(token)).await);
+        let stored = completed(s.caller(&id).acquire(LONG).await);
+        match stored.open(None) {
+            Ok(Opened::Tombstone(tombstone)) => assert!(tombstone.detail().body().is_empty()),
+            other => panic!("expected a tombstone, got {other:?}"),
+        }
+        assert_eq!(stored.fingerprint(), holder.fingerprint.as_ref());
+        assert_eq!(stored.holder(), holder.note.as_ref());
+        assert_eq!(holder.complete(b"canary").await, FencedWrite::AlreadyApplied);
+    }
+}
+
+/// A tombstone lasts as long as the answer would have.
+pub async fn ops_4_an_erased_answer_keeps_its_ttl(s: &Subject) {
+    let id = s.id("k");
+    let ttl = 4 * s.short();
+    let holder = s.caller(&id).with_ttl(ttl);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
+    let forced = s.force(&id, &ForceRequest::erase(token)).await;
+    // On the host's clock, the ttl may be over already.
+    assert!(matches!(forced, Forced::Applied) || !s.is_exact(), "{forced:?}");
+    if s.is_exact() {
+        s.pass(ttl / 2).await;
+        is_complete(holder.peek().await);
+    }
+    s.expire(&id, ttl).await;
+    is_absent(holder.peek().await);
+}
+
+/// A release and a resolve of a live lease wake a waiter.
+pub async fn ops_4_waiters_are_woken(s: &Subject) {
+    for key in ["release", "resolve"] {
+        let id = s.id(key);
+        let token = granted(s.caller(&id).acquire(LONG).await).token;
+        let waiter = s.caller(&id);
+        let waiting = tokio::spawn(async move { waiter.wait_for_change(token, ASLEEP).await });
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        if !s.is_paused() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let req = match key {
+            "release" => ForceRequest::release(token),
+            _ => resolve(token, b"forced"),
+        };
+        applied(&s.force(&id, &req.even_if_live()).await);
+        tokio::time::timeout(WOKEN, waiting)
+            .await
+            .expect("the waiter should be woken")
+            .expect("the waiter should end");
+    }
+}
+
+/// A release races a takeover of the same dead lease: the taker always ends with a lease that
+/// nobody takes from it.
+pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
+    for round in 0..ROUNDS {
+        let id = s.id(&format!("k{round}"));
+        let (zombie, seen) = s.dead(&id).await;
+        let taker = s.caller(&id);
+        let operator = s.store().clone();
+        let (of, req) = (id.clone(), ForceRequest::release(seen));
+        let forcing = tokio::spawn(async move { operator.force(&of, &req).await });
+        tokio::task::yield_now().await;
+        let grant = taken(&taker).await;
+        let forced = forcing.await.expect("the task should end").expect("the call should succeed");
+        match forced {
+            Forced::Applied => {}
+            Forced::AnotherToken(token) => assert_eq!(token, grant.token, "round {round}"),
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_eq!(zombie.complete(b"late").await, FencedWrite::NotOwner, "round {round}");
+        assert_eq!(taker.complete(b"done").await, FencedWrite::Applied, "round {round}");
+        assert_eq!(body(&is_complete(taker.peek().await)), b"done", "round {round}");
+    }
+}
+
+/// A resolve races the completion of a live holder: one of them wins, and both know which.
+pub async fn ops_3_a_resolve_races_a_completion(s: &Subject) {
+    for round in 0..ROUNDS {
+        let id = s.id(&format!("k{round}"));
+        let holder = s.caller(&id);
+        let token = granted(holder.acquire(LONG).await).token;
+        let operator = s.store().clone();
+        let (of, req) = (id.clone(), resolve(token, b"forced").even_if_live());
+        let forcing = tokio::spawn(async move { operator.force(&of, &req).await });
+        tokio::task::yield_now().await;
+        let written = holder.complete(b"done").await;
+        let forced = forcing.await.expect("the task should end").expect("the call should succeed");
+        let expected: &[u8] = match (written, &forced) {
+            (FencedWrite::Applied, Forced::Finished) => b"done",
+            (FencedWrite::NotOwner, Forced::Applied) => b"forced",
+            other => panic!("round {round}: {other:?}"),
+        };
+        match holder.peek().await {
+            Peeked::Complete(stored) => assert_eq!(body(&stored), expected, "round {round}"),
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+}

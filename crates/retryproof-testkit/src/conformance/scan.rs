@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An operator pages through all records of a store. Other subjects may share the store, so each
+//! case looks only at its own records.
+
+use std::collections::BTreeMap;
+
+use retryproof_core::Identity;
+use retryproof_core::store::{
+    FencedWrite, RecordFilter, RecordState, RecordSummary, ScanCursor, ScanPage, SharedStore,
+};
+
+use super::caller::{LONG, StoreCaller, granted};
+use super::need::Need;
+use crate::subject::Subject;
+
+/// How many records a case writes.
+const RECORDS: usize = 30;
+
+impl Subject {
+    /// The size of a page: small, unless that would take many pages of other subjects' records.
+    async fn page(&self) -> usize {
+        let stats = self.store().stats().await.expect("the stats should be readable");
+        let records = stats.expect("the store should offer inspection").records;
+        if records < 1_000 { 7 } else { 500 }
+    }
+
+    /// The pages of a scan.
+    fn pages(&self, limit: usize) -> Pages {
+        Pages { store: self.store().clone(), limit, after: None, is_over: false }
+    }
+
+    /// Writes [`RECORDS`] records in two scopes: one third each in progress, dead and complete.
+    async fn fill(&self) -> BTreeMap<String, StoreCaller> {
+        let mut callers = BTreeMap::new();
+        for at in 0..RECORDS {
+            let scope = if at % 2 == 0 { "even" } else { "odd" };
+            let holder = self.caller(&self.identity(scope, &format!("k{at}")));
+            let lease = if at % 3 == 1 { self.short() } else { LONG };
+            granted(holder.acquire(lease).await);
+            if at % 3 == 2 {
+                assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+            }
+            callers.insert(name(&holder.id), holder);
+        }
+        // The last of the dead leases, so the others have ended too.
+        let dead = self.identity("even", "k28");
+        self.expire(&dead, self.short()).await;
+        callers
+    }
+}
+
+/// The pages of a scan, one after the other.
+struct Pages {
+    store: SharedStore,
+    limit: usize,
+    after: Option<ScanCursor>,
+    is_over: bool,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Option<ScanPage> {
+        if self.is_over {
+            return None;
+        }
+        let page = self.store.scan(self.after.as_ref(), self.limit).await;
+        let page = page.expect("the scan should succeed");
+        let page = page.expect("the store should offer inspection");
+        // A cursor outlives the process that received it, so the next page starts from its bytes.
+        self.after = page.next.as_ref().map(|next| ScanCursor::new(next.as_bytes()));
+        self.is_over = page.next.is_none();
+        Some(page)
+    }
+}
+
+fn name(id: &Identity) -> String {
+    format!("{}/{}", id.scope().as_str(), id.key().expose())
+}
+
+/// A scan returns every record, expired or not, with the same description as a look at the record.
+pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
+    let callers = s.fill().await;
+    let mut seen = BTreeMap::<String, RecordSummary>::new();
+    let mut pages = s.pages(s.page().await);
+    while let Some(page) = pages.next().await {
+        for record in &page.records {
+            if callers.contains_key(&name(&record.id)) {
+                seen.insert(name(&record.id), record.summary.clone());
+            }
+        }
+    }
+    assert_eq!(seen.len(), RECORDS, "of {RECORDS} records, the scan found {:?}", seen.keys());
+    for (name, scanned) in &seen {
+        let looked = s.store().get(&callers[name].id).await.expect("the look should succeed");
+        let looked = looked.expect("the record should exist");
+        let facts = |of: &RecordSummary| {
+            let (fingerprint, holder) = (of.has_fingerprint, of.holder.clone());
+            (of.state, of.token, of.value_bytes, fingerprint, of.takeovers, holder)
+        };
+        assert_eq!(facts(scanned), facts(&looked), "{name}");
+    }
+}
+
+/// A record that exists during the whole scan is returned, although others are deleted meanwhile.
+pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
+    let callers = s.fill().await;
+    let (mut seen, mut gone) = (Vec::new(), 0);
+    let mut pages = s.pages(s.page().await);
+    while let Some(page) = pages.next().await {
+        for record in &page.records {
+            let Some(caller) = callers.get(&name(&record.id)) else { continue };
+            if !seen.contains(&name(&record.id)) {
+                seen.push(name(&record.id));
+            }
+            if record.summary.state == RecordState::InProgress
+                && caller.release().await == FencedWrite::Applied
+            {
+                gone += 1;
+            }
+        }
+    }
+    assert!(gone > 0, "the case should have deleted records");
+    assert_eq!(seen.len(), RECORDS, "of {RECORDS} records, the scan found {seen:?}");
+}
+
+/// The smallest limit still leads to the end.
+pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
+    granted(s.caller(&s.id("k")).acquire(LONG).await);
+    // A store that other subjects share would take too many pages.
+    if s.page().await > 7 {
+        return;
+    }
+    for limit in [0, 1, usize::MAX] {
+        let mut found = 0;
+        let mut pages = s.pages(limit);
+        while let Some(page) = pages.next().await {
+            found += page.records.iter().filter(|record| record.id == s.id("k")).count();
+        }
+        assert!(found > 0, "limit {limit}");
+    }
+}
+
+/// A record that cannot be read is counted, and the scan continues behind it.
+pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
+    if !s.offers(Need::Inspect) {
+        return;
+    }
+    let callers = s.fill().await;
+    let spoilt = s.identity("even", "k2");
+    s.corrupt(&spoilt).await.expect("the subject should offer it");
+    let (mut seen, mut unreadable) = (Vec::new(), 0);
+    let mut pages = s.pages(s.page().await);
+    while let Some(page) = pages.next().await {
+        unreadable += page.unreadable;
+        for record in &page.records {
+            let name = name(&record.id);
+            if callers.contains_key(&name) && !seen.contains(&name) {
+                seen.push(name);
+            }
+        }
+    }
+    assert!(unreadable >= 1, "the damaged record should be counted");
+    assert!(!seen.contains(&name(&spoilt)) && seen.len() == RECORDS - 1, "{seen:?}");
+}
+
+/// Filters apply to every page, and the counts of a scope are those of its records.
+pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
+    let callers = s.fill().await;
+    let of = s.identity("odd", "k1");
+    let filter =
+        RecordFilter::new().with_scope(of.scope().clone()).with_state(RecordState::Complete);
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let page = s.store().scan_filtered(&filter, after.as_ref(), s.page().await).await;
+        let page = page.expect("the scan should succeed");
+        let page = page.expect("the store should offer inspection");
+        found.extend(page.records.iter().map(|record| name(&record.id)));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    // 5, 11, 17, 23 and 29 are odd and complete.
+    assert_eq!(found.len(), 5, "{found:?}");
+    assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
+
+    let stats = s.store().stats_by_scope().await.expect("the scan should succeed");
+    let stats = stats.expect("the store should offer inspection");
+    let (_, counts) = stats
+        .scopes()
+        .find(|(scope, _)| *scope == of.scope().as_str())
+        .expect("the scope should be counted");
+    // A store may return a record twice.
+    assert!(counts.in_progress >= 10 && counts.complete >= 5, "{counts:?}");
+    assert!(counts.abandoned >= 5 && counts.value_bytes > 0, "{counts:?}");
+}
