@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge, `get` and `stats`.
+//! What the store can do beyond the contract: purge, inspect, and interventions by operators.
 
 use std::sync::Arc;
 
-use retryproof_core::store::{Inspect, Purge, RecordSummary, StoreStats};
+use retryproof_core::store::{
+    Force, ForceAction, ForceRequest, Forced, Inspect, Purge, RecordSummary, ScanCursor, ScanPage,
+    StoreStats,
+};
 use retryproof_core::{Error, Identity, Result};
+use retryproof_store_kit::{ScanRows, too_large, unreadable};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -68,6 +72,50 @@ impl Inspect for SqliteStore {
             .unwrap_or_else(|_| Err(Error::unavailable("the scan thread ended without a result")))
             .map_err(|error| error.during("stats"))
     }
+
+    /// Reads at most 1,000 rows for a page, on the calling thread.
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        let (now, sql) = (self.now(), self.statements.get(Statement::Scan));
+        ScanRows::start(after)
+            .and_then(|start| self.readers.with(|conn| scan(conn, sql, start, limit, now)))
+            .map_err(|error| error.during("scan"))
+    }
+}
+
+impl Force for SqliteStore {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let explain = |error: Error| error.during("force").for_identity(id);
+        if let ForceAction::Resolve { done, .. } = &req.action
+            && done.value.len() > self.max_value
+        {
+            return Err(explain(too_large(done.value.len(), self.max_value)));
+        }
+        match self.write(Transition::Force(id.clone(), req.clone())).await.map_err(explain)? {
+            TransitionResult::Forced(forced) => Ok(forced),
+            _ => Err(explain(unexpected_answer())),
+        }
+    }
+}
+
+fn scan(
+    conn: &Connection,
+    sql: &str,
+    (scope, key): (&[u8], &[u8]),
+    limit: usize,
+    now: i64,
+) -> Result<ScanPage> {
+    let mut page = ScanRows::new(limit);
+    let mut statement = conn.prepare_cached(sql).map_err(classify)?;
+    let mut rows = statement.query((scope, key, page.limit())).map_err(classify)?;
+    while let Some(row) = rows.next().map_err(classify)? {
+        // A text or a number is less than every blob, so the statement returns only blobs.
+        let blob = |at: usize, field| {
+            let value = row.get_ref(at).ok().and_then(|value| value.as_blob().ok());
+            value.ok_or_else(|| unreadable(field))
+        };
+        page.add(blob(8, "scope")?, blob(9, "key")?, summary(row, now))?;
+    }
+    Ok(page.finish())
 }
 
 fn get(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Option<RecordSummary>> {

@@ -23,10 +23,14 @@ pub(crate) enum Statement {
     SetFence,
     Summary,
     Stats,
+    Scan,
+    ForceDelete,
+    ForceResolve,
+    ForceErase,
 }
 
 impl Statement {
-    pub(crate) const COUNT: usize = Self::Stats as usize + 1;
+    pub(crate) const COUNT: usize = Self::ForceErase as usize + 1;
 
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Read,
@@ -42,6 +46,10 @@ impl Statement {
         Self::SetFence,
         Self::Summary,
         Self::Stats,
+        Self::Scan,
+        Self::ForceDelete,
+        Self::ForceResolve,
+        Self::ForceErase,
     ];
 
     const fn text(self) -> &'static str {
@@ -121,6 +129,31 @@ impl Statement {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(holder),0)+ifnull(length(fp),0)+ifnull(length(result),0)),0) \
                  FROM retryproof_records WHERE state<>2"
+            }
+            // OPS-1: one page in the order of the primary key, whose index the comparison of rows
+            // uses. Binds: ?1 scope, ?2 key, ?3 limit. Returns: the columns of `Summary`, scope,
+            // key.
+            Self::Scan => {
+                "SELECT state,owner,token,expires_at,takeovers,holder,fp IS NOT \
+                 NULL,ifnull(length(result),0),scope,key FROM retryproof_records WHERE \
+                 (scope,key)>(?1,?2) ORDER BY scope,key LIMIT ?3"
+            }
+            // OPS-3, OPS-4: the transaction that runs one of these three statements has read the
+            // record, and holds the write lock since. The statements compare the token once more.
+            // Binds: ?1 scope, ?2 key, ?3 token.
+            Self::ForceDelete => {
+                "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND token=?3 AND state<>2"
+            }
+            // Binds: ?1 scope, ?2 key, ?3 token, ?4 owner, ?5 expires_at, ?6 fp, ?7 result.
+            Self::ForceResolve => {
+                "UPDATE retryproof_records SET \
+                 state=1,owner=?4,expires_at=?5,purge_after=min(purge_after,?5),holder=NULL,\
+                 fp=ifnull(?6,fp),result=?7 WHERE scope=?1 AND key=?2 AND token=?3 AND state=0"
+            }
+            // Binds: ?1 scope, ?2 key, ?3 token, ?4 result.
+            Self::ForceErase => {
+                "UPDATE retryproof_records SET result=?4,log=NULL WHERE scope=?1 AND key=?2 AND token=?3 AND \
+                 state=1"
             }
         }
     }

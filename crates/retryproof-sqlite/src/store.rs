@@ -51,7 +51,7 @@ pub struct SqliteStore {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) readers: ReadPool,
     pub(crate) writer: WriteQueue,
-    max_value: usize,
+    pub(crate) max_value: usize,
 }
 
 impl SqliteStore {
@@ -98,10 +98,10 @@ impl SqliteStore {
     }
 
     /// Converts the store to the form that an engine takes, with the capabilities to purge, to
-    /// inspect, and to join a transaction (CMP-7).
+    /// inspect, to let operators change records (OPS-3), and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
     }
 
     /// Runs a transition: on the calling thread if that thread may block and nothing else is

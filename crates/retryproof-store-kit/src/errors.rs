@@ -34,6 +34,17 @@ pub fn while_running(error: Error) -> Error {
     .because(error)
 }
 
+/// The error for an intervention that no attempt could apply, because other callers kept changing
+/// the record in between (OPS-3).
+#[must_use]
+#[cold]
+pub fn changed_meanwhile() -> Error {
+    Error::unavailable(
+        "the record changed while the store tried to change it; look at the record again",
+    )
+    .during("force")
+}
+
 /// The error for a value that is larger than the store accepts (CMP-9).
 #[must_use]
 #[cold]

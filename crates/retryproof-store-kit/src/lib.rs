@@ -5,6 +5,7 @@
 mod coarse_timeout;
 mod completed_hint;
 mod errors;
+mod page;
 mod priority;
 mod record;
 mod schema;
@@ -13,7 +14,8 @@ mod waiters;
 
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
-pub use errors::{too_large, unreadable, while_running};
+pub use errors::{changed_meanwhile, too_large, unreadable, while_running};
+pub use page::ScanRows;
 pub use priority::CallPriority;
 pub use record::{Record, RecordPhase};
 pub use schema::{Schema, TableVersions, table_name};

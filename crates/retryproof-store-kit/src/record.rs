@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{HolderNote, LiveLease, Peeked};
+use retryproof_core::store::{
+    ForceRequest, Forced, HolderNote, LiveLease, Peeked, RecordState, RecordSummary,
+};
 use retryproof_core::{FencingToken, OwnerId, StoredResult};
 
 /// The row of a record, judged by the store's clock when it was read (ACQ-7).
@@ -53,6 +55,22 @@ impl Record {
         }
     }
 
+    /// What an intervention answers without changing this row, or a missing row; `None` if it
+    /// applies to the record (OPS-3).
+    #[must_use]
+    pub fn refusal(found: Option<Self>, req: &ForceRequest) -> Option<Forced> {
+        let Some(Self { owner, token, holder, phase, .. }) = found else {
+            return Some(Forced::Absent);
+        };
+        let (state, remaining) = match phase {
+            RecordPhase::Released => return Some(Forced::Absent),
+            RecordPhase::InProgress(remaining) => (RecordState::InProgress, remaining),
+            RecordPhase::Complete(_) => (RecordState::Complete, None),
+        };
+        let found = RecordSummary::new(state, token, remaining, 0, false);
+        req.refusal(owner, &found.with_grant(None, None, holder))
+    }
+
     /// Whether the record is in progress and held by `owner`, even if the lease has ended. If so,
     /// another acquire by `owner` gets the same lease (ACQ-9).
     #[must_use]
@@ -100,6 +118,22 @@ mod tests {
         let running = RecordPhase::InProgress(Some(LEASE));
         match Record::peeked(Some(record(owner, running))) {
             Peeked::Busy(lease) => assert_eq!(lease.holder, holder),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ops_3_a_released_record_is_absent_to_an_operator() {
+        let release = ForceRequest::release(FencingToken::new(7));
+        let refusal = |phase| Record::refusal(Some(record(OwnerId::new(), phase)), &release);
+        assert!(matches!(Record::refusal(None, &release), Some(Forced::Absent)));
+        assert!(matches!(refusal(RecordPhase::Released), Some(Forced::Absent)));
+        assert!(matches!(refusal(complete()), Some(Forced::Finished)));
+        assert!(refusal(RecordPhase::InProgress(None)).is_none());
+        match refusal(RecordPhase::InProgress(Some(LEASE))) {
+            Some(Forced::Live(lease)) => {
+                assert_eq!(lease.holder.as_ref().and_then(HolderNote::label), Some("host:1"));
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, HolderNote, Peeked,
+    AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Forced, Grant,
+    HolderNote, Peeked,
 };
-use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
+use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result, Tombstone};
 use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
 
@@ -25,6 +26,8 @@ pub(crate) enum Transition {
     Extend(Identity, OwnerId, Duration),
     Complete(Identity, OwnerId, Completion),
     Release(Identity, OwnerId),
+    /// An operator's change (OPS-3).
+    Force(Identity, ForceRequest),
     /// Deletes at most this many rows.
     Purge(usize),
 }
@@ -33,6 +36,7 @@ pub(crate) enum Transition {
 pub(crate) enum TransitionResult {
     Acquired(Acquired),
     Fenced(FencedWrite),
+    Forced(Forced),
     Purged(usize),
 }
 
@@ -44,7 +48,8 @@ impl Transition {
             | (
                 Self::Complete(id, ..) | Self::Release(id, _),
                 TransitionResult::Fenced(FencedWrite::Applied),
-            ) => Some(id),
+            )
+            | (Self::Force(id, _), TransitionResult::Forced(Forced::Applied)) => Some(id),
             _ => None,
         }
     }
@@ -80,6 +85,7 @@ impl<'a> WriteTransaction<'a> {
             Transition::Release(id, owner) => {
                 self.release(id, *owner).map(TransitionResult::Fenced)
             }
+            Transition::Force(id, req) => self.force(id, req).map(TransitionResult::Forced),
             Transition::Purge(limit) => self.purge(*limit).map(TransitionResult::Purged),
         }
     }
@@ -124,10 +130,7 @@ impl<'a> WriteTransaction<'a> {
         if granted == 1 {
             Ok(Acquired::Granted(Grant::new(token, req.lease, takeovers > 0)))
         } else {
-            Err(Error::new(
-                ErrorKind::Unexpected,
-                "the record's row changed while the store held the write lock",
-            ))
+            Err(row_changed())
         }
     }
 
@@ -187,6 +190,35 @@ impl<'a> WriteTransaction<'a> {
             None | Some(Record { phase: RecordPhase::Released, .. }) => FencedWrite::AlreadyApplied,
             Some(_) => FencedWrite::NotOwner,
         })
+    }
+
+    /// Changes a record for an operator (OPS-3, OPS-4).
+    fn force(&mut self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let found = self.read_record(id)?;
+        if let Some(refusal) = Record::refusal(found, req) {
+            return Ok(refusal);
+        }
+        let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
+        let token = i64::try_from(req.token.get()).unwrap_or(i64::MAX);
+        let changed = match &req.action {
+            ForceAction::Release | ForceAction::Forget => {
+                self.execute(Statement::ForceDelete, (scope, key, token))?
+            }
+            ForceAction::Resolve { by, done } => {
+                let expires_at = self.after(done.ttl);
+                let fingerprint = done.fingerprint.as_ref().map(|fp| fp.as_bytes());
+                self.execute(
+                    Statement::ForceResolve,
+                    (scope, key, token, by.as_bytes(), expires_at, fingerprint, &*done.value),
+                )?
+            }
+            ForceAction::Erase => {
+                let tombstone = Tombstone::new();
+                let value: &[u8] = tombstone.envelope();
+                self.execute(Statement::ForceErase, (scope, key, token, value))?
+            }
+        };
+        if changed == 1 { Ok(Forced::Applied) } else { Err(row_changed()) }
     }
 
     fn purge(&mut self, limit: usize) -> Result<usize> {
@@ -252,6 +284,14 @@ fn counter_error(error: rusqlite::Error) -> Error {
         ),
         other => classify(other),
     }
+}
+
+/// The error if a statement does not find the row that the same transaction has read.
+fn row_changed() -> Error {
+    Error::new(
+        ErrorKind::Unexpected,
+        "the record's row changed while the store held the write lock",
+    )
 }
 
 /// The error for a result of the wrong type. Each transition has one type of result, so only a bug

@@ -67,6 +67,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_force()
         .with_joined(source, Rows(Arc::clone(dir)))
         .with_another(another)
         .with_corrupt(corrupt)

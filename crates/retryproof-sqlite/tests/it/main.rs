@@ -4,6 +4,7 @@
 mod commits;
 mod conformance;
 mod join;
+mod operate;
 mod schema;
 mod stored_form;
 mod support;
