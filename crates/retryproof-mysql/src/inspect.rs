@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purges expired records, and lets operators read one record by its identity, or the counts of all
-//! records.
+//! Purges expired records, and lets operators read one record by its identity, pages of all records
+//! or their counts, and change a record.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use retryproof_core::store::{Inspect, Param, Purge, RecordSummary, StoreStats};
-use retryproof_core::{Identity, Result};
-use retryproof_store_kit::CallPriority;
+use retryproof_core::store::{
+    Force, ForceAction, ForceRequest, Forced, Inspect, Param, Purge, RecordSummary, ScanCursor,
+    ScanPage, StoreStats,
+};
+use retryproof_core::{Identity, Result, Tombstone};
+use retryproof_store_kit::{CallPriority, Record, ScanRows, changed_meanwhile, unreadable};
 use sqlx_core::row::Row as _;
 use tokio::time::Instant;
 
 use crate::connection::ResultKind;
-use crate::error::{Failure, Recovery, classify};
+use crate::error::{Failure, Recovery, classify, too_large};
 use crate::record::{integer, read_summary};
-use crate::statement::{Statement, key_of, size};
+use crate::statement::{Statement, key_of, micros, size};
 use crate::store::MysqlStore;
 
 /// The most rows that one purge statement deletes. The statement locks these rows until it commits.
@@ -23,6 +26,10 @@ const MAX_PURGE_BATCH: usize = 1_000;
 /// How long a batch may take: slightly less than the engine's limit, so that a slow batch fails
 /// with the store's error, not with the engine's (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
+
+/// How often an intervention is sent again because the record changed between the statement and the
+/// look at what it found.
+const FORCE_ATTEMPTS: u32 = 3;
 
 impl Purge for MysqlStore {
     /// Reads the keys of a batch without a lock, then deletes, by primary key, each record that is
@@ -127,5 +134,95 @@ impl Inspect for MysqlStore {
         let Some(row) = result.rows.first() else { return Ok(StoreStats::default()) };
         let count = |at| integer(row, at, "count").map(i64::unsigned_abs);
         Ok(StoreStats::new(count(0)?, count(1)?, count(2)?))
+    }
+
+    /// Reads at most 1,000 rows for a page.
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.try_scan(after, limit).await.map_err(|failure| failure.error.during("scan"))
+    }
+}
+
+impl Force for MysqlStore {
+    /// One statement compares and changes the row. If it changes none, a second one reads why.
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let forced = self.try_force(id, req).await;
+        forced.map_err(|failure| failure.error.during("force").for_identity(id))
+    }
+}
+
+impl MysqlStore {
+    async fn try_scan(
+        &self,
+        after: Option<&ScanCursor>,
+        limit: usize,
+    ) -> Result<ScanPage, Failure> {
+        let mut page = ScanRows::new(limit);
+        let (scope, key) = ScanRows::start(after)?;
+        let params =
+            [Param::Bytes(scope), Param::Bytes(key), Param::Bytes(scope), Param::Int(page.limit())];
+        let found = self
+            .executor
+            .run(CallPriority::Normal, Statement::Scan, &params, ResultKind::Rows)
+            .await?;
+        for row in &found.rows {
+            let scope: &[u8] = row.try_get(3).map_err(|_| unreadable("scope"))?;
+            let key: &[u8] = row.try_get(4).map_err(|_| unreadable("key"))?;
+            page.add(scope, key, read_summary(row).map(Some))?;
+        }
+        Ok(page.finish())
+    }
+
+    async fn try_force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced, Failure> {
+        if let ForceAction::Resolve { done, .. } = &req.action
+            && done.value.len() > self.max_value
+        {
+            return Err(too_large(done.value.len(), self.max_value).into());
+        }
+        for _ in 0..FORCE_ATTEMPTS {
+            if self.run_force(id, req).await? {
+                self.on_forced(id, req);
+                return Ok(Forced::Applied);
+            }
+            let found =
+                self.executor.read_record(CallPriority::Normal, Statement::Find, id).await?;
+            if let Some(refusal) = Record::refusal(found, req) {
+                return Ok(refusal);
+            }
+        }
+        Err(changed_meanwhile().into())
+    }
+
+    /// Sends the statement of an intervention, and returns whether it matched the record.
+    async fn run_force(&self, id: &Identity, req: &ForceRequest) -> Result<bool, Failure> {
+        let [scope, key] = key_of(id);
+        let token = Param::Int(i64::try_from(req.token.get()).unwrap_or(i64::MAX));
+        let even_if_live = Param::Bool(req.even_if_live);
+        let tombstone = Tombstone::new();
+        let (statement, params) = match &req.action {
+            ForceAction::Release => {
+                (Statement::ForceRelease, vec![scope, key, token, even_if_live])
+            }
+            ForceAction::Forget => (Statement::ForceForget, vec![scope, key, token]),
+            ForceAction::Erase => {
+                (Statement::ForceErase, vec![Param::Bytes(tombstone.envelope()), scope, key, token])
+            }
+            ForceAction::Resolve { by, done } => {
+                let ttl = Param::Int(micros(done.ttl));
+                let fingerprint = done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into();
+                let params = vec![
+                    Param::Bytes(by.as_bytes()),
+                    ttl,
+                    ttl,
+                    fingerprint,
+                    Param::Bytes(&done.value),
+                    scope,
+                    key,
+                    token,
+                    even_if_live,
+                ];
+                (Statement::ForceResolve, params)
+            }
+        };
+        self.executor.run_fenced(statement, &params).await
     }
 }

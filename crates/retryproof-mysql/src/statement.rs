@@ -8,6 +8,9 @@
 //!
 //! Each statement that writes, except the DELETE of a purge, touches one row by its primary key and
 //! commits by itself, so two of them cannot deadlock.
+//!
+//! This file has over 400 lines because each statement's text stands beside its rules, and the
+//! texts share their conditions.
 
 mod bound;
 
@@ -35,6 +38,11 @@ pub(crate) enum Statement {
     PurgeKeys,
     Summary,
     Stats,
+    Scan,
+    ForceRelease,
+    ForceResolve,
+    ForceForget,
+    ForceErase,
 }
 
 /// The owner id that a release writes into the row.
@@ -80,6 +88,31 @@ macro_rules! granted {
 macro_rules! counted {
     () => {
         concat!("IF(state=0 AND owner<>", no_owner!(), ",LEAST(ABS(takeovers),32766)+1,0)")
+    };
+}
+
+/// The assignments that turn a row into what a release leaves: it counts as absent and keeps only
+/// its token, which no smaller one can follow (ACQ-10).
+macro_rules! released {
+    () => {
+        concat!(
+            "owner=",
+            no_owner!(),
+            ",takeovers=0,expires_at='1970-01-01',\
+             purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL,holder=NULL"
+        )
+    };
+}
+
+/// Whether the row is a record in progress with the bound token, and either past its lease or to be
+/// changed nevertheless. Binds: scope, key, token, even if live.
+macro_rules! abandoned {
+    () => {
+        concat!(
+            " WHERE scope=? AND k=? AND token=? AND state=0 AND owner<>",
+            no_owner!(),
+            " AND (? OR expires_at<=UTC_TIMESTAMP(6))"
+        )
     };
 }
 
@@ -166,7 +199,7 @@ macro_rules! present {
 }
 
 impl Statement {
-    pub(crate) const COUNT: usize = Self::Stats as usize + 1;
+    pub(crate) const COUNT: usize = Self::ForceErase as usize + 1;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Enter,
@@ -181,6 +214,11 @@ impl Statement {
         Self::PurgeKeys,
         Self::Summary,
         Self::Stats,
+        Self::Scan,
+        Self::ForceRelease,
+        Self::ForceResolve,
+        Self::ForceForget,
+        Self::ForceErase,
     ];
 
     const fn text(self) -> &'static str {
@@ -268,11 +306,9 @@ impl Statement {
             // has computed an older token can still be running. Binds: 1 scope, 2 key, 3 owner.
             Self::Release => {
                 concat!(
-                    "UPDATE `retryproof_records` SET owner=",
-                    no_owner!(),
-                    ",takeovers=0,expires_at='1970-01-01',\
-                     purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL,holder=NULL \
-                     WHERE scope=? AND k=? AND state=0 AND owner=?"
+                    "UPDATE `retryproof_records` SET ",
+                    released!(),
+                    " WHERE scope=? AND k=? AND state=0 AND owner=?"
                 )
             }
             // STO-4, REC-3. The SELECT needs no lock, because the DELETE checks each row again. The
@@ -311,6 +347,46 @@ impl Statement {
                      FROM `retryproof_records` WHERE ",
                     present!()
                 )
+            }
+            // OPS-1: one page in the order of the primary key. The server reads a range of the key
+            // for each side of the OR, but would read the whole key for `(scope,k)>(?,?)`. Binds: 1
+            // scope, 2 key, 3 scope, 4 limit. Returns: the columns of SUMMARY, scope, key.
+            Self::Scan => {
+                concat!(
+                    "SELECT ",
+                    head!(),
+                    ",IFNULL(LENGTH(result),0),\
+                     TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)),scope,k \
+                     FROM `retryproof_records` WHERE ((scope=? AND k>?) OR scope>?) AND ",
+                    present!(),
+                    " ORDER BY scope,k LIMIT ?"
+                )
+            }
+            // OPS-3, OPS-4: like RELEASE, but fenced by the token. Binds: 1 scope, 2 key, 3 token,
+            // 4 even if live.
+            Self::ForceRelease => {
+                concat!("UPDATE `retryproof_records` SET ", released!(), abandoned!())
+            }
+            // OPS-3, OPS-4: like COMPLETE, but for another owner. Without a fingerprint, the row
+            // keeps the grant's. Binds: 1 owner, 2 ttl, 3 ttl, 4 fp, 5 result, 6 scope, 7 key, 8
+            // token, 9 even if live.
+            Self::ForceResolve => concat!(
+                "UPDATE `retryproof_records` SET state=1,owner=?,\
+                 purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
+                 expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=IFNULL(?,fp),holder=NULL,\
+                 result=?",
+                abandoned!()
+            ),
+            // OPS-3, OPS-4. Binds: 1 scope, 2 key, 3 token.
+            Self::ForceForget => concat!(
+                "UPDATE `retryproof_records` SET state=0,result=NULL,",
+                released!(),
+                " WHERE scope=? AND k=? AND token=? AND state=1"
+            ),
+            // OPS-3, OPS-4. Binds: 1 result, 2 scope, 3 key, 4 token.
+            Self::ForceErase => {
+                "UPDATE `retryproof_records` SET result=?,log=NULL \
+                 WHERE scope=? AND k=? AND token=? AND state=1"
             }
         }
     }

@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Param, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Param, Peeked,
+    SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{CallPriority, CompletedHint, Record, RecordPhase};
@@ -43,7 +44,7 @@ pub struct MysqlStore {
     pub(crate) joined_completion: Arc<str>,
     /// The `purge_after` at which the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
-    max_value: usize,
+    pub(crate) max_value: usize,
     /// How many bytes of values fit into one of the server's packets, in addition to the
     /// statement's text.
     pub(crate) packet_limit: usize,
@@ -93,11 +94,11 @@ impl MysqlStore {
         })
     }
 
-    /// Wraps the store for an engine, with the capabilities to purge, to inspect, and to join
-    /// transactions.
+    /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
+    /// change records (OPS-3), and to join transactions.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
     }
 
     async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired, Failure> {
@@ -163,6 +164,22 @@ impl MysqlStore {
         self.has_row.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
+    }
+
+    /// Wakes the waiters of a record that an operator has changed, and updates what this process
+    /// knows about the record.
+    pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
+        match &req.action {
+            ForceAction::Resolve { .. } => self.completed.note(id, Duration::MAX),
+            ForceAction::Release | ForceAction::Forget => {
+                self.completed.forget(id);
+                self.has_row.note(id, Duration::MAX);
+            }
+            ForceAction::Erase => {}
+        }
+        if req.ends_a_lease() {
+            self.waiters.notify(id);
+        }
     }
 
     /// Reads the record without its value, for a holder whose statement matched no row.

@@ -17,7 +17,7 @@ use sqlx_postgres::{PgArguments, PgConnection, PgRow};
 
 use crate::config::Source;
 use crate::error::{Failure, classify};
-use crate::statement::bound::{BoundStatement, ParamList};
+use crate::statement::bound::{BoundStatement, ParamList, Returns};
 
 /// How many times the store checks which server process answers each of two connections.
 const DETECTION_ROUNDS: u32 = 2;
@@ -38,6 +38,8 @@ macro_rules! planner_settings {
 #[derive(Default)]
 pub(crate) struct StatementResult {
     pub(crate) row: Option<PgRow>,
+    /// The rows of a statement that returns any number of them.
+    pub(crate) rows: Vec<PgRow>,
     pub(crate) affected: u64,
 }
 
@@ -90,15 +92,17 @@ pub(crate) async fn run(
     if prepared {
         let arguments = all_arguments(&statement.params, &statement.lists)?;
         let query = query_with(AssertSqlSafe(Arc::clone(&statement.sql)), arguments);
-        match statement.has_rows {
-            true => result.row = conn.fetch_optional(query).await?,
-            false => result.affected = conn.execute(query).await?.rows_affected(),
+        match statement.returns {
+            Returns::Row => result.row = conn.fetch_optional(query).await?,
+            Returns::Rows => result.rows = conn.fetch_all(query).await?,
+            Returns::Count => result.affected = conn.execute(query).await?.rows_affected(),
         }
     } else {
         let text = raw_sql(AssertSqlSafe(statement.with_literals()));
-        match statement.has_rows {
-            true => result.row = conn.fetch_optional(text).await?,
-            false => result.affected = conn.execute(text).await?.rows_affected(),
+        match statement.returns {
+            Returns::Row => result.row = conn.fetch_optional(text).await?,
+            Returns::Rows => result.rows = conn.fetch_all(text).await?,
+            Returns::Count => result.affected = conn.execute(text).await?.rows_affected(),
         }
     }
     Ok(result)

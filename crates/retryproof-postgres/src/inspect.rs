@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge, `get` and `stats`.
+//! What the store can do beyond the contract: purge, inspect, and interventions by operators.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{Identity, OwnerId, Result};
-use retryproof_store_kit::{CallPriority, unreadable};
+use retryproof_core::store::{
+    Force, ForceAction, ForceRequest, Forced, Inspect, Purge, RecordState, RecordSummary,
+    ScanCursor, ScanPage, StoreStats,
+};
+use retryproof_core::{Error, Identity, OwnerId, Result, Tombstone};
+use retryproof_store_kit::{
+    CallPriority, Record, ScanRows, changed_meanwhile, too_large, unreadable,
+};
 use sqlx_postgres::PgRow;
 use tokio::time::Instant;
 
@@ -81,6 +86,57 @@ impl Inspect for PostgresStore {
             None => Ok(0),
         };
         Ok(StoreStats::new(count(0)?, count(1)?, count(2)?))
+    }
+
+    /// Reads at most 1,000 rows for a page, in the order of the keys and then of the scopes.
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.try_scan(after, limit).await.map_err(|error| error.during("scan"))
+    }
+}
+
+/// How often an intervention is sent again because the record changed between the statement and the
+/// look at what it found.
+const FORCE_ATTEMPTS: u32 = 3;
+
+impl PostgresStore {
+    async fn try_scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        let mut page = ScanRows::new(limit);
+        let statement = self.statements.scan(ScanRows::start(after)?, page.limit());
+        for row in &self.run(CallPriority::Normal, &statement).await?.rows {
+            let (scope, key): (Vec<u8>, Vec<u8>) =
+                (column(row, 9, "scope")?, column(row, 10, "key")?);
+            page.add(&scope, &key, summary(row))?;
+        }
+        Ok(page.finish())
+    }
+
+    async fn try_force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        if let ForceAction::Resolve { done, .. } = &req.action
+            && done.value.len() > self.config.max_value
+        {
+            return Err(too_large(done.value.len(), self.config.max_value));
+        }
+        let tombstone = Tombstone::new();
+        let statement = self.statements.force(id, req, tombstone.envelope());
+        for _ in 0..FORCE_ATTEMPTS {
+            if self.run(CallPriority::Normal, &statement).await?.affected > 0 {
+                self.on_forced(id, req);
+                return Ok(Forced::Applied);
+            }
+            let found = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
+            if let Some(refusal) = Record::refusal(found, req) {
+                return Ok(refusal);
+            }
+        }
+        Err(changed_meanwhile())
+    }
+}
+
+impl Force for PostgresStore {
+    /// One statement compares and changes the row. If it changes none, a second one reads why.
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        let forced = self.try_force(id, req).await;
+        forced.map_err(|error: Error| error.during("force").for_identity(id))
     }
 }
 

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every statement as constant text, with its bind order. Three statements call functions, whose
 //! bodies are in `migrations/`.
+//!
+//! This file has over 400 lines because each statement's text stands beside its rules, and all of
+//! them share the text of the clock.
 
 pub(crate) mod bound;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Completion, Param};
+use retryproof_core::store::{AcquireRequest, Completion, ForceAction, ForceRequest, Param};
 use retryproof_core::{Identity, OwnerId};
 
 use crate::config::DEFAULT_TABLE;
 
-use bound::{BoundStatement, ParamList};
+use bound::{BoundStatement, ParamList, Returns};
 
 /// The server's time when this expression is evaluated, in microseconds since 1970 (ACQ-7); `now()`
 /// would be the time at which the transaction began. `date_part` returns a double, which
@@ -60,10 +63,15 @@ pub(crate) enum Statement {
     Purge,
     Summary,
     Stats,
+    Scan,
+    ForceRelease,
+    ForceResolve,
+    ForceForget,
+    ForceErase,
 }
 
 impl Statement {
-    const COUNT: usize = Self::Stats as usize + 1;
+    const COUNT: usize = Self::ForceErase as usize + 1;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Acquire,
@@ -77,11 +85,26 @@ impl Statement {
         Self::Purge,
         Self::Summary,
         Self::Stats,
+        Self::Scan,
+        Self::ForceRelease,
+        Self::ForceResolve,
+        Self::ForceForget,
+        Self::ForceErase,
     ];
 
-    /// Whether the statement returns a row, rather than the number of rows that it changed.
-    const fn has_rows(self) -> bool {
-        !matches!(self, Self::Extend | Self::Complete | Self::Release)
+    /// What the statement returns.
+    const fn returns(self) -> Returns {
+        match self {
+            Self::Extend
+            | Self::Complete
+            | Self::Release
+            | Self::ForceRelease
+            | Self::ForceResolve
+            | Self::ForceForget
+            | Self::ForceErase => Returns::Count,
+            Self::Scan => Returns::Rows,
+            _ => Returns::Row,
+        }
     }
 
     const fn text(self) -> &'static str {
@@ -196,9 +219,72 @@ impl Statement {
                  FROM \"retryproof_records\" WHERE state<>2 AND owner<>",
                 no_owner!()
             ),
+            // OPS-1: one page in the order of the primary key, whose index the comparison of rows
+            // uses. Binds: 1 scope, 2 key, 3 limit. Returns: the columns of SUMMARY, scope, key.
+            Self::Scan => concat!(
+                "SELECT state,owner,token,",
+                remaining_us!(),
+                ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL),holder,takeovers,",
+                now_us!(),
+                "-token,scope,key FROM \"retryproof_records\" WHERE (key,scope)>($2::bytea,$1::bytea) \
+                 ORDER BY key,scope LIMIT $3::bigint"
+            ),
+            // OPS-3, OPS-4: like RELEASE, but fenced by the token, and only past the lease unless
+            // asked for otherwise. Binds: 1 scope, 2 key, 3 token, 4 even if live.
+            Self::ForceRelease => concat!(
+                "UPDATE \"retryproof_records\" SET owner=",
+                no_owner!(),
+                ",takeovers=0,holder=NULL,expires_at=to_timestamp(0),purge_bucket=",
+                now_us!(),
+                "+3600000000,fp=NULL WHERE scope=$1 AND key=$2 AND token=$3::bigint AND state=0 \
+                 AND owner<>",
+                no_owner!(),
+                " AND ($4::boolean OR expires_at<=clock_timestamp()) AND ",
+                bounded!(),
+                " IS NOT NULL"
+            ),
+            // OPS-3, OPS-4: like COMPLETE, but fenced as FORCE RELEASE, and for another owner.
+            // Without a fingerprint, the row keeps the grant's. Binds: 1 scope, 2 key, 3 token, 4
+            // even if live, 5 owner, 6 ttl, 7 granularity, 8 fp, 9 result.
+            Self::ForceResolve => concat!(
+                "UPDATE \"retryproof_records\" SET \
+                 state=1,owner=$5,holder=NULL,expires_at=clock_timestamp()+$6::bigint*interval '1 \
+                 microsecond',purge_bucket=least(purge_bucket,(",
+                now_us!(),
+                "+$6::bigint+$7::bigint-1)/$7::bigint*$7::bigint),fp=coalesce($8::bytea,fp),result=$9 \
+                 WHERE scope=$1 AND key=$2 AND token=$3::bigint AND state=0 AND owner<>",
+                no_owner!(),
+                " AND ($4::boolean OR expires_at<=clock_timestamp()) AND ",
+                bounded!(),
+                " IS NOT NULL"
+            ),
+            // OPS-3, OPS-4, ACQ-10: a forgotten result leaves a released record, which keeps the
+            // token. Binds: 1 scope, 2 key, 3 token.
+            Self::ForceForget => concat!(
+                "UPDATE \"retryproof_records\" SET state=0,owner=",
+                no_owner!(),
+                ",takeovers=0,holder=NULL,expires_at=to_timestamp(0),purge_bucket=",
+                now_us!(),
+                "+3600000000,fp=NULL,result=NULL WHERE scope=$1 AND key=$2 AND token=$3::bigint \
+                 AND state=1 AND ",
+                bounded!(),
+                " IS NOT NULL"
+            ),
+            // OPS-3, OPS-4. Binds: 1 scope, 2 key, 3 token, 4 result.
+            Self::ForceErase => concat!(
+                "UPDATE \"retryproof_records\" SET result=$4,log=NULL WHERE scope=$1 AND key=$2 AND \
+                 token=$3::bigint AND state=1 AND ",
+                bounded!(),
+                " IS NOT NULL"
+            ),
         }
     }
 }
+
+/// Settings for statements that read an index in its order, on connections without the store's
+/// settings. The planner would otherwise first collect and sort all index entries if the table was
+/// never analyzed.
+const PLANNER_SETTINGS: &str = "SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;";
 
 /// The texts of the statements for one table.
 #[derive(Debug)]
@@ -223,7 +309,7 @@ impl StatementTexts {
     }
 
     fn bind<'a>(&self, statement: Statement, params: Vec<Param<'a>>) -> BoundStatement<'a> {
-        BoundStatement::new(Arc::clone(&self.0[statement as usize]), statement.has_rows(), params)
+        BoundStatement::new(Arc::clone(&self.0[statement as usize]), statement.returns(), params)
     }
 
     /// A statement whose only parameters are scope and key.
@@ -315,12 +401,54 @@ impl StatementTexts {
         self.bind(Statement::Release, vec![scope, key, Param::Bytes(owner.as_bytes())])
     }
 
+    /// One page of a scan, after a scope and a key.
+    pub(crate) fn scan<'a>(
+        &self,
+        (scope, key): (&'a [u8], &'a [u8]),
+        limit: i64,
+    ) -> BoundStatement<'a> {
+        let params = vec![Param::Bytes(scope), Param::Bytes(key), Param::Int(limit)];
+        self.bind(Statement::Scan, params).with_settings(PLANNER_SETTINGS)
+    }
+
+    /// An operator's change (OPS-3). `tombstone` replaces an erased value.
+    pub(crate) fn force<'a>(
+        &self,
+        id: &'a Identity,
+        req: &'a ForceRequest,
+        tombstone: &'a [u8],
+    ) -> BoundStatement<'a> {
+        let mut params: Vec<_> = key_params(id).into();
+        params.push(Param::Int(i64::try_from(req.token.get()).unwrap_or(i64::MAX)));
+        if req.ends_a_lease() {
+            params.push(Param::Bool(req.even_if_live));
+        }
+        let statement = match &req.action {
+            ForceAction::Release => Statement::ForceRelease,
+            ForceAction::Forget => Statement::ForceForget,
+            ForceAction::Erase => {
+                params.push(Param::Bytes(tombstone));
+                Statement::ForceErase
+            }
+            ForceAction::Resolve { by, done } => {
+                let ttl = micros(done.ttl);
+                params.extend([
+                    Param::Bytes(by.as_bytes()),
+                    Param::Int(ttl),
+                    Param::Int(granularity(ttl)),
+                    done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+                    Param::Bytes(&done.value),
+                ]);
+                Statement::ForceResolve
+            }
+        };
+        self.bind(statement, params)
+    }
+
     pub(crate) fn purge(&self, limit: usize, first_bucket: i64) -> BoundStatement<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // Without these settings, the planner would first collect and sort all index entries if the
-        // table was never analyzed.
         self.bind(Statement::Purge, vec![Param::Int(limit), Param::Int(first_bucket)])
-            .with_settings("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")
+            .with_settings(PLANNER_SETTINGS)
     }
 
     pub(crate) fn stats(&self) -> BoundStatement<'static> {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Peeked,
+    SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use retryproof_store_kit::{
@@ -101,11 +102,11 @@ impl PostgresStore {
         })
     }
 
-    /// Wraps the store for an engine, with the capabilities to purge, to inspect, and to join a
-    /// transaction (CMP-7).
+    /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
+    /// change records (OPS-3), and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
     }
 
     pub(crate) async fn run(
@@ -121,7 +122,7 @@ impl PostgresStore {
         self.waiters.notify_finished(id);
     }
 
-    async fn read_record(
+    pub(crate) async fn read_record(
         &self,
         priority: CallPriority,
         statement: Statement,
@@ -129,6 +130,19 @@ impl PostgresStore {
     ) -> Result<Option<Record>> {
         let result = self.run(priority, &self.statements.by_key(statement, id)).await?;
         result.row.as_ref().map_or(Ok(None), read_record)
+    }
+
+    /// Wakes the waiters of a record that an operator has changed, and forgets what this process
+    /// knew about the record.
+    pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
+        match &req.action {
+            ForceAction::Resolve { done, .. } => self.completed.note(id, done.ttl),
+            ForceAction::Release | ForceAction::Forget => self.completed.forget(id),
+            ForceAction::Erase => {}
+        }
+        if req.ends_a_lease() {
+            self.waiters.notify_finished(id);
+        }
     }
 
     /// Returns the status of a record, and remembers the record if it is complete.

@@ -86,6 +86,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_force()
         .with_joined(pool, rows)
         .with_another(another)
         .with_corrupt(corrupt)

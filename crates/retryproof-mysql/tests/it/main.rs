@@ -3,6 +3,7 @@
 
 mod conformance;
 mod join;
+mod operate;
 mod round_trips;
 mod schema;
 mod stored_form;

@@ -15,12 +15,22 @@ pub(crate) enum ParamList<'a> {
     Int(Vec<i64>),
 }
 
+/// What a statement returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Returns {
+    /// The number of rows that it changed.
+    Count,
+    /// At most one row.
+    Row,
+    /// Any number of rows.
+    Rows,
+}
+
 /// A statement with its values. It does not implement `Debug`, because the values are keys and
 /// results (ID-4).
 pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: Arc<str>,
-    /// Whether the statement returns a row, rather than the number of rows that it changed.
-    pub(crate) has_rows: bool,
+    pub(crate) returns: Returns,
     pub(crate) params: Vec<Param<'a>>,
     /// The lists are bound after the parameters.
     pub(crate) lists: Vec<ParamList<'a>>,
@@ -29,13 +39,13 @@ pub(crate) struct BoundStatement<'a> {
 }
 
 impl<'a> BoundStatement<'a> {
-    pub(crate) fn new(sql: Arc<str>, has_rows: bool, params: Vec<Param<'a>>) -> Self {
-        Self { sql, has_rows, params, lists: Vec::new(), settings: "" }
+    pub(crate) fn new(sql: Arc<str>, returns: Returns, params: Vec<Param<'a>>) -> Self {
+        Self { sql, returns, params, lists: Vec::new(), settings: "" }
     }
 
     /// Creates a statement that changes many records and returns a row.
     pub(crate) fn on_many(sql: Arc<str>, lists: Vec<ParamList<'a>>) -> Self {
-        Self { sql, has_rows: true, params: Vec::new(), lists, settings: "" }
+        Self { sql, returns: Returns::Row, params: Vec::new(), lists, settings: "" }
     }
 
     /// Adds settings for the statement's own transaction, for connections without the store's

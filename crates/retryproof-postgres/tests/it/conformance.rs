@@ -87,6 +87,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_force()
         .with_joined(pool, rows)
         .with_another(another)
         .with_corrupt(corrupt)

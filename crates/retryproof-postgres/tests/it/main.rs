@@ -5,6 +5,7 @@
 mod batch;
 mod conformance;
 mod join;
+mod operate;
 mod pooler;
 mod round_trips;
 mod schema;
