@@ -1,20 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees: one record by its identity, or counts from a scan.
+//! What an operator sees and changes: one record by its identity, pages of records, or counts from
+//! a scan.
+
+use std::time::Duration;
 
 use redis::Value;
-use retryproof_core::store::{Inspect, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{Identity, Result};
-use retryproof_store_kit::while_running;
+use retryproof_core::store::{
+    Force, ForceAction, ForceRequest, Forced, Inspect, RecordState, RecordSummary, ScanCursor,
+    ScanPage, ScannedRecord, StoreStats,
+};
+use retryproof_core::{Error, ErrorKind, FencingToken, Identity, Result};
+use retryproof_store_kit::{too_large, unreadable, while_running};
 
 use crate::connection::Request;
 use crate::error::Failure;
 use crate::execute::unexpected_answer;
-use crate::record::{Header, HeaderPhase, decimal};
-use crate::statement::{add_length_and_header, pttl_length_note_and_time, scan};
-use crate::store::RedisStore;
+use crate::record::{Header, HeaderPhase, decimal, identity};
+use crate::statement::{add_length_and_header, scan, time_and_summaries};
+use crate::store::{RedisStore, busy};
 
 /// How many keys one step of a scan covers.
 const SCAN_COUNT: usize = 500;
+/// How many keys a page of a scan covers at most.
+const MAX_SCAN_COUNT: usize = 1_000;
 
 impl Inspect for RedisStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
@@ -30,38 +38,122 @@ impl Inspect for RedisStore {
             .await
             .map_err(|failure| while_running(failure.into_error()).during("stats"))
     }
+
+    /// One step of SCAN for a page. A page may have more records than `limit`, and a record may
+    /// appear twice.
+    async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
+        self.try_scan(after, limit)
+            .await
+            .map_err(|failure| while_running(failure.into_error()).during("scan"))
+    }
+}
+
+impl Force for RedisStore {
+    async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
+        if let ForceAction::Resolve { done, .. } = &req.action
+            && done.value.len() > self.max_value
+        {
+            let error = too_large(done.value.len(), self.max_value);
+            return Err(error.during("force").for_identity(id));
+        }
+        let forced = self.try_force(id, req).await;
+        forced
+            .map_err(|failure| while_running(failure.into_error()).during("force").for_identity(id))
+    }
 }
 
 impl RedisStore {
-    async fn summary(&self, key: &[u8]) -> Result<Option<RecordSummary>, Failure> {
-        let batch = pttl_length_note_and_time(key);
-        let Value::Array(answers) = self.executor.run(Request::Batch(&batch)).await? else {
-            return Ok(None);
+    async fn try_force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced, Failure> {
+        let call = self.executor.scripts().force(&self.key(id), req);
+        let applied = |answer: &Value| matches!(answer, Value::BulkString(text) if text == b"A");
+        let answer = self.executor.run_script_and_wait(&call, applied).await?;
+        let Value::BulkString(answer) = answer else { return Err(unexpected_answer().into()) };
+        let forced = match answer.first() {
+            Some(b'A') => Forced::Applied,
+            Some(b'L') => Forced::Live(busy(&answer)?),
+            Some(b'U') => Forced::Unfinished,
+            Some(b'F') => Forced::Finished,
+            Some(b'T') => Forced::AnotherToken(FencingToken::new(decimal(&answer[1..], "token")?)),
+            Some(b'N') => Forced::Absent,
+            _ => return Err(unreadable("version").into()),
         };
-        let [Value::Int(pttl), Value::Int(length), Value::BulkString(head), Value::Array(now)] =
-            &answers[..]
-        else {
-            return Ok(None);
-        };
-        if head.is_empty() {
-            return Ok(None);
+        if matches!(forced, Forced::Applied) {
+            match req.action {
+                ForceAction::Resolve { .. } => self.completed.note(id, Duration::MAX),
+                ForceAction::Release | ForceAction::Forget => self.completed.forget(id),
+                ForceAction::Erase => {}
+            }
         }
-        let header = Header::read(head)?;
-        let state = match header.phase {
-            HeaderPhase::Released => return Ok(None),
-            HeaderPhase::InProgress => RecordState::InProgress,
-            HeaderPhase::Complete => RecordState::Complete,
+        Ok(forced)
+    }
+
+    async fn summary(&self, key: &[u8]) -> Result<Option<RecordSummary>, Failure> {
+        let mut found = None;
+        let keys = std::iter::once(key);
+        self.each_summary(keys, |_, summary| {
+            found = Some(summary);
+        })
+        .await?;
+        found.map_or(Ok(None), |summary| Ok(summary?))
+    }
+
+    /// Reads records in one round trip, and passes on each one that exists. A released record has
+    /// no summary.
+    async fn each_summary<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        mut found: impl FnMut(&'k [u8], Result<Option<RecordSummary>>),
+    ) -> Result<(), Failure> {
+        let batch = time_and_summaries(keys.clone());
+        let Value::Array(answers) = self.executor.run(Request::Batch(&batch)).await? else {
+            return Err(unexpected_answer().into());
         };
-        let length = usize::try_from(*length).unwrap_or(0);
-        let summary = RecordSummary::new(
-            state,
-            header.token,
-            header.remaining(*pttl),
-            length.saturating_sub(header.value_at()),
-            header.has_fingerprint(),
-        );
-        let granted_ago = header.granted_ago(microseconds(now)?);
-        Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
+        let Some((Value::Array(now), records)) = answers.split_first() else {
+            return Err(unexpected_answer().into());
+        };
+        let now = microseconds(now)?;
+        for (key, answer) in keys.zip(records.chunks_exact(3)) {
+            let [Value::Int(pttl), Value::Int(length), Value::BulkString(head)] = answer else {
+                continue;
+            };
+            if !head.is_empty() {
+                found(key, described(*pttl, *length, head, now));
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of SCAN. The server decides how many keys a step covers, and may return a key
+    /// twice; a step that returns no key is an empty page.
+    async fn try_scan(
+        &self,
+        after: Option<&ScanCursor>,
+        limit: usize,
+    ) -> Result<ScanPage, Failure> {
+        let cursor = after.map_or(Ok(&b"0"[..]), position)?;
+        let step = scan(cursor, self.prefix(), limit.clamp(1, MAX_SCAN_COUNT));
+        let Value::Array(answer) = self.executor.run(Request::One(&step)).await? else {
+            return Err(unexpected_answer().into());
+        };
+        let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
+            return Err(unexpected_answer().into());
+        };
+        let keys = keys.iter().filter_map(|key| match key {
+            Value::BulkString(key) => Some(&key[..]),
+            _ => None,
+        });
+        let (mut records, mut unreadable) = (Vec::new(), 0);
+        if keys.clone().next().is_some() {
+            let prefix = self.prefix();
+            self.each_summary(keys, |key, summary| match (summary, identity(prefix, key)) {
+                (Ok(Some(summary)), Some(id)) => records.push(ScannedRecord::new(id, summary)),
+                (Ok(None), _) => {}
+                (Ok(Some(_)), None) | (Err(_), _) => unreadable += 1,
+            })
+            .await?;
+        }
+        let next = (next != b"0").then(|| ScanCursor::new(next.as_slice()));
+        Ok(ScanPage::new(records, unreadable, next))
     }
 
     async fn try_stats(&self) -> Result<StoreStats, Failure> {
@@ -112,6 +204,37 @@ impl RedisStore {
         }
         Ok(())
     }
+}
+
+/// Describes a record from its time to live, its length and its first bytes; `None` for a released
+/// record.
+fn described(pttl: i64, length: i64, head: &[u8], now: u64) -> Result<Option<RecordSummary>> {
+    let header = Header::read(head)?;
+    let state = match header.phase {
+        HeaderPhase::Released => return Ok(None),
+        HeaderPhase::InProgress => RecordState::InProgress,
+        HeaderPhase::Complete => RecordState::Complete,
+    };
+    let length = usize::try_from(length).unwrap_or(0);
+    let summary = RecordSummary::new(
+        state,
+        header.token,
+        header.remaining(pttl),
+        length.saturating_sub(header.value_at()),
+        header.has_fingerprint(),
+    );
+    let granted_ago = header.granted_ago(now);
+    Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
+}
+
+/// The bytes of a cursor, which is the server's own: a decimal number.
+fn position(after: &ScanCursor) -> Result<&[u8]> {
+    let bytes = after.as_bytes();
+    if bytes.is_empty() || bytes.len() > 20 || !bytes.iter().all(u8::is_ascii_digit) {
+        let error = Error::new(ErrorKind::Invalid, "the cursor is not one of the Redis store");
+        return Err(error.with("bytes", bytes.len()));
+    }
+    Ok(bytes)
 }
 
 /// Decodes the answer to TIME: whole seconds, then microseconds.

@@ -22,13 +22,17 @@
 //!
 //! The scripts in `scripts` read and write the same header.
 
+mod key;
+
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, HolderNote, LiveLease};
 use retryproof_core::{
-    Blob, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
+    Blob, FencingToken, Fingerprint, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
 };
 use retryproof_store_kit::unreadable;
+
+pub(crate) use key::{identity, key};
 
 /// The number of bytes before the note.
 pub(crate) const HEADER: usize = 55;
@@ -199,25 +203,13 @@ pub(crate) fn millis(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000).saturating_add(part).min(MAX)
 }
 
+/// The digits of a token, as in a record.
+pub(crate) fn token_digits(token: FencingToken) -> [u8; 16] {
+    padded(token.get())
+}
+
 /// The owner of a released record.
 pub(crate) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
-
-/// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
-/// The scope's length keeps identities distinct (ID-2). In a cluster, the text in braces would
-/// select the slot.
-pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
-    let (scope, key) = (id.scope().as_str(), id.key().expose());
-    let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);
-    out.extend_from_slice(prefix.as_bytes());
-    out.extend_from_slice(b":{");
-    out.extend_from_slice(scope.len().to_string().as_bytes());
-    for part in [scope, key] {
-        out.push(b':');
-        out.extend_from_slice(part.as_bytes());
-    }
-    out.push(b'}');
-    out
-}
 
 pub(crate) fn decimal(bytes: &[u8], field: &'static str) -> Result<u64> {
     let next = |number: u64, byte: &u8| {
@@ -381,18 +373,5 @@ mod tests {
         assert_eq!(millis(Duration::from_millis(10)), 10);
         assert_eq!(padded::<13>(millis(Duration::MAX)), *b"9999999999999");
         assert_eq!(millis(Duration::new(7, 999_000_001)), 8_000);
-    }
-
-    #[test]
-    fn id_2_keys_of_distinct_identities_are_distinct() {
-        let of = |scope: &'static str, key: &str| key_of(scope, key);
-        assert_ne!(of("a:b", "c"), of("a", "b:c"));
-        assert_ne!(of("1:a", "b"), of("1", "a:b"));
-        assert_ne!(of("a", "b}"), of("a", "b"));
-        assert_eq!(of("pay", "k 1"), b"p:{3:pay:k 1}");
-    }
-
-    fn key_of(scope: &'static str, text: &str) -> Vec<u8> {
-        key("p", &Identity::of(scope, text).unwrap())
     }
 }

@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
-use retryproof_core::OwnerId;
-use retryproof_core::store::{AcquireRequest, Completion, HolderNote};
+use retryproof_core::store::{AcquireRequest, Completion, ForceAction, ForceRequest, HolderNote};
+use retryproof_core::{OwnerId, Tombstone};
 
 use crate::record::{
-    HEADER, NO_OWNER, RELEASED, acquire_argument, bytes_of, complete_argument, millis,
+    HEADER, NO_OWNER, RELEASED, acquire_argument, bytes_of, complete_argument, millis, token_digits,
 };
 
 /// How long a released record keeps the last token (ACQ-10), so that tokens keep growing if the
@@ -56,6 +56,7 @@ pub(crate) struct Scripts {
     complete: Script,
     extend: Script,
     release: Script,
+    force: Script,
 }
 
 impl Scripts {
@@ -65,11 +66,12 @@ impl Scripts {
             complete: Script::new(include_str!("../scripts/complete.lua")),
             extend: Script::new(include_str!("../scripts/extend.lua")),
             release: Script::new(include_str!("../scripts/release.lua")),
+            force: Script::new(include_str!("../scripts/force.lua")),
         }
     }
 
-    pub(crate) fn all(&self) -> [&Script; 4] {
-        [&self.acquire, &self.complete, &self.extend, &self.release]
+    pub(crate) fn all(&self) -> [&Script; 5] {
+        [&self.acquire, &self.complete, &self.extend, &self.release, &self.force]
     }
 
     pub(crate) fn acquire(&self, key: &[u8], req: &AcquireRequest) -> ScriptCall<'_> {
@@ -98,6 +100,38 @@ impl Scripts {
         let mut cmd = self.release.call(key, 96);
         cmd.arg(owner.as_bytes()).arg(NO_OWNER.as_bytes()).arg(millis(RELEASED_TTL)).arg(RELEASED);
         ScriptCall { script: &self.release, cmd }
+    }
+}
+
+impl Scripts {
+    pub(crate) fn force(&self, key: &[u8], req: &ForceRequest) -> ScriptCall<'_> {
+        let size = match &req.action {
+            ForceAction::Resolve { done, .. } => done.value.len(),
+            _ => 0,
+        };
+        let mut cmd = self.force.call(key, size + 192);
+        let name = match &req.action {
+            ForceAction::Release => "release",
+            ForceAction::Resolve { .. } => "resolve",
+            ForceAction::Forget => "forget",
+            ForceAction::Erase => "erase",
+        };
+        cmd.arg(name).arg(&token_digits(req.token)).arg(u8::from(req.even_if_live));
+        match &req.action {
+            ForceAction::Release | ForceAction::Forget => {
+                cmd.arg(NO_OWNER.as_bytes()).arg(millis(RELEASED_TTL)).arg(RELEASED);
+            }
+            ForceAction::Resolve { by, done } => {
+                let fingerprint = done.fingerprint.as_ref();
+                cmd.arg(&complete_argument(*by, fingerprint))
+                    .arg(millis(done.ttl))
+                    .arg(Joined(bytes_of(fingerprint), &done.value));
+            }
+            ForceAction::Erase => {
+                cmd.arg(Joined(&[], Tombstone::new().envelope()));
+            }
+        }
+        ScriptCall { script: &self.force, cmd }
     }
 }
 
@@ -137,13 +171,15 @@ pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     batch
 }
 
-/// Reads the time to live, the length, the header with a note of at most `HolderNote::MAX_BYTES`
-/// bytes, and the server's clock.
-pub(crate) fn pttl_length_note_and_time(key: &[u8]) -> Pipeline {
+/// Reads the server's clock, and for each key the time to live, the length, and the header with a
+/// note of at most `HolderNote::MAX_BYTES` bytes.
+pub(crate) fn time_and_summaries<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Pipeline {
     let mut batch = redis::pipe();
-    batch.cmd("PTTL").arg(key).cmd("STRLEN").arg(key);
-    add_range(&mut batch, key, HEADER + HolderNote::MAX_BYTES);
     batch.cmd("TIME");
+    for key in keys {
+        batch.cmd("PTTL").arg(key).cmd("STRLEN").arg(key);
+        add_range(&mut batch, key, HEADER + HolderNote::MAX_BYTES);
+    }
     batch
 }
 
@@ -158,12 +194,14 @@ fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
 }
 
 /// One step of a scan for the records with `prefix`. It checks about `count` keys, beginning at
-/// `cursor`.
+/// `cursor`. The server passes over keys of another type, which no store writes, and on which the
+/// commands that read records would fail.
 pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     let mut cmd = Cmd::new();
     // The prefix has only letters, digits and `_`, so it contains no pattern characters.
     let pattern = format!("{prefix}:{{*");
     cmd.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
+    cmd.arg("TYPE").arg("string");
     cmd
 }
 

@@ -33,8 +33,8 @@ pub struct RedisStore {
     pub(crate) executor: Executor,
     waiters: Waiters,
     /// Which records this process has recently seen completed.
-    completed: CompletedHint,
-    max_value: usize,
+    pub(crate) completed: CompletedHint,
+    pub(crate) max_value: usize,
     _watchers: SentinelWatchers,
 }
 
@@ -71,11 +71,12 @@ impl RedisStore {
         })
     }
 
-    /// Converts the store to the form that an engine takes, with the capability to inspect. The
-    /// store needs no purge: the server deletes expired records.
+    /// Converts the store to the form that an engine takes, with the capabilities to inspect and to
+    /// let operators change records (OPS-3). The store needs no purge: the server deletes expired
+    /// records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_inspect().build()
+        SharedStore::builder(self).with_inspect().with_force().build()
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -285,9 +286,9 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// Decodes the acquire script's answer about a live lease: a letter, the lease's remaining
-/// milliseconds as 19 digits, and the record.
-fn busy(answer: &[u8]) -> Result<LiveLease> {
+/// Decodes a script's answer about a live lease: a letter, the lease's remaining milliseconds as 19
+/// digits, and the record.
+pub(crate) fn busy(answer: &[u8]) -> Result<LiveLease> {
     let (remaining, record) = answer
         .get(1..)
         .and_then(|rest| rest.split_at_checked(19))

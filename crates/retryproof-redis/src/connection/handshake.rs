@@ -22,8 +22,8 @@ pub(super) async fn greet(
     for script in scripts.all() {
         batch.add_command(script.load());
     }
-    let mut answers =
-        driver.send_packed_commands(&batch, 0, 7).await.map_err(Failure::Connection)?.into_iter();
+    let answers = driver.send_packed_commands(&batch, 0, batch.len()).await;
+    let mut answers = answers.map_err(Failure::Connection)?.into_iter();
     let mut next = || answers.next().unwrap_or(Value::Nil);
     let (select, hello, role) = (next(), next(), next());
     check_hello(&hello)?;

@@ -29,7 +29,12 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
                 .expect("the record is spoilt");
         }
     };
-    Subject::of(store).with_inspect().with_another(another).with_corrupt(corrupt).build()
+    Subject::of(store)
+        .with_inspect()
+        .with_force()
+        .with_another(another)
+        .with_corrupt(corrupt)
+        .build()
 }
 
 /// The URL of the primary, for a connection that is not the store's.
