@@ -13,6 +13,7 @@ use crate::store::HolderNote;
 
 mod counters;
 mod events;
+pub mod telemetry;
 
 pub use counters::{Counters, Counts};
 pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent, WaitEnd};

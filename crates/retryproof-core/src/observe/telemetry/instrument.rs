@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Instrument`]: what is measured, with its name, unit and description (RUN-9).
+
+/// The upper bounds of the buckets of each [`Histogram`](InstrumentKind::Histogram), in seconds.
+pub const SECONDS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// What a [`MeasuringObserver`](super::MeasuringObserver) measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Instrument {
+    /// Calls that got an answer, by scope and outcome. `error.type` is the kind of error that
+    /// refused the call, or the reason for which its work was not recorded.
+    Calls,
+    /// How long calls took, by scope and outcome.
+    CallDuration,
+    /// How long duplicates waited for a holder, by scope and by what ended the wait.
+    WaitDuration,
+    /// How long executions held their lease, by scope and attempt. The time contains the store
+    /// calls that took and completed the lease.
+    ActionDuration,
+    /// Leases that are held by this process, by scope.
+    Leases,
+    /// Leases that were taken over from another owner, by scope.
+    Takeovers,
+    /// Leases that were lost, by scope and reason: `expired`, `taken_over` and `max_hold` are
+    /// noticed while the action runs; `refused` is noticed at the completion. A lease that is lost
+    /// while its action runs may also be counted at its completion.
+    LeasesLost,
+    /// Executions whose result was not recorded, by scope. A retry may run the work again.
+    Unrecorded,
+    /// Seconds of work that replays did not repeat, by scope: for each replay, the mean time of
+    /// this process's own executions in that scope.
+    Saved,
+    /// How long store calls took, by operation, store and error.
+    StoreDuration,
+    /// Engines whose store has failed several times in a row.
+    OpenCircuits,
+    /// Expired records that were deleted.
+    Purged,
+    /// 1 while the purge does not keep up with expiring records, otherwise 0.
+    PurgeBacklog,
+}
+
+/// How an [`Instrument`] combines its measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InstrumentKind {
+    /// A sum that never decreases.
+    Counter,
+    /// A sum that can decrease.
+    UpDownCounter,
+    /// The last value.
+    Gauge,
+    /// The distribution of durations, in seconds.
+    Histogram,
+}
+
+impl Instrument {
+    /// All instruments.
+    pub const ALL: [Self; 13] = [
+        Self::Calls,
+        Self::CallDuration,
+        Self::WaitDuration,
+        Self::ActionDuration,
+        Self::Leases,
+        Self::Takeovers,
+        Self::LeasesLost,
+        Self::Unrecorded,
+        Self::Saved,
+        Self::StoreDuration,
+        Self::OpenCircuits,
+        Self::Purged,
+        Self::PurgeBacklog,
+    ];
+
+    /// The name by OpenTelemetry's rules.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "idempotency.calls",
+            Self::CallDuration => "idempotency.call.duration",
+            Self::WaitDuration => "idempotency.wait.duration",
+            Self::ActionDuration => "idempotency.action.duration",
+            Self::Leases => "idempotency.leases",
+            Self::Takeovers => "idempotency.lease.takeovers",
+            Self::LeasesLost => "idempotency.lease.lost",
+            Self::Unrecorded => "idempotency.completions.unrecorded",
+            Self::Saved => "idempotency.saved",
+            Self::StoreDuration => "idempotency.store.operation.duration",
+            Self::OpenCircuits => "idempotency.store.circuit.open",
+            Self::Purged => "idempotency.purged",
+            Self::PurgeBacklog => "idempotency.purge.backlog",
+        }
+    }
+
+    /// The name in Prometheus, which OpenTelemetry's exporter derives from [`name`](Self::name),
+    /// [`unit`](Self::unit) and [`kind`](Self::kind).
+    #[must_use]
+    pub const fn prometheus_name(self) -> &'static str {
+        match self {
+            Self::Calls => "idempotency_calls_total",
+            Self::CallDuration => "idempotency_call_duration_seconds",
+            Self::WaitDuration => "idempotency_wait_duration_seconds",
+            Self::ActionDuration => "idempotency_action_duration_seconds",
+            Self::Leases => "idempotency_leases",
+            Self::Takeovers => "idempotency_lease_takeovers_total",
+            Self::LeasesLost => "idempotency_lease_lost_total",
+            Self::Unrecorded => "idempotency_completions_unrecorded_total",
+            Self::Saved => "idempotency_saved_seconds_total",
+            Self::StoreDuration => "idempotency_store_operation_duration_seconds",
+            Self::OpenCircuits => "idempotency_store_circuit_open",
+            Self::Purged => "idempotency_purged_total",
+            Self::PurgeBacklog => "idempotency_purge_backlog",
+        }
+    }
+
+    /// How measurements are combined.
+    #[must_use]
+    pub const fn kind(self) -> InstrumentKind {
+        match self {
+            Self::Calls
+            | Self::Takeovers
+            | Self::LeasesLost
+            | Self::Unrecorded
+            | Self::Saved
+            | Self::Purged => InstrumentKind::Counter,
+            Self::Leases | Self::OpenCircuits => InstrumentKind::UpDownCounter,
+            Self::PurgeBacklog => InstrumentKind::Gauge,
+            Self::CallDuration
+            | Self::WaitDuration
+            | Self::ActionDuration
+            | Self::StoreDuration => InstrumentKind::Histogram,
+        }
+    }
+
+    /// The unit, in the notation of UCUM.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Calls => "{call}",
+            Self::CallDuration
+            | Self::WaitDuration
+            | Self::ActionDuration
+            | Self::Saved
+            | Self::StoreDuration => "s",
+            Self::Leases | Self::LeasesLost => "{lease}",
+            Self::Takeovers => "{takeover}",
+            Self::Unrecorded => "{completion}",
+            Self::OpenCircuits => "{circuit}",
+            Self::Purged => "{record}",
+            Self::PurgeBacklog => "{backlog}",
+        }
+    }
+
+    /// What the instrument measures, in a sentence for a reader of dashboards.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Calls => "Calls that got an answer, by outcome.",
+            Self::CallDuration => "How long calls took, including waits.",
+            Self::WaitDuration => "How long duplicates waited for a holder.",
+            Self::ActionDuration => "How long executions held their lease.",
+            Self::Leases => "Leases held by this process.",
+            Self::Takeovers => "Leases taken over from an owner that did not finish.",
+            Self::LeasesLost => "Leases lost, by reason.",
+            Self::Unrecorded => "Executions whose result was not recorded: a retry may run again.",
+            Self::Saved => "Estimated seconds of work that replays did not repeat.",
+            Self::StoreDuration => "How long store calls took.",
+            Self::OpenCircuits => "Engines whose store has failed several times in a row.",
+            Self::Purged => "Expired records that were deleted.",
+            Self::PurgeBacklog => "1 while the purge does not keep up with expiring records.",
+        }
+    }
+}

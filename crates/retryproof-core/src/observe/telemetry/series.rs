@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Series`]: an instrument with the values of its labels; [`SeriesHandles`] keeps what a metrics
+//! system needs for each.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::Instrument;
+
+const SCOPE: &str = "idempotency.scope";
+
+/// An instrument with the values of its labels. There are at most as many series as scopes, times
+/// a few fixed values, so each can be kept.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Series {
+    instrument: Instrument,
+    scope: Option<Arc<str>>,
+    labels: [Option<(Label, &'static str)>; MAX_LABELS],
+}
+
+/// The most labels that an instrument has beside the scope.
+const MAX_LABELS: usize = 3;
+
+/// A label whose values are fixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Label {
+    Outcome,
+    ErrorType,
+    EndedBy,
+    Attempt,
+    Reason,
+    Operation,
+    Store,
+}
+
+impl Label {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Outcome => "idempotency.outcome",
+            Self::ErrorType => "error.type",
+            Self::EndedBy => "idempotency.ended_by",
+            Self::Attempt => "idempotency.attempt",
+            Self::Reason => "idempotency.reason",
+            Self::Operation => "idempotency.operation",
+            Self::Store => "db.system.name",
+        }
+    }
+}
+
+impl Series {
+    /// A series without labels.
+    pub(super) fn new(instrument: Instrument) -> Self {
+        Self { instrument, scope: None, labels: [None; MAX_LABELS] }
+    }
+
+    /// A series of no scope.
+    pub(super) fn with(instrument: Instrument, labels: &[(Label, &'static str)]) -> Self {
+        let mut series = Self::new(instrument);
+        debug_assert!(labels.len() <= MAX_LABELS, "an instrument has at most 3 labels");
+        for (place, label) in series.labels.iter_mut().zip(labels) {
+            *place = Some(*label);
+        }
+        series
+    }
+
+    /// A series of a scope.
+    pub(super) fn of_scope(
+        instrument: Instrument,
+        scope: &Arc<str>,
+        labels: &[(Label, &'static str)],
+    ) -> Self {
+        Self { scope: Some(Arc::clone(scope)), ..Self::with(instrument, labels) }
+    }
+
+    /// The instrument.
+    #[must_use]
+    pub fn instrument(&self) -> Instrument {
+        self.instrument
+    }
+
+    /// The names of the labels, by OpenTelemetry's rules, and their values.
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let scope = self.scope.as_deref().map(|scope| (SCOPE, scope));
+        let others = self.labels.iter().flatten().map(|(label, value)| (label.name(), *value));
+        scope.into_iter().chain(others)
+    }
+}
+
+/// Keeps a handle for each [`Series`], so that a measurement does not have to look up its labels
+/// in the metrics system.
+pub struct SeriesHandles<H>(RwLock<HashMap<Series, H>>);
+
+impl<H: Clone> SeriesHandles<H> {
+    /// The handle of a series, which is created if it does not exist yet.
+    pub fn get(&self, series: &Series, create: impl FnOnce() -> H) -> H {
+        let kept = self.0.read().unwrap_or_else(PoisonError::into_inner).get(series).cloned();
+        kept.unwrap_or_else(|| {
+            // The metrics system is called without the lock, because it may panic.
+            let created = create();
+            let mut handles = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            handles.entry(series.clone()).or_insert(created).clone()
+        })
+    }
+}
+
+impl<H> Default for SeriesHandles<H> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<H> fmt::Debug for SeriesHandles<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.0.read().unwrap_or_else(PoisonError::into_inner).len();
+        f.debug_struct("SeriesHandles").field("kept", &kept).finish()
+    }
+}
