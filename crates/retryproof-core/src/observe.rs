@@ -89,6 +89,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, loss);
     }
 
+    /// A heartbeat failed, or was cut off unanswered. It is repeated while the lease can be saved;
+    /// if the lease is lost, [`loss_noticed`](Self::loss_noticed) follows.
+    fn beat_failed(&self, event: LeaseEvent<'_>, kind: ErrorKind) {
+        let _ = (event, kind);
+    }
+
     /// Terminal: the work is recorded, as a value or as a tombstone.
     fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {
         let _ = (event, recorded);
@@ -206,6 +212,10 @@ impl<O: Observer> Observer for Arc<O> {
 
     fn loss_noticed(&self, event: LeaseEvent<'_>, loss: Loss) {
         (**self).loss_noticed(event, loss);
+    }
+
+    fn beat_failed(&self, event: LeaseEvent<'_>, kind: ErrorKind) {
+        (**self).beat_failed(event, kind);
     }
 
     fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {

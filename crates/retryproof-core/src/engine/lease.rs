@@ -15,7 +15,7 @@ use super::tasks::{Permit, Tasks};
 use crate::attempt::Attempt;
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::lock::Mutex;
@@ -245,6 +245,11 @@ impl LeaseState {
             waited: self.waited,
             held_for,
         }
+    }
+
+    /// Reports an extend of the heartbeat that failed or was cut off unanswered.
+    fn beat_failed(&self, kind: ErrorKind) {
+        self.store.observers.tell(|o| o.beat_failed(self.event(), kind));
     }
 
     /// When the lease ends by the engine's clock.

@@ -41,6 +41,7 @@ pub struct Counters {
     acquired: AtomicU64,
     taken_over: AtomicU64,
     loss_noticed: AtomicU64,
+    beat_failed: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
     lost: AtomicU64,
@@ -66,6 +67,7 @@ pub struct Counts {
     pub acquired: u64,
     pub taken_over: u64,
     pub loss_noticed: u64,
+    pub beat_failed: u64,
     pub completed: u64,
     pub failed: u64,
     pub lost: u64,
@@ -98,6 +100,7 @@ impl Counters {
             acquired: get(&self.acquired),
             taken_over: get(&self.taken_over),
             loss_noticed: get(&self.loss_noticed),
+            beat_failed: get(&self.beat_failed),
             completed: get(&self.completed),
             failed: get(&self.failed),
             lost: get(&self.lost),
@@ -132,6 +135,10 @@ impl Observer for Counters {
 
     fn loss_noticed(&self, _: LeaseEvent<'_>, _: Loss) {
         count(&self.loss_noticed);
+    }
+
+    fn beat_failed(&self, _: LeaseEvent<'_>, _: ErrorKind) {
+        count(&self.beat_failed);
     }
 
     fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {

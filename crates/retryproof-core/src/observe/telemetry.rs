@@ -242,6 +242,11 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
         self.count(&self.scope(event.identity), Instrument::LeasesLost, &labels, 1);
     }
 
+    fn beat_failed(&self, event: LeaseEvent<'_>, kind: ErrorKind) {
+        let labels = [(Label::ErrorType, error_type(kind))];
+        self.count(&self.scope(event.identity), Instrument::BeatsFailed, &labels, 1);
+    }
+
     fn completed(&self, event: LeaseEvent<'_>, _: Recorded) {
         let scope = self.lease_ended(&event, "executed", None, true);
         scope.executed(event.held_for);

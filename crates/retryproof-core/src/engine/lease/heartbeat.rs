@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use super::LeaseState;
 use crate::clock::Instant;
 use crate::engine::store_client::StoreClient;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::lock::Mutex;
 use crate::observe::Loss;
 use crate::store::{FencedWrite, StoreCall};
@@ -349,6 +349,7 @@ impl LeaseState {
                     }
                     Err(error) => {
                         tracing::debug!(identity = %self.identity, %error, "a heartbeat failed");
+                        self.beat_failed(error.kind());
                         next_try = store.now() + again;
                     }
                 }
@@ -357,6 +358,7 @@ impl LeaseState {
             while unanswered.first().is_some_and(|(sent, _)| now >= *sent + cut_off) {
                 let (sent, _) = unanswered.remove(0);
                 store.count_unanswered("extend", sent);
+                self.beat_failed(ErrorKind::Unavailable);
                 next_try = next_try.min(now + again);
             }
             let until = self.until();

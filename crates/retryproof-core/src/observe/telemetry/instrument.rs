@@ -27,6 +27,8 @@ pub enum Instrument {
     /// noticed while the action runs; `refused` is noticed at the completion. A lease that is lost
     /// while its action runs may also be counted at its completion.
     LeasesLost,
+    /// Heartbeats that failed, by scope and error. They are repeated while the lease can be saved.
+    BeatsFailed,
     /// Executions whose result was not recorded, by scope. A retry may run the work again.
     Unrecorded,
     /// Seconds of work that replays did not repeat, by scope: for each replay, the mean time of
@@ -58,7 +60,7 @@ pub enum InstrumentKind {
 
 impl Instrument {
     /// All instruments.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Calls,
         Self::CallDuration,
         Self::WaitDuration,
@@ -66,6 +68,7 @@ impl Instrument {
         Self::Leases,
         Self::Takeovers,
         Self::LeasesLost,
+        Self::BeatsFailed,
         Self::Unrecorded,
         Self::Saved,
         Self::StoreDuration,
@@ -85,6 +88,7 @@ impl Instrument {
             Self::Leases => "idempotency.leases",
             Self::Takeovers => "idempotency.lease.takeovers",
             Self::LeasesLost => "idempotency.lease.lost",
+            Self::BeatsFailed => "idempotency.lease.beats.failed",
             Self::Unrecorded => "idempotency.completions.unrecorded",
             Self::Saved => "idempotency.saved",
             Self::StoreDuration => "idempotency.store.operation.duration",
@@ -106,6 +110,7 @@ impl Instrument {
             Self::Leases => "idempotency_leases",
             Self::Takeovers => "idempotency_lease_takeovers_total",
             Self::LeasesLost => "idempotency_lease_lost_total",
+            Self::BeatsFailed => "idempotency_lease_beats_failed_total",
             Self::Unrecorded => "idempotency_completions_unrecorded_total",
             Self::Saved => "idempotency_saved_seconds_total",
             Self::StoreDuration => "idempotency_store_operation_duration_seconds",
@@ -122,6 +127,7 @@ impl Instrument {
             Self::Calls
             | Self::Takeovers
             | Self::LeasesLost
+            | Self::BeatsFailed
             | Self::Unrecorded
             | Self::Saved
             | Self::Purged => InstrumentKind::Counter,
@@ -146,6 +152,7 @@ impl Instrument {
             | Self::StoreDuration => "s",
             Self::Leases | Self::LeasesLost => "{lease}",
             Self::Takeovers => "{takeover}",
+            Self::BeatsFailed => "{beat}",
             Self::Unrecorded => "{completion}",
             Self::OpenCircuits => "{circuit}",
             Self::Purged => "{record}",
@@ -164,6 +171,7 @@ impl Instrument {
             Self::Leases => "Leases held by this process.",
             Self::Takeovers => "Leases taken over from an owner that did not finish.",
             Self::LeasesLost => "Leases lost, by reason.",
+            Self::BeatsFailed => "Heartbeats that failed, by error.",
             Self::Unrecorded => "Executions whose result was not recorded: a retry may run again.",
             Self::Saved => "Estimated seconds of work that replays did not repeat.",
             Self::StoreDuration => "How long store calls took.",

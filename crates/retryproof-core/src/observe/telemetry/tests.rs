@@ -200,6 +200,9 @@ fn run_9_a_lost_lease_is_counted_by_reason() {
     observer.loss_noticed(lease(&identity), Loss::Expired);
     observer.loss_noticed(lease(&identity), Loss::MaxHold);
     observer.lost(lease(&identity));
+    observer.beat_failed(lease(&identity), ErrorKind::Unavailable);
+    let failed = "idempotency.lease.beats.failed idempotency.scope=payments error.type=Unavailable";
+    assert_eq!(observer.sum(failed), Some(1.0));
     for (reason, sum) in [("expired", 1.0), ("taken_over", 0.0), ("max_hold", 1.0), ("refused", 1.0)]
     {
         let lost = format!(

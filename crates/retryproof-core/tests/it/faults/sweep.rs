@@ -209,6 +209,16 @@ async fn cmp_2_any_two_faults_keep_outcomes_true() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn run_8_each_heartbeat_that_failed_is_reported() {
+    let lab = Lab::new();
+    lab.faults.fail_next(Operation::Extend, 3, Fault::Refused);
+    let holder = lab.start(ctx("k", 4 * LEASE), Does::Succeeds(3 * LEASE));
+    assert!(holder.await.unwrap().is_executed());
+    let counts = lab.counters.read();
+    assert_eq!((counts.beat_failed, counts.loss_noticed), (3, 0));
+}
+
 /// A failing heartbeat alone is survived as long as one beat in time gets through.
 #[tokio::test(start_paused = true)]
 async fn run_1_any_few_beats_may_fail() {
