@@ -26,6 +26,7 @@ mod joined;
 mod lease;
 mod outcome_event;
 mod purge;
+mod span;
 mod state;
 mod store_client;
 mod tasks;

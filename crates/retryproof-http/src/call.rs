@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use pin_project_lite::pin_project;
 use retryproof_core::{CompletionResult, HeldLease, IdempotencyContext, Lease, Payload, Tombstone};
+use tracing::Span;
 
 use crate::filter::{IdempotencyFilter, Inner};
 use crate::head::Route;
@@ -118,6 +119,8 @@ pub(crate) struct PreparedRequest {
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
     pub(crate) lease: HeldLease,
+    /// The span of the call; disabled if no subscriber wants it.
+    pub(crate) span: Span,
 }
 
 impl fmt::Debug for GrantedRequest {

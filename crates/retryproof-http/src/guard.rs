@@ -18,6 +18,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use retryproof_core::{Acquiring, Acquisition, EndedAcquire};
+use tracing::Instrument as _;
 
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
 use crate::call::{AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedRequest};
@@ -123,14 +124,18 @@ where
         Ok(request) => request,
         Err(refusal) => return Err(A::from_refusal(*refusal)),
     };
-    let acquiring = admitted.filter.0.engine.begin_acquire(&request.context);
+    let engine = &admitted.filter.0.engine;
+    let span = engine.call_span(&request.context);
+    let acquiring = span.in_scope(|| engine.begin_acquire(&request.context));
     let EndedAcquire { acquired, began } = match acquiring {
         Acquiring::Done(ended) => ended,
-        Acquiring::Waiting(rest) => rest.await,
+        Acquiring::Waiting(rest) => rest.instrument(span.clone()).await,
     };
     match acquired {
-        Ok(Acquisition::Granted(lease)) => Ok(Box::new(GrantedRequest { request, lease })),
-        acquired => Err(DuplicateRequest::of(admitted, &*head, &request).respond(acquired, began)),
+        Ok(Acquisition::Granted(lease)) => Ok(Box::new(GrantedRequest { request, lease, span })),
+        acquired => Err(span.in_scope(|| {
+            DuplicateRequest::of(admitted, &*head, &request).respond(acquired, began)
+        })),
     }
 }
 

@@ -14,7 +14,7 @@ use http_body::Body;
 use retryproof_core::ErrorKind;
 use retryproof_core::internal::{Panic, catch_panic, catch_panic_of};
 use tokio::task::JoinHandle;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::body::{FromReplay, ReplayBody};
 use crate::call::{
@@ -36,7 +36,7 @@ use crate::served::Served;
 /// large over-aligned allocations are slow. The call is `Send` if the handler and its response are;
 /// some frameworks keep both on one thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
-    GrantedRequest { request, lease }: GrantedRequest,
+    GrantedRequest { request, lease, span }: GrantedRequest,
     admitted: AdmittedRequest,
     head: H,
     handles: Option<Box<GrantHandles>>,
@@ -67,7 +67,9 @@ where
         };
         if is_guarded { ended } else { ended.map(HandlerResponse::unguarded) }
     };
-    Box::pin(running.in_current_span())
+    // Without a span of its own, the call runs inside the request's span.
+    let span = if span.is_disabled() { Span::current() } else { span };
+    Box::pin(running.instrument(span))
 }
 
 /// Adapts a handler that takes a whole request: assembles the request from its head, with the

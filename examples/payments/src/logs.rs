@@ -10,7 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Logs to stderr, at the level of `RUST_LOG` or else at `info`.
 pub(crate) fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Each line below names its call, so the span of the call would repeat that.
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,retryproof::call=off"));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

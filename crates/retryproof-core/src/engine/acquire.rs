@@ -10,12 +10,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tracing::Instrument as _;
 
 use self::clean_up::ReleaseIfGranted;
 use self::shared_wait::Holder;
 use super::IdempotencyEngine;
 use super::lease::{GrantTerms, HeldLease};
 use super::outcome_event::{self, CallAnswer};
+use super::span;
 use super::state::EngineState;
 use super::store_client::StoreClient;
 use super::tasks::{BorrowedPermit, current_runtime};
@@ -104,9 +106,13 @@ pub(super) async fn try_acquire(
     tracked: bool,
     owner: OwnerId,
 ) -> Result<Acquisition> {
-    let EndedAcquire { acquired, began } = acquire(engine, ctx, tracked, owner).await;
+    // The lease keeps this span until it ends.
+    let span = span::of_call(ctx);
+    let acquired = acquire(engine, ctx, tracked, owner).instrument(span.clone());
+    let EndedAcquire { acquired, began } = acquired.await;
     if let Ok(Acquisition::Complete(stored)) = &acquired {
-        outcome_event::answered(&engine.store, ctx, began, || CallAnswer::from_record(ctx, stored));
+        let answer = || CallAnswer::from_record(ctx, stored);
+        span.in_scope(|| outcome_event::answered(&engine.store, ctx, began, answer));
     }
     acquired
 }
@@ -186,7 +192,10 @@ impl<'a> AcquireLoop<'a> {
         let (answer, counted_from) = match first.await {
             FirstPoll::Answered(answer) => (answer, sent),
             FirstPoll::Open(open) => {
-                Box::pin(self.finish(owner, runtime.clone(), sent, open)).await
+                Box::pin(
+                    self.finish(owner, runtime.clone(), sent, open).instrument(span::of_acquire()),
+                )
+                .await
             }
         };
         drop(admission);

@@ -9,9 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tracing::Instrument as _;
 
 use super::lease::{HeldLease, Lease, LeaseState};
 use super::outcome_event::{self, End};
+use super::span;
 use super::store_client::StoreClient;
 use super::tasks::DetachOnDrop;
 use crate::backoff::Backoff;
@@ -152,7 +154,8 @@ impl HeldLease {
             let state = &self.lease.0;
             // The rest of the completion is boxed, because otherwise it would enlarge the future of
             // a call to a memory store.
-            Box::pin(rest.within(state.store.operation_timeout(), "complete", &state.identity))
+            let rest = rest.within(state.store.operation_timeout(), "complete", &state.identity);
+            Box::pin(rest.instrument(span::of_completion()))
                 .await
                 .unwrap_or_else(CompletionResult::Unconfirmed)
         }

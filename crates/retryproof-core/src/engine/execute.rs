@@ -5,8 +5,11 @@ use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::pin;
 
+use tracing::Instrument as _;
+
 use super::IdempotencyEngine;
 use super::lease::{HeldLease, Lease};
+use super::span;
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
@@ -141,10 +144,12 @@ impl<C, H> Call<C, H> {
         Fut: Future<Output = Result<T, E>>,
     {
         let Self { engine, ctx, options } = self;
-        match granted(&engine, &ctx, &options.codec, engine.acquire(&ctx).await) {
+        let span = span::of_call(&ctx);
+        let acquired = engine.acquire(&ctx).instrument(span.clone()).await;
+        match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => {
                 let guard = DropGuard::new(held, options.on_drop, Phase::Released);
-                run(&engine, &ctx, options, guard, action).await
+                run(&engine, &ctx, options, guard, action).instrument(span).await
             }
             Err(answer) => answer,
         }
@@ -164,13 +169,14 @@ impl<C, H> Call<C, H> {
         F: FnOnce(Lease) -> Result<T, E>,
     {
         let Self { engine, ctx, options } = self;
+        let _in_span = span::of_call(&ctx).entered();
         let acquired = runtime.block_on(engine.acquire(&ctx));
         let held = match granted(&engine, &ctx, &options.codec, acquired) {
             Ok(held) => held,
             Err(answer) => return answer,
         };
         let lease = held.lease().clone();
-        let returned = catch_panic(|| action(lease));
+        let returned = span::of_action().in_scope(|| catch_panic(|| action(lease)));
         let guard = DropGuard::new(held, options.on_drop, Phase::Released);
         runtime.block_on(end(&engine, &ctx, options, guard, Alone, returned))
     }
@@ -205,8 +211,9 @@ impl<C, H> Call<C, H> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Self { engine, ctx, options } = self;
-        let acquired = engine.acquire_tracked(&ctx).await;
-        let mut held = match granted(&engine, &ctx, &options.codec, acquired) {
+        let span = span::of_call(&ctx);
+        let acquired = engine.acquire_tracked(&ctx).instrument(span.clone()).await;
+        let mut held = match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => held,
             Err(answer) => return answer.map(|report| report.outcome),
         };
@@ -214,11 +221,12 @@ impl<C, H> Call<C, H> {
         // The guard is created before the spawn, so that the key is also released if the runtime
         // drops the task unpolled.
         let guard = DropGuard::new(held, options.on_drop, Phase::Released);
-        let task = tokio::spawn(async move {
+        let running = async move {
             let result = run(&engine, &ctx, options, guard, action).await;
             drop(permit);
             result
-        });
+        };
+        let task = tokio::spawn(running.instrument(span));
         match task.await {
             Ok(result) => result.map(|report| report.outcome),
             Err(error) => match error.try_into_panic() {
@@ -284,7 +292,7 @@ where
     guard.polled = true;
     let returned = match guard.held.as_ref().map(|held| held.lease().clone()) {
         Some(lease) => match catch_panic(|| action(lease)) {
-            Ok(running) => catch_panic_of(pin!(running)).await,
+            Ok(running) => catch_panic_of(pin!(running)).instrument(span::of_action()).await,
             // The closure may run code, and panic, before it returns the future.
             Err(panic) => Err(panic),
         },

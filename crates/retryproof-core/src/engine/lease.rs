@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
+use tracing::Span;
 
+use super::span;
 use super::store_client::StoreClient;
 use super::tasks::{Permit, Tasks};
 use crate::attempt::Attempt;
@@ -57,6 +59,8 @@ pub(super) struct LeaseState {
     hold_on_error: AtomicBool,
     /// Set when the lease's only terminal event is reported.
     pub(super) ended: AtomicBool,
+    /// The span of the call that took the lease, until that event; disabled if there is none.
+    span: Mutex<Span>,
 }
 
 /// The state that the heartbeat and the end of the execution share.
@@ -252,6 +256,11 @@ impl LeaseState {
         self.store.observers.tell(|o| o.beat_failed(self.event(), kind));
     }
 
+    /// Takes the span of the call out of the lease.
+    pub(super) fn take_span(&self) -> Span {
+        std::mem::replace(&mut *self.span.lock(), Span::none())
+    }
+
     /// When the lease ends by the engine's clock.
     pub(super) fn until(&self) -> Instant {
         self.beat.lock().until
@@ -348,6 +357,7 @@ impl HeldLease {
             changed: Notify::new(),
             hold_on_error: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            span: Mutex::new(span::current()),
         });
         if store.guards() {
             store.observers.tell(|o| o.acquired(state.event()));

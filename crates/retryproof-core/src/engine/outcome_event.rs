@@ -10,9 +10,10 @@
 
 use std::time::Duration;
 
-use tracing::Level;
+use tracing::{Level, Span};
 
 use super::lease::LeaseState;
+use super::span;
 use super::store_client::StoreClient;
 use crate::attempt::Attempt;
 use crate::clock::Instant;
@@ -79,6 +80,11 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     if is_enabled() {
         log_end(state, end);
     }
+    // The span ends here even if a clone of the lease lives on.
+    let span = state.take_span();
+    if !span.is_disabled() {
+        record_end(&span, state, end);
+    }
     if !state.store.guards() {
         state.store.observers.tell(|o| o.unguarded(state.event()));
         return;
@@ -98,9 +104,9 @@ pub(super) fn answered<'a>(
     began: Instant,
     answer: impl FnOnce() -> CallAnswer<'a>,
 ) {
-    let is_logged = is_enabled();
-    if is_logged || !store.observers.is_empty() {
-        report(store, ctx, began, answer(), is_logged);
+    let (is_logged, span) = (is_enabled(), span::current());
+    if is_logged || !span.is_disabled() || !store.observers.is_empty() {
+        report(store, ctx, began, answer(), is_logged, &span);
     }
 }
 
@@ -111,6 +117,7 @@ fn report(
     began: Instant,
     answer: CallAnswer<'_>,
     is_logged: bool,
+    span: &Span,
 ) {
     let event =
         CallEvent { identity: ctx.identity(), took: store.now().saturating_duration_since(began) };
@@ -126,6 +133,9 @@ fn report(
             "a call has ended"
         );
     }
+    if !span.is_disabled() {
+        record_answer(span, &event, answer);
+    }
     store.observers.tell(|o| match answer {
         CallAnswer::Replayed(holder) => o.replayed(event, holder),
         CallAnswer::Mismatch => o.mismatch(event),
@@ -135,21 +145,36 @@ fn report(
     });
 }
 
+/// The fields of a call's end, in the log and in its span.
+struct EndFields {
+    outcome: &'static str,
+    attempt: &'static str,
+    recorded: Option<&'static str>,
+    phase: Option<Phase>,
+}
+
+impl EndFields {
+    fn of(state: &LeaseState, end: End) -> Self {
+        let (outcome, recorded, phase) = match end {
+            _ if !state.store.guards() => ("unguarded", None, None),
+            End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
+            End::Completed(_) => ("executed", Some("yes"), None),
+            End::Failed(phase @ Phase::Completion) => (phase.outcome(), Some("no"), None),
+            End::Failed(phase @ Phase::Released) => (phase.outcome(), None, None),
+            End::Failed(phase) => (phase.outcome(), None, Some(phase)),
+            End::Lost => ("lost", None, None),
+        };
+        let attempt = match state.attempt {
+            Attempt::First => "first",
+            Attempt::Takeover => "takeover",
+        };
+        Self { outcome, attempt, recorded, phase }
+    }
+}
+
 #[cold]
 fn log_end(state: &LeaseState, end: End) {
-    let (outcome, recorded, phase) = match end {
-        _ if !state.store.guards() => ("unguarded", None, None),
-        End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
-        End::Completed(_) => ("executed", Some("yes"), None),
-        End::Failed(phase @ Phase::Completion) => (phase.outcome(), Some("no"), None),
-        End::Failed(phase @ Phase::Released) => (phase.outcome(), None, None),
-        End::Failed(phase) => (phase.outcome(), None, Some(phase)),
-        End::Lost => ("lost", None, None),
-    };
-    let attempt = match state.attempt {
-        Attempt::First => "first",
-        Attempt::Takeover => "takeover",
-    };
+    let EndFields { outcome, attempt, recorded, phase } = EndFields::of(state, end);
     let held = state.event().held_for.as_secs_f64();
     let (identity, scope) = (&state.identity, state.identity.scope());
     let phase = phase.map(tracing::field::debug);
@@ -157,6 +182,32 @@ fn log_end(state: &LeaseState, end: End) {
         target: TARGET, %scope, outcome, %identity, attempt, recorded, phase, held,
         "a call has ended"
     );
+}
+
+/// Records the end of a call that had a lease in the call's span.
+#[cold]
+fn record_end(span: &Span, state: &LeaseState, end: End) {
+    let EndFields { outcome, attempt, recorded, phase } = EndFields::of(state, end);
+    let event = state.event();
+    span.record("outcome", outcome);
+    span.record("attempt", attempt);
+    if let Some(recorded) = recorded {
+        span.record("recorded", recorded);
+    }
+    if let Some(phase) = phase {
+        span.record("phase", tracing::field::debug(phase));
+    }
+    span.record("waited", event.waited.as_secs_f64());
+    span.record("held", event.held_for.as_secs_f64());
+}
+
+/// Records the answer to a call that had no lease in the call's span.
+fn record_answer(span: &Span, event: &CallEvent<'_>, answer: CallAnswer<'_>) {
+    span.record("outcome", answer.outcome());
+    if let CallAnswer::Refused(kind) = answer {
+        span.record("error.type", tracing::field::debug(kind));
+    }
+    span.record("took", event.took.as_secs_f64());
 }
 
 #[inline]

@@ -109,6 +109,7 @@ pub struct MeasuringObserver<M> {
 impl<M: Measurements> MeasuringObserver<M> {
     /// Creates an observer for an engine with this configuration, whose scopes are named first.
     /// Pass the configuration with which the engine is built.
+    #[must_use = "pass the observer to `EngineBuilder::observer`"]
     pub fn new(system: M, config: &IdempotencyConfig) -> Self {
         let observer = Self { system, scopes: MeasuredScopes::default() };
         observer.system.count(&Series::new(Instrument::Purged), 0);
@@ -123,6 +124,7 @@ impl<M: Measurements> MeasuringObserver<M> {
     }
 
     /// The metrics system.
+    #[must_use]
     pub fn system(&self) -> &M {
         &self.system
     }

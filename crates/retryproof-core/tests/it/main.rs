@@ -21,6 +21,7 @@ mod observe;
 mod outcomes;
 mod redaction;
 mod runtimes;
+mod spans;
 mod switched_off;
 mod toy;
 mod waiters;

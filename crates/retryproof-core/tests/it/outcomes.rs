@@ -27,7 +27,7 @@ impl Told {
         let told = Self::default();
         let writer = told.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
+            .with_env_filter("debug,retryproof::call=off")
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();

@@ -23,6 +23,7 @@ mod methods;
 mod nested;
 mod replay;
 mod served;
+mod spans;
 mod stream;
 mod switches;
 mod waiting;

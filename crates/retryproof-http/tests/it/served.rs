@@ -58,7 +58,7 @@ impl Logged {
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
+            .with_env_filter("debug,retryproof::call=off")
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();

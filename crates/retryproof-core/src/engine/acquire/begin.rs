@@ -7,11 +7,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tracing::Span;
+
 use super::{Acquisition, acquire, in_place};
 use crate::clock::Instant;
 use crate::context::IdempotencyContext;
 use crate::engine::IdempotencyEngine;
 use crate::engine::outcome_event::{self, CallAnswer};
+use crate::engine::span;
 use crate::error::Result;
 
 /// An acquire that has ended. If it found a stored result, only the code that opens the result
@@ -51,6 +54,16 @@ impl fmt::Debug for Acquiring {
 }
 
 impl IdempotencyEngine {
+    /// The span of a call that begins now, for an adapter that acquires by
+    /// [`begin_acquire`](Self::begin_acquire). The adapter runs the whole call inside this span
+    /// (RUN-10).
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn call_span(&self, ctx: &IdempotencyContext) -> Span {
+        span::of_call(ctx)
+    }
+
     /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but goes as far as it can without
     /// waiting and without creating a future. If the call has to wait, the returned rest continues
     /// as the same owner, because the store may already have granted that owner a lease (ACQ-9). If

@@ -10,6 +10,7 @@ use super::shared_wait::{Holder, WaitTicket};
 use super::{AcquireLoop, Acquisition, Found};
 use crate::backoff::Backoff;
 use crate::clock::Instant;
+use crate::engine::span;
 use crate::engine::state::EngineState;
 use crate::engine::tasks::BorrowedPermit;
 use crate::error::{Error, ErrorKind, Result};
@@ -46,6 +47,8 @@ impl AcquireLoop<'_> {
     /// Waits with the other callers of the identity, and reports the wait.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
         let store = self.store;
+        // The span is not entered: a lease that is granted meanwhile belongs to the call's span.
+        let _span = span::of_wait();
         store.observers.tell(|o| o.waiting(self.identity()));
         let mut report = WaitReport { acquiring: self, began: store.now(), end: WaitEnd::Dropped };
         let end = self.share_wait(ticket).await;

@@ -5,14 +5,17 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
 use super::JoinedEngine;
 use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
+use crate::context::IdempotencyContext;
 use crate::engine::complete::CompletionResult;
-use crate::engine::execute::{Call, CompletionRecorder, DropGuard, end, granted, undo};
+use crate::engine::execute::{Call, CompletionRecorder, DropGuard, Options, end, granted, undo};
 use crate::engine::lease::{HeldLease, Lease};
-use crate::engine::{Hook, NoHook, OnDrop, OnFenced};
+use crate::engine::span;
+use crate::engine::{Hook, IdempotencyEngine, NoHook, OnDrop, OnFenced};
 use crate::error::{Error, Result};
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
@@ -87,10 +90,29 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         F: AsyncFnOnce(Lease, &mut T) -> Result<V, E>,
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
-        let held = match granted(&engine, &ctx, &options.codec, engine.acquire(&ctx).await) {
+        let span = span::of_call(&ctx);
+        let acquired = engine.acquire(&ctx).instrument(span.clone()).await;
+        let held = match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => held,
             Err(answer) => return answer,
         };
+        Self::run_held(&joined, &engine, &ctx, options, held, action).instrument(span).await
+    }
+
+    /// Runs the action in a transaction, under a lease that was granted.
+    async fn run_held<V, E, F>(
+        joined: &JoinedEngine<T>,
+        engine: &IdempotencyEngine,
+        ctx: &IdempotencyContext,
+        options: Options<C, H>,
+        held: HeldLease,
+        action: F,
+    ) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(Lease, &mut T) -> Result<V, E>,
+    {
         let lease = held.lease().clone();
         let mut guard = rolling_back(held);
         let mut tx = match joined.begin().await {
@@ -100,7 +122,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         let limit = joined.source.open_at_most(&tx);
         let returned = {
             let acting = pin!(action(lease, &mut tx));
-            let acting = catch_panic_of(acting);
+            let acting = catch_panic_of(acting).instrument(span::of_action());
             match limit {
                 None => Ok(acting.await),
                 // The action is dropped at the limit, because the open transaction delays the
@@ -110,15 +132,15 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         };
         match returned {
             Ok(returned) => {
-                let recorder = InTransaction { joined: &joined, tx };
-                end(&engine, &ctx, options, guard, recorder, returned).await
+                let recorder = InTransaction { joined, tx };
+                end(engine, ctx, options, guard, recorder, returned).await
             }
             Err(error) => {
                 let error = error.during("commit").for_identity(ctx.identity());
                 tracing::error!(
                     %error, "a joined completion failed; its transaction is being rolled back"
                 );
-                undo(guard, InTransaction { joined: &joined, tx }, Phase::RolledBack).await;
+                undo(guard, InTransaction { joined, tx }, Phase::RolledBack).await;
                 Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)))
             }
         }
@@ -137,6 +159,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         F: FnOnce(Lease, &mut T) -> Result<V, E>,
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
+        let _in_span = span::of_call(&ctx).entered();
         let acquired = runtime.block_on(engine.acquire(&ctx));
         let held = match granted(&engine, &ctx, &options.codec, acquired) {
             Ok(held) => held,
@@ -147,7 +170,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
         let lease = held.lease().clone();
-        let returned = crate::panics::catch_panic(|| action(lease, &mut tx));
+        let returned =
+            span::of_action().in_scope(|| crate::panics::catch_panic(|| action(lease, &mut tx)));
         let recorder = InTransaction { joined: &joined, tx };
         runtime.block_on(end(&engine, &ctx, options, rolling_back(held), recorder, returned))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MeasuredScopes`]: the scopes that have a value of their own in labels, and what each has saved.
+//! [`MeasuredScopes`]: the scopes that labels name, and how much time each has saved.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

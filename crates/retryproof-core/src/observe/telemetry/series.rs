@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::Instrument;
+use super::instrument::Instrument;
 
 const SCOPE: &str = "idempotency.scope";
 

@@ -178,7 +178,8 @@ fn run_9_answers_without_a_lease_are_counted_by_outcome() {
         let calls = format!("idempotency.calls idempotency.scope=payments {labels}");
         assert_eq!(observer.sum(&calls), Some(1.0), "{calls}");
     }
-    let refused = "idempotency.call.duration idempotency.scope=payments idempotency.outcome=refused";
+    let refused =
+        "idempotency.call.duration idempotency.scope=payments idempotency.outcome=refused";
     assert_eq!(observer.sum(refused), Some(0.5));
 }
 
@@ -203,8 +204,8 @@ fn run_9_a_lost_lease_is_counted_by_reason() {
     observer.beat_failed(lease(&identity), ErrorKind::Unavailable);
     let failed = "idempotency.lease.beats.failed idempotency.scope=payments error.type=Unavailable";
     assert_eq!(observer.sum(failed), Some(1.0));
-    for (reason, sum) in [("expired", 1.0), ("taken_over", 0.0), ("max_hold", 1.0), ("refused", 1.0)]
-    {
+    let lost = [("expired", 1.0), ("taken_over", 0.0), ("max_hold", 1.0), ("refused", 1.0)];
+    for (reason, sum) in lost {
         let lost = format!(
             "idempotency.lease.lost idempotency.scope=payments idempotency.reason={reason}"
         );

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The spans of a call (RUN-10): one span `idempotency.call` at the level INFO, from the acquire to
+//! the answer, with its phases as fields; and at the level DEBUG, spans for the phases below it.
+//! Without a subscriber, or at a lower level, a span costs one check. The fields of the outcome are
+//! recorded by `outcome_event`.
+
+use tracing::{Level, Span, field};
+
+use crate::context::IdempotencyContext;
+
+const TARGET: &str = "retryproof::call";
+const CALL: &str = "idempotency.call";
+
+/// The span of a call that begins now.
+#[inline]
+pub(super) fn of_call(ctx: &IdempotencyContext) -> Span {
+    tracing::info_span!(
+        target: TARGET,
+        CALL,
+        scope = %ctx.identity().scope(),
+        identity = %ctx.identity(),
+        outcome = field::Empty,
+        attempt = field::Empty,
+        recorded = field::Empty,
+        phase = field::Empty,
+        "error.type" = field::Empty,
+        waited = field::Empty,
+        held = field::Empty,
+        took = field::Empty,
+    )
+}
+
+/// The part of a call in which the store has not answered the acquire yet.
+#[inline]
+pub(super) fn of_acquire() -> Span {
+    tracing::debug_span!(target: TARGET, "idempotency.acquire")
+}
+
+/// The part of a call in which it waits for a holder.
+#[inline]
+pub(super) fn of_wait() -> Span {
+    tracing::debug_span!(target: TARGET, "idempotency.wait")
+}
+
+/// The part of a call in which its action runs.
+#[inline]
+pub(super) fn of_action() -> Span {
+    tracing::debug_span!(target: TARGET, "idempotency.action")
+}
+
+/// The part of a call in which its result is recorded.
+#[inline]
+pub(super) fn of_completion() -> Span {
+    tracing::debug_span!(target: TARGET, "idempotency.complete")
+}
+
+/// The current span if it is the span of a call, and otherwise a disabled span: the fields of a
+/// program's own spans are never changed.
+#[inline]
+pub(super) fn current() -> Span {
+    if !tracing::span_enabled!(target: TARGET, Level::INFO) {
+        return Span::none();
+    }
+    let current = Span::current();
+    match current.metadata() {
+        Some(metadata) if metadata.name() == CALL && metadata.target() == TARGET => current,
+        _ => Span::none(),
+    }
+}
