@@ -30,12 +30,16 @@ const LOCK: &str =
 const UNLOCK: &str =
     "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// Reads both version rows, and also queries the record table: if that table is missing, the whole
-/// schema counts as missing, whatever the version rows say.
+/// Reads both version rows, and also queries the record table, which may be missing.
 const READ_VERSIONS: &str = "SELECT \
      (SELECT value FROM `retryproof_records_meta` WHERE name='schema'),\
      (SELECT value FROM `retryproof_records_meta` WHERE name='compatible_from'),\
      (SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='')";
+
+/// Reads both version rows if the record table is missing.
+const READ_VERSIONS_ALONE: &str = "SELECT \
+     (SELECT value FROM `retryproof_records_meta` WHERE name='schema'),\
+     (SELECT value FROM `retryproof_records_meta` WHERE name='compatible_from')";
 
 /// The schema as plain SQL, for your own migrator: it creates the tables, named after `table`, and
 /// writes the version rows. Running the SQL again, even on newer tables, changes nothing (REC-1).
@@ -102,21 +106,25 @@ pub(crate) async fn check(connection: &mut Connection, table: &str) -> Result<()
     Ok(SCHEMA.check(versions(connection, table).await?, table)?)
 }
 
-/// Reads the version rows; `None` if the tables or the row `schema` are missing.
+/// Reads the version rows; `None` if their table or the row `schema` is missing.
 async fn versions(
     connection: &mut Connection,
     table: &str,
 ) -> Result<Option<TableVersions>, Failure> {
-    let sql = Arc::from(READ_VERSIONS.replace(DEFAULT_TABLE, table));
-    let read = connection.run(&sql, &[], ResultKind::Rows, false).await;
-    let found = match read.map_err(classify_at_connect) {
-        Ok(found) => found,
-        Err(failure) if failure.error.kind() == ErrorKind::Schema => return Ok(None),
-        Err(failure) => return Err(failure),
-    };
-    let Some(row) = found.rows.first() else { return Ok(None) };
-    let value = |at| row.try_get::<Option<i64>, _>(at).map_err(|_| unreadable("value"));
-    Ok(TableVersions::from_rows(value(0)?, value(1)?))
+    for (sql, has_records) in [(READ_VERSIONS, true), (READ_VERSIONS_ALONE, false)] {
+        let sql = Arc::from(sql.replace(DEFAULT_TABLE, table));
+        let read = connection.run(&sql, &[], ResultKind::Rows, false).await;
+        let found = match read.map_err(classify_at_connect) {
+            Ok(found) => found,
+            // At least one of the two tables is missing.
+            Err(failure) if failure.error.kind() == ErrorKind::Schema => continue,
+            Err(failure) => return Err(failure),
+        };
+        let Some(row) = found.rows.first() else { return Ok(None) };
+        let value = |at| row.try_get::<Option<i64>, _>(at).map_err(|_| unreadable("value"));
+        return Ok(TableVersions::from_rows(value(0)?, value(1)?, has_records));
+    }
+    Ok(None)
 }
 
 /// How long each check in `connect()` may take, apart from opening the connection.

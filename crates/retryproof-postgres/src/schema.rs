@@ -113,17 +113,19 @@ async fn versions(
     conn: &mut PgConnection,
     table: &str,
 ) -> Result<Option<TableVersions>, sqlx_core::Error> {
-    // The table is looked up first, because an error for a missing table would abort a migration's
+    // The tables are looked up first, because an error for a missing table would abort a migration's
     // transaction.
-    let exists =
-        fetch_row(conn, format!("SELECT to_regclass('\"{table}_meta\"') IS NOT NULL")).await?;
-    if !exists.map_or(Ok(false), |row| row.try_get(0))? {
+    let exists = |name| format!("to_regclass('\"{name}\"') IS NOT NULL");
+    let sql = format!("SELECT {},{}", exists(format!("{table}_meta")), exists(table.to_owned()));
+    let Some(row) = fetch_row(conn, sql).await? else { return Ok(None) };
+    let (has_versions, has_records): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
+    if !has_versions {
         return Ok(None);
     }
     let value = |name| format!("(SELECT value FROM \"{table}_meta\" WHERE name='{name}')");
     let sql = format!("SELECT {},{}", value("schema"), value("compatible_from"));
     match fetch_row(conn, sql).await? {
-        Some(row) => Ok(TableVersions::from_rows(row.try_get(0)?, row.try_get(1)?)),
+        Some(row) => Ok(TableVersions::from_rows(row.try_get(0)?, row.try_get(1)?, has_records)),
         None => Ok(None),
     }
 }

@@ -77,15 +77,18 @@ fn versions(
     conn: &Connection,
     table: &str,
 ) -> std::result::Result<Option<TableVersions>, rusqlite::Error> {
-    let exists: bool = conn.query_row(
-        "SELECT count(*)>0 FROM sqlite_master WHERE type='table' AND lower(name)=lower(?1)",
-        [format!("{table}_meta")],
-        |row| row.get(0),
-    )?;
-    if !exists {
+    let exists = |name: &str| {
+        conn.query_row(
+            "SELECT count(*)>0 FROM sqlite_master WHERE type='table' AND lower(name)=lower(?1)",
+            [name],
+            |row| row.get(0),
+        )
+    };
+    if !exists(&format!("{table}_meta"))? {
         return Ok(None);
     }
+    let has_records = exists(table)?;
     conn.query_row(&READ_VERSIONS.replace(DEFAULT_TABLE, table), [], |row| {
-        Ok(TableVersions::from_rows(row.get(0)?, row.get(1)?))
+        Ok(TableVersions::from_rows(row.get(0)?, row.get(1)?, has_records))
     })
 }

@@ -22,7 +22,7 @@ pub struct Schema {
     pub migrate: &'static str,
 }
 
-/// The versions that are recorded in the tables of an SQL store.
+/// The versions that are recorded in the tables of an SQL store, and whether the records are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableVersions {
     /// The version of the tables: how many migrations were applied.
@@ -30,6 +30,9 @@ pub struct TableVersions {
     /// The version of the oldest program that may use the tables. A migration raises this number if
     /// it removes something that older programs use.
     pub compatible_from: i64,
+    /// Whether the table of the records exists. It may have been dropped, or lost in a restore,
+    /// while the versions were kept.
+    pub has_records: bool,
 }
 
 impl TableVersions {
@@ -37,9 +40,14 @@ impl TableVersions {
     /// is no `schema` row. Without a `compatible_from` row, only programs of the tables' version or
     /// newer may use the tables.
     #[must_use]
-    pub fn from_rows(schema: Option<i64>, compatible_from: Option<i64>) -> Option<Self> {
+    pub fn from_rows(
+        schema: Option<i64>,
+        compatible_from: Option<i64>,
+        has_records: bool,
+    ) -> Option<Self> {
         let schema = schema?;
-        Some(Self { schema, compatible_from: compatible_from.unwrap_or(schema) })
+        let compatible_from = compatible_from.unwrap_or(schema);
+        Some(Self { schema, compatible_from, has_records })
     }
 }
 
@@ -51,15 +59,20 @@ impl Schema {
     }
 
     /// The migrations that the tables lack; none if the tables are newer and allow this version.
-    /// `found` is `None` if there is no version row.
+    /// `found` is `None` if there is no version row. If the records are missing, all migrations are
+    /// pending.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables do not allow this version.
+    /// [`ErrorKind::Schema`] if the tables do not allow this version, or if the records are missing
+    /// and only a newer version can create their table.
     pub fn pending(&self, found: Option<TableVersions>) -> Result<&'static [&'static str]> {
         let applied = match found {
             Some(found) if found.compatible_from > self.version() => return Err(self.newer(found)),
-            Some(found) => usize::try_from(found.schema).unwrap_or(0),
-            None => 0,
+            Some(found) if found.has_records => usize::try_from(found.schema).unwrap_or(0),
+            Some(found) if found.schema > self.version() => {
+                return Err(self.newer_records_missing(found));
+            }
+            _ => 0,
         };
         Ok(self.migrations.get(applied..).unwrap_or_default())
     }
@@ -76,6 +89,14 @@ impl Schema {
         let version = self.version();
         if found.compatible_from > version {
             return Err(self.newer(found));
+        }
+        if !found.has_records {
+            let is_newer = found.schema > version;
+            return Err(if is_newer {
+                self.newer_records_missing(found)
+            } else {
+                self.missing(table)
+            });
         }
         if found.schema < self.reads_from {
             return Err(self.older(found));
@@ -129,6 +150,15 @@ impl Schema {
         self.incompatible(found, message.to_owned())
     }
 
+    /// The error if this version would create the table of the records in an older form than the
+    /// versions say.
+    fn newer_records_missing(&self, found: TableVersions) -> Error {
+        let message = "the store's record table is missing, and its recorded version is newer than \
+                       this program's; restore the table from a backup, or have the newer version of \
+                       retryproof create it: call its `retryproof::migrate(url)`";
+        self.incompatible(found, message.to_owned())
+    }
+
     fn incompatible(&self, found: TableVersions, message: String) -> Error {
         Error::new(ErrorKind::Schema, message)
             .with("found", found.schema)
@@ -169,9 +199,13 @@ mod tests {
     const REMOVING: Schema = program(&["create", "add", "remove"], 2);
 
     /// The tables that the three releases create.
-    const CREATED: TableVersions = TableVersions { schema: 1, compatible_from: 1 };
-    const ADDED_TO: TableVersions = TableVersions { schema: 2, compatible_from: 1 };
-    const CONTRACTED: TableVersions = TableVersions { schema: 3, compatible_from: 2 };
+    const CREATED: TableVersions = tables(1, 1);
+    const ADDED_TO: TableVersions = tables(2, 1);
+    const CONTRACTED: TableVersions = tables(3, 2);
+
+    const fn tables(schema: i64, compatible_from: i64) -> TableVersions {
+        TableVersions { schema, compatible_from, has_records: true }
+    }
 
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -276,23 +310,42 @@ mod tests {
 
     #[test]
     fn rec_1_tables_without_a_lower_bound_accept_no_older_program() {
-        let found = TableVersions::from_rows(Some(2), None);
-        assert_eq!(found, Some(TableVersions { schema: 2, compatible_from: 2 }));
+        let found = TableVersions::from_rows(Some(2), None, true);
+        assert_eq!(found, Some(tables(2, 2)));
         assert!(refused(&FIRST, found).contains("upgrade this program"));
         starts_silently(&ADDING, found.unwrap());
-        assert_eq!(TableVersions::from_rows(Some(2), Some(1)), Some(ADDED_TO));
-        assert_eq!(TableVersions::from_rows(None, Some(1)), None);
+        assert_eq!(TableVersions::from_rows(Some(2), Some(1), true), Some(ADDED_TO));
+        assert_eq!(TableVersions::from_rows(None, Some(1), true), None);
+    }
+
+    /// A program creates a missing record table only in the form that the versions state.
+    #[test]
+    fn rec_1_missing_records_are_created_by_no_older_version() {
+        let lost = |found| TableVersions { has_records: false, ..found };
+        for (program, found) in [(&FIRST, CREATED), (&ADDING, CREATED), (&ADDING, ADDED_TO)] {
+            assert!(
+                refused(program, Some(lost(found))).contains("call `retryproof::migrate(url)`")
+            );
+            assert_eq!(program.pending(Some(lost(found))).unwrap(), program.migrations);
+        }
+        for (program, found) in [(&FIRST, ADDED_TO), (&ADDING, CONTRACTED)] {
+            let text = refused(program, Some(lost(found)));
+            assert!(text.contains("record table is missing") && text.contains("backup"), "{text}");
+            let error = program.pending(Some(lost(found))).unwrap_err();
+            assert_eq!((error.kind(), error.to_string()), (ErrorKind::Schema, text));
+        }
+        assert!(refused(&FIRST, Some(lost(CONTRACTED))).contains("upgrade this program"));
+        assert_eq!(TableVersions::from_rows(Some(2), Some(1), false), Some(lost(ADDED_TO)));
     }
 
     /// Numbers that no migration writes neither panic nor start a program.
     #[test]
     fn rec_1_damaged_versions_are_refused() {
-        let versions = |schema, compatible_from| TableVersions { schema, compatible_from };
-        for found in [versions(0, 0), versions(-1, -1), versions(i64::MIN, i64::MIN)] {
+        for found in [tables(0, 0), tables(-1, -1), tables(i64::MIN, i64::MIN)] {
             assert!(refused(&FIRST, Some(found)).contains("upgrade the tables"));
             assert_eq!(FIRST.pending(Some(found)).unwrap(), ["create"]);
         }
-        for found in [versions(1, 2), versions(i64::MAX, i64::MAX)] {
+        for found in [tables(1, 2), tables(i64::MAX, i64::MAX)] {
             assert!(refused(&FIRST, Some(found)).contains("upgrade this program"));
             assert!(FIRST.pending(Some(found)).is_err());
         }

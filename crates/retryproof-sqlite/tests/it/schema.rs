@@ -149,6 +149,28 @@ fn sto_3_rec_1_tables_that_are_too_old_are_refused_until_they_are_migrated() {
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
 }
 
+/// Only the newer version knows the form of the missing table.
+#[tokio::test]
+async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() {
+    let dir = Dir::new();
+    drop(dir.store());
+    set_versions(&dir, 2, 1);
+    dir.stranger().execute_batch("DROP TABLE retryproof_records").expect("dropped");
+    let error = SqliteConfig::new(dir.file()).migrate().expect_err("the table's form is unknown");
+    assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+    for text in [refused(&dir), error.to_string()] {
+        for part in ["record table is missing", "backup", "found = 2", "expected = 1"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    assert_eq!(versions(&dir), (2, 1));
+    // Under the rows of its own version, `migrate` creates the table.
+    set_versions(&dir, 1, 1);
+    assert!(refused(&dir).contains("retryproof::migrate(url)"));
+    SqliteConfig::new(dir.file()).migrate().expect("created again");
+    execute(&SqliteStore::open(dir.file()).expect("opened"), &id("k"), "result").await;
+}
+
 #[test]
 fn rec_1_tables_without_a_lower_bound_accept_programs_of_their_version() {
     let dir = Dir::new();

@@ -96,6 +96,25 @@ async fn rec_1_tables_that_are_too_old_are_refused_until_they_are_migrated() {
     drop(table.store().await);
 }
 
+/// Only the newer version knows the form of the missing table.
+#[tokio::test]
+async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() {
+    let table = Table::new().await;
+    set(&table, Some(2), Some(1)).await;
+    sql(&mut stranger().await, &format!("DROP TABLE `{}`", table.name)).await;
+    for text in [refused(table.config()).await, migration_refused(&table).await] {
+        for part in ["record table is missing", "backup", "found = 2", "expected = 1"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    assert_eq!(versions(&table).await, [2, 1]);
+    // Under the rows of its own version, `migrate` creates the table.
+    set(&table, Some(1), Some(1)).await;
+    assert!(refused(table.config()).await.contains("retryproof::migrate(url)"));
+    table.config().migrate().await.expect("created again");
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
 #[tokio::test]
 async fn rec_1_a_missing_lower_bound_is_the_version_of_the_tables() {
     let table = Table::new().await;

@@ -65,6 +65,28 @@ async fn rec_1_tables_that_need_a_newer_program_are_refused() {
     assert_eq!(versions(&table).await, (3, 2));
 }
 
+/// Only the newer version knows the form of the missing table.
+#[tokio::test]
+async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() {
+    let table = Table::new().await;
+    set(&table, 2, Some(1)).await;
+    table.stranger().await.run(format!("DROP TABLE \"{}\"", table.name)).await;
+    let migrated = table.config().migrate().await.expect_err("the table's form is unknown");
+    for error in [refused(&table).await, migrated] {
+        assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+        let text = error.to_string();
+        for part in ["record table is missing", "backup", "found = 2", "expected = 1"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    assert_eq!(versions(&table).await, (2, 1));
+    // Under the rows of its own version, `migrate` creates the table.
+    set(&table, 1, Some(1)).await;
+    assert!(refused(&table).await.to_string().contains("`retryproof::migrate(url)`"));
+    table.config().migrate().await.expect("created again");
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
 #[tokio::test]
 async fn rec_1_the_shipped_sql_never_lowers_a_version() {
     let table = Table::new().await;
