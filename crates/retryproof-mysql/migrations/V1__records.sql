@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS `retryproof_records_meta` (
     value  BIGINT        NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Running this script again on newer tables lowers neither number.
+-- Running this script again on newer tables lowers neither number. A missing `compatible_from` counts as `schema`, and is written as such first.
+INSERT IGNORE INTO `retryproof_records_meta` (name, value)
+    SELECT 'compatible_from', m.value FROM `retryproof_records_meta` AS m WHERE m.name = 'schema';
 INSERT INTO `retryproof_records_meta` (name, value) VALUES ('schema', 1), ('compatible_from', 1)
     ON DUPLICATE KEY UPDATE value = GREATEST(value, VALUES(value));

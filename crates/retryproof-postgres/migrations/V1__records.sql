@@ -47,6 +47,8 @@ CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (
     value bigint NOT NULL
 );
 
--- Newer tables keep their numbers if this file runs again.
+-- Newer tables keep their numbers if this file runs again. A missing `compatible_from` counts as `schema`, and is written as such first.
+INSERT INTO "retryproof_records_meta" (name, value) SELECT 'compatible_from', value FROM "retryproof_records_meta" WHERE name = 'schema'
+ON CONFLICT (name) DO NOTHING;
 INSERT INTO "retryproof_records_meta" AS m (name, value) VALUES ('schema', 1), ('compatible_from', 1)
 ON CONFLICT (name) DO UPDATE SET value = greatest(m.value, excluded.value);

@@ -28,7 +28,10 @@ CREATE TABLE IF NOT EXISTS retryproof_records_meta (
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Running this script again on newer tables lowers none of the three numbers.
+-- Running this script again on newer tables lowers none of the three numbers. A missing
+-- `compatible_from` counts as `schema`, and is written as such first.
+INSERT OR IGNORE INTO retryproof_records_meta (name, value)
+    SELECT 'compatible_from', value FROM retryproof_records_meta WHERE name = 'schema';
 INSERT INTO retryproof_records_meta (name, value)
     VALUES ('fence', 0), ('schema', 1), ('compatible_from', 1)
     ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value);
