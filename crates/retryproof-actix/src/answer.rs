@@ -76,8 +76,8 @@ impl KeptHead {
             return with_new_head(parts.status, &parts.headers, body, Some(served));
         };
         if self.lines.get() != parts.headers.len() {
-            // The count differs because the guard removed a replay mark, or framing fields that do
-            // not match the body.
+            // The guard has removed fields, such as a replay mark, or framing that does not match
+            // the body.
             head.headers_mut().clear();
             actix_headers(&parts.headers, head.headers_mut());
         }

@@ -338,7 +338,7 @@ where
         async move {
             let response = match Args::late(early, &request, &mut payload).await {
                 Ok(args) => handler(args).await.respond_to(&request).map_into_boxed_body(),
-                // The function never ran, so the key is free again (ANN-6).
+                // The function never ran, so the key is freed (ANN-6).
                 Err(rejection) => rejection.with_fate(AnswerFate::Release),
             };
             Ok::<_, Infallible>(inside.split(response))

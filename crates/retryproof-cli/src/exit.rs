@@ -20,7 +20,7 @@ const OTHER: u8 = 5;
 
 /// `run` itself failed, as opposed to its command. `timeout` and `docker run` use the same code.
 pub(crate) const RUN_FAILED: u8 = 125;
-/// `run`: another process is running the command (`EX_TEMPFAIL`).
+/// `run`: another run still holds the key (`EX_TEMPFAIL`).
 pub(crate) const IN_FLIGHT: u8 = 75;
 
 /// Why a verb failed: an exit code, and a sentence for stderr.

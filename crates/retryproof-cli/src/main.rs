@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let arguments = match CommandLine::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Ignore an error, because a closed stream does not change the exit code.
+            // Ignore an error: the exit code is the same whether or not the text can be printed.
             let _ = error.print();
             return ExitCode::from(match error.use_stderr() {
                 true if runs_a_command() => exit::RUN_FAILED,

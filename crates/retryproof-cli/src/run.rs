@@ -68,7 +68,7 @@ async fn execute(
         command::execute(&arguments.command, held.lease(), arguments.max_output).await;
     let code = match end {
         CommandEnd::NotStarted(error) => {
-            // Nothing ran, so the key is free again. A failed release is logged by the engine.
+            // Nothing ran, so free the key. If the release fails, the engine logs the error.
             let _ = held.release().await;
             Err(not_started(&error))
         }
@@ -116,7 +116,8 @@ async fn execute(
             ))
         }
     };
-    // A release or completion that was not confirmed may still be running, so wait for it.
+    // A release or completion that was not confirmed may still be running, so wait for it, at most
+    // for the operation timeout.
     engine.shutdown(engine.config().operation_timeout).await;
     screens.shown().await;
     code
@@ -198,7 +199,8 @@ async fn in_flight(
     show_keys: bool,
     busy: InFlight,
 ) -> VerbError {
-    // One call looks up the holder; if that call fails, the message does not name the holder.
+    // One call looks up the holder. If that call fails or finds no label, the message does not name
+    // the holder.
     let record = engine.store().get(id).await.ok().flatten();
     let holder = record.and_then(|record| record.holder);
     let by = holder

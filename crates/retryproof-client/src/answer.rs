@@ -14,7 +14,7 @@ use reqwest::{Body, Response, ResponseBuilderExt as _};
 
 use crate::problem::{self, Problem};
 
-/// A body that yields first the collected part, then the rest as it arrives.
+/// A body that first yields the collected part, and then the rest as it arrives.
 struct HeldBody {
     data: Bytes,
     trailers: Option<HeaderMap>,

@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
             return Err(CallError::new(ErrorKind::InvalidKey, "").because(*why));
         }
         let mut key = extensions.get::<IdempotencyKey>().cloned();
-        // A header set by the caller stays as it is. A request with a safe method needs no key.
+        // No key is drawn if the caller has set the header by hand, or if the method is safe.
         let by_hand = request.headers().contains_key(&settings.header);
         if key.is_none() && !by_hand && !request.method().is_safe() {
             if settings.given_keys_only {
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // If only one attempt is allowed, it takes the request itself; otherwise each attempt
+            // With `send_once()`, the only attempt takes the request itself; otherwise each attempt
             // sends a copy.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
@@ -190,7 +190,8 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // Without a key, the answer may be a large download, so only a problem is collected.
+            // Without a key, the answer may be a large download, so only a problem document is
+            // collected.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);

@@ -27,19 +27,21 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
         // Both codes are final: a mismatch stays a mismatch, and work without a replayable result
-        // is already done.
+        // is already done. A problem can also state that it is not retryable.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
-        // The server can configure the status of `in-flight`, so only the code counts (HTTP-10).
+        // The status of `in-flight` can be configured on the server, so only the code counts
+        // (HTTP-10).
         (Some("in-flight"), _) => return true,
-        // The body did not arrive whole. This is the only 400 that a retry can fix.
+        // The server did not receive the whole request body. This is the only 400 that a retry can
+        // fix.
         (Some("body-unreadable"), Some(true)) => return true,
         _ => {}
     }
     match seen.status.as_u16() {
         400 | 422 => false,
-        // A 409 that does not mention retrying comes from the application.
+        // A 409 with neither `retryable` nor `Retry-After` comes from the application.
         409 => said == Some(true) || seen.retry_after,
         408 | 425 | 429 | 502 | 503 | 504 => true,
         status => status >= 400 && said == Some(true),

@@ -44,10 +44,10 @@ impl AnnotatedCall {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// Creates a call to a function whose attribute names no scope: the scope is `path`, the module
-    /// path plus the function's name ([`default_scope`]). `module_path!()` omits an enclosing
-    /// function or block, so the scope of a nested function is the path in the type name of `here`,
-    /// a closure in its body (ANN-4).
+    /// Creates a call to a function whose attribute names no scope. Unless the function is nested,
+    /// the scope is `path`: the module path plus the function's name ([`default_scope`]).
+    /// `module_path!()` omits an enclosing function or block, so the scope of a nested function is
+    /// the path in the type name of `here`, a closure in its body (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {

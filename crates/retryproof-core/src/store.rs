@@ -221,7 +221,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// The change is one step: a dropped call either took effect or did not.
+    /// The change is one step: a dropped call took effect either completely or not at all.
     fn extend(
         &self,
         id: &Identity,
@@ -243,7 +243,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// (CMP-9).
     ///
     /// # Atomicity
-    /// The change is one step: a dropped call either took effect or did not, and may be repeated.
+    /// The change is one step: a dropped call took effect either completely or not at all, and
+    /// may be repeated.
     fn complete(
         &self,
         id: &Identity,
@@ -262,7 +263,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// The change is one step: a dropped call either took effect or did not, and may be repeated.
+    /// The change is one step: a dropped call took effect either completely or not at all, and
+    /// may be repeated.
     fn release(
         &self,
         id: &Identity,

@@ -77,7 +77,7 @@ impl Body for ReplayBody {
     fn size_hint(&self) -> SizeHint {
         let len = self.data.len() as u64;
         // An HTTP/1.1 response can have trailers only if it is chunked, and it is chunked only if
-        // its length is not exact.
+        // its size hint is not exact.
         if self.trailers.is_none() {
             return SizeHint::with_exact(len);
         }

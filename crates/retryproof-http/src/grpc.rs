@@ -63,8 +63,8 @@
 //! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets a
 //! different fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A
 //! `Status` has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if
-//! certainly nothing happened, `hold` if it is not known what happened, `stream` if the work is
-//! done and the messages are to be streamed. The entry is not sent to the client. In tonic:
+//! it is certain that nothing happened, `hold` if it is not known what happened, `stream` if the
+//! work is done and the messages are to be streamed. The entry is not sent to the client. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,

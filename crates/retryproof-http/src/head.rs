@@ -97,7 +97,8 @@ impl Route {
         }
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // When the outer guard saw the request, no router had matched a template yet.
+            // The outer guard saw no template: no router had matched one yet, or the framework has
+            // none.
             (None, _) => true,
             (Some(_), None) => false,
         }

@@ -103,9 +103,9 @@
 //! |---|---|---|
 //! | returns a response with any status, including an axum `Err` | stored for the ttl | gets the response |
 //! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
-//! | returns a response marked [`Release`], because certainly nothing happened | deleted; the next request runs | gets the response |
+//! | returns a response marked [`Release`], because it is certain that nothing happened | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Hold`], because it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
-//! | panics, or its service fails | deleted; the next request runs | sees the panic or the error, as without the guard |
+//! | panics, or its service fails | deleted; the next request runs | gets whatever the outer layers make of the panic or the error, as it would without the guard |
 //! | returns a response marked [`Stream`], because the work is done and the body is endless or slow | "done, not replayable" | gets the body as it is produced |
 //! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |

@@ -62,8 +62,8 @@ where
     async move {
         let rolls_back = rolls_back(&mut parts);
         if rolls_back && call.has_tx() {
-            // CMP-7: the writes are rolled back, and only the response is recorded. The rollback
-            // comes first, because an open transaction can block others.
+            // CMP-7: roll the writes back before the response is recorded or the key is freed,
+            // because an open transaction can block others.
             let rolled_back = Box::pin(call.roll_back()).await;
             if rolled_back
                 && delivery == ResponseDelivery::Unmarked
@@ -94,7 +94,8 @@ where
         };
         let unsent = UnsentResponse { parts, body: captured.body, call };
         Ok(match (completed, captured.recorded) {
-            // A call whose scope is switched off has nothing to record (CTX-5).
+            // This also covers a call whose scope is switched off, which has nothing to record
+            // (CTX-5).
             (CompletionResult::Recorded, recorded) if recorded.is_ok() || !unsent.is_guarded() => {
                 match unsent.into_response() {
                     Ok(response) => {

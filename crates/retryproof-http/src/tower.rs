@@ -190,8 +190,8 @@ where
             ResponseStateProjection::Inside { future } => Poll::Ready(
                 ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)),
             ),
-            // If the future is polled again after it was ready, it stays pending, like a fused
-            // future.
+            // If a refused call is polled again after it has returned the response, it returns
+            // `Pending`, like a fused future.
             ResponseStateProjection::Refused { response } => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
             }

@@ -18,8 +18,8 @@ pub(crate) struct Scopes {
 }
 
 struct Place {
-    /// Address and length of the text. If two scopes have the same address and length, their texts
-    /// need no comparison.
+    /// The address and the length of the scope's text. If the texts of two scopes have the same
+    /// address and length, they need no comparison.
     address: usize,
     len: usize,
     /// `None` in a free entry.

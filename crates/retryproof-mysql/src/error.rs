@@ -255,7 +255,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server no longer recognizes a prepared statement; if a proxy is in between, it \
              must keep each connection's prepared statements separate",
         ),
-        // The server is shutting down, or the connection was killed, timed out or was aborted.
+        // The server is shutting down, offline or not ready yet, or the connection was killed, was
+        // aborted or timed out.
         1053
         | 1077
         | 1079

@@ -80,8 +80,8 @@ impl MysqlStore {
             .rows;
         let mut params = Vec::with_capacity(found.len() * 2);
         let (mut keys, mut bytes) = (0, 0);
-        // The DELETE takes as many keys as fit into half of a packet, together with the SQL text
-        // for each key.
+        // Add keys to the DELETE until they reach half of the packet limit, counting 32 bytes of
+        // SQL text for each key.
         while let Some(row) = found.get(keys)
             && (keys == 0 || bytes < self.packet_limit / 2)
         {

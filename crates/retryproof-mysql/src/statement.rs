@@ -256,9 +256,9 @@ impl Statement {
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+(takeovers>0)) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
-            // ACQ-8: locks and writes nothing. It returns no row if the record is not complete, or
-            // differs from what the store writes. Binds: 1 scope, 2 key. Returns: the owner with
-            // details, result.
+            // ACQ-8: locks and writes nothing. It returns no row if the record is absent, not
+            // complete or expired, or if its token or takeover count is negative, which the store
+            // never writes. Binds: 1 scope, 2 key. Returns: the owner with details, result.
             Self::Replay => {
                 concat!(
                     "SELECT CONCAT(owner,",

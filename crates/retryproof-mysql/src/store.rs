@@ -204,7 +204,7 @@ impl IdempotencyStore for MysqlStore {
         let acquired = self.try_acquire(id, req).await.map_err(during("acquire", id))?;
         match &acquired {
             Acquired::Complete(_) => self.completed.note(id, Duration::MAX),
-            // A grant wakes the waiters that still wait for the token of an earlier lease.
+            // After a grant, wake the waiters that are still waiting for an earlier lease to end.
             Acquired::Granted(_) => self.waiters.notify(id),
             Acquired::Busy(_) => self.has_row.note(id, Duration::MAX),
         }

@@ -103,7 +103,7 @@ impl RedisStore {
     }
 
     /// Returns the time left in the lease with token `seen`; `None` if the lease has run out, or
-    /// its record was completed or released. Does not read the value.
+    /// its record was completed or released. Reads only the header, not the stored result.
     async fn remaining_lease(
         &self,
         key: &[u8],

@@ -163,8 +163,8 @@ impl Drop for WriteQueue {
         self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
         self.shared.wake_thread.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread panics only if the driver panics; its callers have then already received
-            // an error.
+            // Ignore a panic: only the driver can cause one, and the calls that were waiting for
+            // the thread have already failed with an error.
             let _ = thread.join();
         }
     }

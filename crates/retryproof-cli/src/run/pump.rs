@@ -71,7 +71,8 @@ impl Pump<'_> {
         };
         self.capture.borrow_mut().push(self.stream, &bytes);
         if !bytes.is_empty() {
-            // Sending fails if the output was closed. The copy is still complete.
+            // Ignore an error: sending fails if the output was closed, but the recorded copy is
+            // still complete.
             let _ = self.screen.send(bytes).await;
         }
     }
@@ -104,7 +105,7 @@ impl Screens {
     pub(crate) async fn shown(&mut self) {
         let [stdout, stderr] = &mut self.tasks;
         let written = async {
-            // A task can fail only by panicking, and the panic has been printed.
+            // A task can fail only by panicking, and its panic has already been printed.
             let _ = tokio::join!(stdout, stderr);
         };
         match &mut self.signals {

@@ -36,7 +36,7 @@ fn become_command(
     if let Err(error) = die_with_parent() {
         return error;
     }
-    // The parent may have died before the signal was set.
+    // The parent may have died before this process requested a signal at the parent's death.
     let still = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
     if still.as_deref().map(OsStr::new) != Some(parent) {
         return io::Error::other("the parent is gone");

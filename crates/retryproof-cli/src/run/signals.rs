@@ -31,7 +31,8 @@ impl Signals {
                 Some(()) = self.interrupt.recv() => (Signal::INT, io::stdin().is_terminal()),
                 else => std::future::pending().await,
             };
-            // A terminal has already sent the interrupt to the command as well.
+            // If stdin is a terminal, the interrupt came from the terminal, which has sent it to
+            // the command as well.
             if !from_terminal {
                 return signal;
             }

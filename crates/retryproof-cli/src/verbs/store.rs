@@ -54,8 +54,7 @@ pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result
 /// Creates or upgrades the tables.
 pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     retryproof::migrate_with(config).await?;
-    // Connecting checks the migrated tables. If the store has no tables, it checks that the server
-    // is up.
+    // Connecting checks the migrated tables or, for a store without tables, that its server is up.
     let name = connect_with(config).await?.profile().name;
     let tables = if has_tables(name) { "ready" } else { "none: this store needs no tables" };
     print.one(

@@ -24,7 +24,7 @@ pub(super) const TOO_LONG: &str =
 /// because a generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
-    // The path ends with one `{{closure}}` for the closure, one for the future of an async
+    // The path ends with one `{{closure}}` for the closure, another for the future of an async
     // function, and more if other attributes wrapped the body.
     while let Some(outer) = path.strip_suffix("::{{closure}}") {
         path = outer;

@@ -140,7 +140,8 @@ impl Lease {
         let state = &self.0;
         {
             let beat = state.beat.lock();
-            // A lease that its holder stopped extending has to run out (RUN-5).
+            // A lost lease stays lost, and a lease that its holder stopped extending has to run out
+            // (RUN-5).
             if beat.loss.is_some() || beat.stopped {
                 return Ok(false);
             }

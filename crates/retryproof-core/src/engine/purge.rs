@@ -74,8 +74,8 @@ impl PurgeTask {
     async fn run(&self) {
         loop {
             sleep(self.interval).await;
-            // Between rounds the task holds only a weak reference to the store, so that it ends
-            // with its engine.
+            // Between rounds the task holds only a weak reference to the store, so that the task
+            // ends once its engine is gone.
             let Some(store) = self.store.upgrade() else { return };
             if let Err(error) = purge(&store, self.interval).await {
                 tracing::warn!(%error, "the purge failed; it is retried at the next interval");

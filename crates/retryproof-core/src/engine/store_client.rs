@@ -263,7 +263,7 @@ impl StoreClient {
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.count_failure(),
-            // A refusal also counts as an answer.
+            // Any other error is also an answer from the store.
             _ => {
                 if self.breaker.answered() {
                     self.observers.tell(|o| o.circuit_closed());

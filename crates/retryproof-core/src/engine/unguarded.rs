@@ -85,7 +85,7 @@ impl UnguardedStore {
         let off = self.scopes.iter().find(|off| *off.scope == *scope)?;
         off.calls.fetch_add(1, Ordering::Relaxed);
         let before = off.warned_at.load(Ordering::Relaxed);
-        // The wall clock may go back.
+        // Compare the absolute difference, because the wall clock may go back.
         let is_due = now.abs_diff(before) >= REMINDER
             && off
                 .warned_at

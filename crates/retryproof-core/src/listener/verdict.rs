@@ -228,7 +228,7 @@ impl Verdict {
     fn of_store(error: &Error) -> Self {
         match error.kind() {
             // Only an invalid key is the message's fault; an invalid scope or duration is the
-            // program's.
+            // program's fault.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
             // If the error names no operation, the engine failed to decode the result of a record
             // that is known to be complete. Otherwise the store failed to decode the record: it is

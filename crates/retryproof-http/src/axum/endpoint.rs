@@ -133,8 +133,8 @@ where
         Ok(())
     }
 
-    // `late` is not an `async fn`, because the future of an `async fn` would hold the request
-    // twice.
+    // `late` is not an `async fn`, because the future of an `async fn` would reserve space for the
+    // request twice: as its argument, and in the extractor's future.
     fn late(
         (): (),
         request: Request,
@@ -169,7 +169,7 @@ where
     let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
         let last = match Last::late(last, request, &state).await {
             Ok(last) => last,
-            // The body argument was rejected, so the function never ran and the key is free again
+            // The body argument was rejected, so the function never ran, and the key is freed
             // (ANN-6).
             Err(rejection) => return Ok(AnswerFate::Release.mark(rejection.into_response())),
         };

@@ -21,9 +21,9 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All spans point at the return type, because it is the type that may be impossible to store,
-    // or unable to report a call in flight. The compiler reports repeated errors at one span only
-    // once.
+    // The generated call has the span of the return type, because that is the type that may be
+    // impossible to store, or unable to report a call in flight. The compiler reports repeated
+    // errors at one span only once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);

@@ -31,7 +31,7 @@ impl RawValue<'_> {
             Self::Toml(DeValue::Integer(number)) => (number.as_str(), number.radix()),
             Self::Toml(_) => return Err(refuse()),
         };
-        // `from_str_radix` alone would accept a sign.
+        // `from_str_radix` alone would accept a leading `+`.
         if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return Err(refuse());
         }

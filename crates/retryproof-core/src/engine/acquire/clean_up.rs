@@ -79,8 +79,7 @@ impl Drop for ReleaseIfGranted<'_> {
                     return;
                 }
             }
-            // Ignore a failure: the release is repeated until the lease is over, and then nothing
-            // is left to release.
+            // Ignore a failure: at worst, the key stays taken until the lease runs out.
             let _ = release_until(&store, &identity, owner, until).await;
         });
     }

@@ -195,7 +195,7 @@ fn answer_of<'a, T, E>(
         Err(ExecuteError::Store(error) | ExecuteError::Codec(error)) => {
             CallAnswer::Refused(error.kind())
         }
-        // A replay returns no other error.
+        // Replaying a stored result returns no other error.
         Err(_) => CallAnswer::Refused(ErrorKind::Unexpected),
     }
 }

@@ -92,8 +92,8 @@ impl BeatQueues {
         if let Some((_, queue)) = queues.iter().find(|(of, _)| *of == id) {
             return Arc::clone(queue);
         }
-        // Remove the queues that no lease uses, among them those of runtimes that have ended. A
-        // live runtime whose empty queue is removed here gets a new queue with its next lease.
+        // Remove the queues that no lease uses, including those of runtimes that have ended. A live
+        // runtime whose empty queue is removed here gets a new queue with its next lease.
         queues.retain(|(_, queue)| Arc::strong_count(queue) > 1);
         let queue = Arc::new(BeatQueue {
             runtime,
