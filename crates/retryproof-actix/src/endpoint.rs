@@ -110,9 +110,10 @@ fn rejected(error: impl Into<actix_web::Error>) -> HttpResponse {
 
 /// The arguments of a handler: a tuple of up to 16 extractors.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not what an endpoint takes",
-    label = "every argument of an endpoint is an actix extractor",
-    note = "every argument implements `FromRequest`, and an endpoint has at most 16 arguments"
+    message = "`{Self}` is not a valid list of endpoint arguments",
+    label = "every argument of an endpoint must be an actix extractor",
+    note = "every argument must implement `FromRequest`, and an endpoint can have at most 16 \
+            arguments"
 )]
 pub trait Arguments: Sized + 'static {
     /// The state of the arguments between `early` and `late`.

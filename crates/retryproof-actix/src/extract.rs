@@ -52,12 +52,12 @@ impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unguarded => {
-                "the request is not guarded: it has no key, or the route has neither \
-                 `#[idempotent(http)]` nor the middleware; if keys are optional, declare the \
-                 argument as an `Option`"
+                "the request is not guarded: it has no key, its method is not guarded, or its \
+                 route has neither `#[idempotent(http)]` nor the middleware; if keys are optional, \
+                 declare the argument as an `Option`"
             }
             Self::NoJoinedEngine => {
-                "the app's data has no `JoinedEngine` for this transaction; add one with \
+                "the app data contains no `JoinedEngine` for this transaction type; add one with \
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
@@ -77,7 +77,7 @@ impl ResponseError for NotGuarded {
 
     fn error_response(&self) -> HttpResponse {
         tracing::error!("{self}");
-        HttpResponse::build(self.status_code()).body("the endpoint is not set up")
+        HttpResponse::build(self.status_code()).body("the endpoint is misconfigured")
     }
 }
 
@@ -135,9 +135,7 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect(
-            "a lease should be dereferenced only after it was granted, so only in a handler",
-        )
+        self.get().expect("a lease should be dereferenced only in a handler, after it was granted")
     }
 }
 

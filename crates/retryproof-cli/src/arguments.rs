@@ -158,17 +158,17 @@ Examples:
   retryproof run backup 2026-11-22 -- pg_dump --file today.dump shop
   retryproof run invoices order-17 --retry-on 75 --lease PT2M -- ./invoice order-17
 
-The first run passes the command's output on while it keeps a copy. A duplicate waits for a run in
-progress, prints that copy, and ends with the same exit code. A command that a signal killed may
-have had effects: its key stays taken until the lease is over.
+The first run passes on the command's output and keeps a copy of it. A duplicate waits for a run in
+progress to end, prints the copy, and exits with the same code. A command that a signal killed may
+have had effects: its key stays taken until the lease ends.
 
 The command finds RETRYPROOF_TOKEN (a number that grows with each run of the key),
-RETRYPROOF_ATTEMPT (`first`, or `takeover` after a run that died), RETRYPROOF_SCOPE and
-RETRYPROOF_KEY in its environment. On Linux it is killed if retryproof is killed; processes that it
-has started are not.
+RETRYPROOF_ATTEMPT (`first`, or `takeover` if an earlier run lost its lease), RETRYPROOF_SCOPE and
+RETRYPROOF_KEY in its environment. On Linux, the command is killed if retryproof is killed, but
+processes that the command has started are not.
 
-Exit codes: that of the command; 128 and the signal's number if a signal killed it; 75 if another
-run is still in progress; 125 if retryproof failed; 126 and 127 if the command could not be started.";
+Exit codes: that of the command; 128 plus the signal's number if a signal killed it; 75 if another
+run is still in progress; 125 if retryproof failed; 126 or 127 if the command could not be started.";
 
 /// Exit codes of a command: a single code or a range.
 #[cfg(unix)]

@@ -71,7 +71,7 @@ impl From<Error> for VerbError {
             _ => OTHER,
         };
         let hint = match error.kind() {
-            ErrorKind::Schema => "; `retryproof migrate` creates or upgrades tables",
+            ErrorKind::Schema => "; `retryproof migrate` creates or upgrades the tables",
             _ => "",
         };
         let cause = std::error::Error::source(&error)

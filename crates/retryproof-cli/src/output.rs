@@ -84,7 +84,7 @@ pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(VerbError::other(format!("stdout cannot be written: {error}")))
+            Err(VerbError::other(format!("could not write to stdout: {error}")))
         }
         _ => Ok(()),
     }

@@ -58,7 +58,11 @@ impl<'a> Recording<'a> {
             chunks.push((stream, bytes));
             rest = after;
         }
-        if rest.is_empty() { Ok(Self { code, chunks }) } else { Err(unreadable("a cut-off end")) }
+        if rest.is_empty() {
+            Ok(Self { code, chunks })
+        } else {
+            Err(unreadable("an incomplete chunk header at its end"))
+        }
     }
 
     pub(crate) fn code(&self) -> i32 {

@@ -81,8 +81,8 @@ async fn execute(
                 Ok(chunks) => held.complete(recording::payload(code, &chunks)).await,
                 Err(size) => {
                     remark(format_args!(
-                        "the output of {name} is larger than --max-output ({size} bytes), so it \
-                         is not kept; a duplicate gets only the exit code"
+                        "the output of {name} ({size} bytes) is larger than --max-output, so it is \
+                         not kept; a duplicate gets only the exit code"
                     ));
                     held.complete_tombstone(recording::tombstone(code, size)).await
                 }
@@ -93,8 +93,8 @@ async fn execute(
             let left = spoken(held.lease().remaining());
             held.hold();
             remark(format_args!(
-                "signal {signal} killed the command of {name}, which may have had effects; the \
-                 key stays taken for {left}, then the next run is a takeover"
+                "signal {signal} killed the command of {name}; the command may have had effects, \
+                 so the key stays taken for {left}, and the next run is then a takeover"
             ));
             Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
@@ -143,7 +143,7 @@ fn recorded(
     };
     let message = format!(
         "the command of {name} ended with exit code {code}, but its result was not recorded, so \
-         it may run again: {problem}"
+         the command may run again: {problem}"
     );
     match engine.config().completion_failure_policy {
         CompletionFailurePolicy::LogAndReturn => {
@@ -206,7 +206,7 @@ async fn in_flight(
     let by = holder
         .as_ref()
         .and_then(|note| note.label())
-        .map(|label| format!(" by {label:?}"))
+        .map(|label| format!(" (holder: {label:?})"))
         .unwrap_or_default();
     VerbError::new(
         exit::IN_FLIGHT,

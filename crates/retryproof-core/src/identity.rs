@@ -90,7 +90,7 @@ mod sealed {
 #[diagnostic::on_unimplemented(
     message = "a scope is code, not data: `{Self}` cannot be used as one",
     label = "expected a `&'static str` or a `Scope`",
-    note = "is the order (scope, key) right? build a scope that is known only at run time with \
+    note = "the scope comes before the key; if the scope is known only at run time, build it with \
             `Scope::new(..)?`"
 )]
 pub trait IntoScope: sealed::Sealed {

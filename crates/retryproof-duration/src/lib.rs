@@ -68,7 +68,7 @@ impl DurationError {
             Self::MixedWeeks => "weeks cannot be combined with other units",
             Self::Comma => "a fraction must begin with a dot",
             Self::FractionOutsideSeconds => "only seconds can have a fraction",
-            Self::FractionDigits => "a fraction must have 1 to 9 decimals",
+            Self::FractionDigits => "a fraction must have 1 to 9 digits",
             Self::Misplaced => {
                 "weeks and days come before the `T`, hours, minutes and seconds after it"
             }

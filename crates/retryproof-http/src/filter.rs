@@ -225,8 +225,8 @@ impl Inner {
         if !self.warned.layered.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "a guarded endpoint is inside the guard of the same route; the outer policy \
-                 applies (logged once, HTTP-15)"
+                "a guarded endpoint is wrapped by another guard of the same route; the outer \
+                 guard's policy applies (logged once, HTTP-15)"
             );
         }
     }

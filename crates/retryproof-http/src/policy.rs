@@ -62,7 +62,7 @@ impl Policy {
     pub const fn new(scope: &'static str) -> Self {
         assert!(
             is_scope(scope.as_bytes()),
-            "a scope must have 1 to 255 bytes, must not be blank and must have no control character"
+            "a scope must have 1 to 255 bytes, and must not be blank or contain control characters"
         );
         Self { scope: Some(scope), ..Self::unnamed() }
     }

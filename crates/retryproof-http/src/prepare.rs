@@ -81,7 +81,7 @@ fn scope_and_caller<H: RequestHead>(
         None => default_scope(head),
     };
     let scope = scope.map_err(|error| {
-        tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
+        tracing::error!(%error, "this route has no valid idempotency scope; name one (HTTP-16)");
         refuse(admitted, head, Finding::NoScope)
     })?;
     let caller = match (caller, &filter.callers) {

@@ -271,7 +271,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         | 3032 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server is closing connections, or is not ready yet; check that it is running",
+            "the server is shutting down or not ready, or it ended the connection; check that it \
+             is running",
         ),
         1690 => (
             Recovery::None,

@@ -44,14 +44,15 @@ impl DeadLetterSubject {
             let error = match found {
                 Ok(stream) if stream == source => {
                     return Err(invalid_setting(
-                        "the stream that the listener reads also takes the dead letters; use \
-                         another stream for them",
+                        "the stream that the listener reads also captures the dead-letter subject; \
+                         use another stream for it",
                     ));
                 }
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == GetStreamByNameErrorKind::Request => error,
                 Err(_) => {
-                    let message = "no stream takes the dead-letter subject";
+                    let message = "no stream captures the dead-letter subject; add the subject to \
+                                   a stream other than the one that the listener reads";
                     return Err(invalid_setting(message).with("subject", &self.subject));
                 }
             };

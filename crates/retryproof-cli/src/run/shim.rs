@@ -39,7 +39,7 @@ fn become_command(
     // The parent may have died before this process requested a signal at the parent's death.
     let still = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
     if still.as_deref().map(OsStr::new) != Some(parent) {
-        return io::Error::other("the parent is gone");
+        return io::Error::other("the parent process has ended");
     }
     Command::new(program).args(arguments).exec()
 }
@@ -99,7 +99,7 @@ impl StartReport {
         match report.and_then(|report| report.strip_prefix(self.marker.as_str())) {
             Some(number) => Err(match number.trim_end().parse() {
                 Ok(number) if number > 0 => io::Error::from_raw_os_error(number),
-                _ => io::Error::other("the second start of retryproof failed"),
+                _ => io::Error::other("the helper process of `retryproof run` failed"),
             }),
             None => Ok(held_back),
         }

@@ -55,7 +55,9 @@ async fn body_of(store: &SharedStore, id: &Identity) -> Result<(String, Value), 
     match store.peek(id).await? {
         Peeked::Complete(stored) => body::decoded(stored.open(None)?),
         Peeked::Busy(_) => Ok(("(no result yet)".to_owned(), Value::Null)),
-        Peeked::Absent => Ok(("(no result: the record is over)".to_owned(), Value::Null)),
+        Peeked::Absent => {
+            Ok(("(no result: the record or its lease has expired)".to_owned(), Value::Null))
+        }
     }
 }
 
@@ -86,7 +88,7 @@ fn rows(record: &RecordSummary, identity: String) -> Vec<(&'static str, String)>
     let mut rows = vec![("record", identity)];
     rows.push(match (in_progress, record.remaining) {
         (true, Some(_)) => ("state", "in progress".to_owned()),
-        (true, None) => ("state", "in progress, but its lease is over".to_owned()),
+        (true, None) => ("state", "in progress, but its lease has expired".to_owned()),
         (false, Some(_)) => ("state", "complete".to_owned()),
         (false, None) => ("state", "expired".to_owned()),
     });
@@ -102,10 +104,12 @@ fn rows(record: &RecordSummary, identity: String) -> Vec<(&'static str, String)>
         rows.push(("last beat", format!("{}{lease}", ago(last_beat))));
     }
     rows.push(match (in_progress, record.remaining) {
-        (true, Some(left)) => ("free", format!("in {}, unless a heartbeat comes", spoken(left))),
+        (true, Some(left)) => {
+            ("free", format!("in {}, unless a heartbeat extends the lease", spoken(left)))
+        }
         (true, None) => ("free", "now: the next call takes over".to_owned()),
         (false, Some(left)) => ("kept for", spoken(left)),
-        (false, None) => ("kept for", "no longer: the next call runs again".to_owned()),
+        (false, None) => ("kept for", "no longer: the next call runs the work again".to_owned()),
     });
     if let Some(takeovers) = record.takeovers {
         rows.push(("takeovers", takeovers.to_string()));
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(
             text(&live),
             "record: payments#00\nstate: in progress\nholder: pod-a:17\nheld for: 42 s\n\
-             last beat: 5 s ago (lease: 30 s)\nfree: in 25 s, unless a heartbeat comes\n\
+             last beat: 5 s ago (lease: 30 s)\nfree: in 25 s, unless a heartbeat extends the lease\n\
              takeovers: 1\ntoken: 7\nfingerprint: yes\n"
         );
         let id = Identity::of("payments", "canary").unwrap();

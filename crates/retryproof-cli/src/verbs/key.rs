@@ -18,7 +18,7 @@ pub(crate) const KEY_VARIABLE: &str = "RETRYPROOF_KEY";
 pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
     let (Ok(scope), Ok(key)) = (env::var(SCOPE_VARIABLE), env::var(KEY_VARIABLE)) else {
         return Err(VerbError::usage(format!(
-            "{SCOPE_VARIABLE} and {KEY_VARIABLE} are not set: `retryproof key` works only in a \
+            "{SCOPE_VARIABLE} or {KEY_VARIABLE} is not set: `retryproof key` works only in a \
              command that `retryproof run` has started"
         )));
     };

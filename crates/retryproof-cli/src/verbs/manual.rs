@@ -27,15 +27,15 @@ pub(crate) fn page(verb: Option<&str>) -> Result<u8, VerbError> {
             Some(found) => found.clone(),
             None => {
                 return Err(VerbError::usage(format!(
-                    "there is no verb {verb:?}; `retryproof --help` lists the verbs"
+                    "there is no command {verb:?}; `retryproof --help` lists the commands"
                 )));
             }
         },
     };
     let mut page = Vec::new();
-    Man::new(command)
-        .render(&mut page)
-        .map_err(|error| VerbError::other(format!("the page cannot be written: {error}")))?;
+    Man::new(command).render(&mut page).map_err(|error| {
+        VerbError::other(format!("the manual page could not be written: {error}"))
+    })?;
     write_out(&page)?;
     Ok(exit::OK)
 }

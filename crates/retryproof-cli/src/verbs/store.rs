@@ -12,7 +12,10 @@ pub(crate) async fn stats(config: &IdempotencyConfig, print: &Printer) -> Result
     let store = connect_with(config).await?;
     let name = store.profile().name;
     let Some(stats) = store.stats().await? else {
-        return Err(VerbError::new(exit::REFUSED, format!("the {name} store cannot count")));
+        return Err(VerbError::new(
+            exit::REFUSED,
+            format!("the {name} store cannot count its records"),
+        ));
     };
     let complete = stats.records.saturating_sub(stats.in_progress);
     print.one(

@@ -84,7 +84,7 @@ fn run_4_a_command_killed_by_a_signal_keeps_its_key_until_the_lease_is_over() {
     assert!(err(&killed).contains("signal 9 killed the command"), "{}", err(&killed));
     let early = place.run(&options, script).output().unwrap();
     assert_eq!(code(&early), 75);
-    assert!(err(&early).contains("is in progress by \""), "{}", err(&early));
+    assert!(err(&early).contains("is in progress (holder: \""), "{}", err(&early));
     let late = place.run(&["--lease", "PT3S", "--wait", "PT1M"], script).output().unwrap();
     assert_eq!((code(&late), out(&late)), (0, "recovered\n".to_owned()));
     assert_eq!(place.read("attempts"), "first\ntakeover\n");

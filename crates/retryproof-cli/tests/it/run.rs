@@ -41,7 +41,7 @@ fn cmp_9_too_much_output_is_shown_once_and_then_only_its_exit_code_is_known() {
     let script = "echo run >> runs; head -c 2000 /dev/zero | tr '\\0' x; exit 3";
     let first = place.run(&["--max-output", "1999"], script).output().unwrap();
     assert_eq!((code(&first), first.stdout.len()), (3, 2_000));
-    assert!(err(&first).contains("larger than --max-output (2000 bytes)"), "{}", err(&first));
+    assert!(err(&first).contains("(2000 bytes) is larger than --max-output"), "{}", err(&first));
     let again = place.run(&["--max-output", "1999"], script).output().unwrap();
     assert_eq!((code(&again), out(&again)), (3, String::new()));
     assert!(err(&again).contains("its output was too large to be kept"), "{}", err(&again));

@@ -250,7 +250,9 @@ impl Loading {
         let value = RawValue::Toml(value);
         let set = || {
             Scope::new(*name).map_err(|_| {
-                "a scope must have 1 to 255 bytes and no control character".to_owned()
+                "a scope must have 1 to 255 bytes, and must not be blank or contain control \
+                 characters"
+                    .to_owned()
             })?;
             let mut trial = IdempotencyConfig::default();
             let own = trial.scopes.entry((*name).to_owned()).or_default();

@@ -102,9 +102,7 @@ impl Deref for Lease {
     type Target = retryproof_core::Lease;
 
     fn deref(&self) -> &retryproof_core::Lease {
-        self.get().expect(
-            "a lease should be dereferenced only after it was granted, so only in a handler",
-        )
+        self.get().expect("a lease should be dereferenced only in a handler, after it was granted")
     }
 }
 
@@ -122,9 +120,9 @@ pub struct NotGuarded(());
 impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request is not guarded: it has no key, or the route has neither \
-             `#[idempotent(http)]` nor the layer; if keys are optional, take the argument as an \
-             `Option`",
+            "the request is not guarded: it has no key, its method is not guarded, or its route \
+             has neither `#[idempotent(http)]` nor the layer; if keys are optional, declare the \
+             argument as an `Option`",
         )
     }
 }

@@ -214,10 +214,10 @@ impl Caller {
 /// one of these; its error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the result of a caller hook",
-    label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \
-         one of these and a response",
-    note = "the response of a `Result` refuses the request; pass an asynchronous hook to \
-         `.caller_async(hook)`"
+    label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` with \
+             one of these as `Ok` and a response as `Err`",
+    note = "to refuse a request, return `Err(response)`; if the hook is async, pass it to \
+            `.caller_async(hook)`"
 )]
 pub trait IntoCaller {
     /// Converts to the caller.

@@ -179,7 +179,7 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             retry_after: Some(retry_after),
             ..Problem::new(
                 Code::InFlight,
-                "the first request with this key is still being carried out; nothing ran",
+                "the first request with this key is still being carried out; this one did not run",
             )
         },
         Finding::ResponseFailed => Problem::new(

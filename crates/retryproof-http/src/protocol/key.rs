@@ -30,9 +30,11 @@ impl KeyError {
     /// The reason, for the client, as the end of a sentence that begins "the header NAME".
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::Repeated => "must occur on exactly one line",
-            Self::Empty => "must not be empty or blank",
-            Self::TooLong => "must be at most 255 bytes long",
+            Self::Repeated => "must occur exactly once",
+            Self::Empty => "must contain a key that is not empty or blank",
+            Self::TooLong => {
+                "must contain a key of at most 255 bytes, on a line of at most 1024 bytes"
+            }
             Self::Malformed => {
                 "must be visible ASCII without a comma, or a quoted string (RFC 9651)"
             }

@@ -37,7 +37,7 @@ async fn lst_2_a_listener_without_a_place_for_dead_letters_is_refused() {
     let (kind, why) =
         refused_at_start(bare().dead_letters(format!("no.stream.{}", streams.name))).await;
     assert_eq!(kind, ErrorKind::Config);
-    assert!(why.contains("no stream takes the dead-letter subject"), "{why}");
+    assert!(why.contains("no stream captures the dead-letter subject"), "{why}");
     let (kind, why) = refused_at_start(bare().dead_letters(format!("{}.dead", streams.name))).await;
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("use another stream"), "{why}");

@@ -77,7 +77,8 @@ impl BrokerTls {
         }
         if trusted.is_empty() {
             return Err(invalid_setting(
-                "no root certificate was found to verify the broker; set `root_certificates`",
+                "there are no root certificates to verify the broker with; pass some to \
+                 `root_certificates`",
             ));
         }
         // Use the program's crypto provider, if the program has installed one.

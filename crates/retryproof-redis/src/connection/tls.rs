@@ -46,7 +46,8 @@ impl Tls {
         }
         if trusted.is_empty() {
             let error = refuse(
-                "no root certificate was found to verify the server; set `with_root_certificates`",
+                "there are no root certificates to verify the server with; pass some to \
+                 `with_root_certificates`",
             );
             return Err(match unread {
                 Some(cause) => error.because(cause),

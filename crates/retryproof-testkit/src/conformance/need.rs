@@ -61,7 +61,7 @@ impl fmt::Display for Need {
             Self::Corrupt => "a way to damage a record",
             Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
             Self::Joined => "transactions that the store joins",
-            Self::SmallLimit => "a size limit for values of at most 16 MiB",
+            Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
             Self::LargeValues => "values of 1 MiB",
         })
     }
