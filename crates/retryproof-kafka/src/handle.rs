@@ -85,8 +85,8 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // `failures` counts the runs that failed; `nacks` counts all runs, because every run before
-        // this one ended in a nack.
+        // `failures` counts the attempts that failed; `nacks` counts all verdicts, because every
+        // verdict before this one was a nack.
         let (mut failures, mut nacks) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {

@@ -91,7 +91,8 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
                 ),
             }
         }
-        // The driver reports a rejected certificate as an I/O error.
+        // The driver reports a rejected certificate not as `Tls`, but as an I/O error about invalid
+        // data.
         sqlx_core::Error::Tls(_) => (Recovery::RetryOnNewConnection, Config, TLS),
         sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (Recovery::RetryOnNewConnection, Config, TLS)
@@ -179,8 +180,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more connections; lower the store's `max-connections`, or \
              raise the server's `max_connections`",
         ),
-        // The user or password is wrong, the host is not allowed to connect, or the client lacks
-        // the authentication plugin.
+        // The user or password is wrong, the account is locked, or the host is not allowed to
+        // connect.
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
@@ -248,7 +249,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more prepared statements; raise `max_prepared_stmt_count`, or \
              lower `max-connections`",
         ),
-        // The server no longer recognizes the prepared statement, or needs it to be prepared again.
+        // The server no longer recognizes the prepared statement, needs it to be prepared again, or
+        // cannot prepare it.
         1243 | 1615 | 1295 => (
             RetryOnNewConnection,
             Unavailable,

@@ -77,7 +77,8 @@ impl MysqlConfig {
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_TIMEOUT)], ResultKind::Rows, false)
             .await
             .map_err(classify_at_connect)?;
-        // The result is 0 if the wait timed out, and NULL if the statement was killed.
+        // The result is 0 if the wait timed out, and NULL after an error, for example if the
+        // statement was killed.
         if locked.rows.first().and_then(|row| integer(row, 0, "lock").ok()) != Some(1) {
             return Err(Error::unavailable(
                 "another migration of the same tables is running; try again later",

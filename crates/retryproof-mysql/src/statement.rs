@@ -248,8 +248,8 @@ impl Statement {
                 ",result"
             ),
             // GRANT for servers without RETURNING: the insert id of the result is twice the token,
-            // plus one for a takeover, or zero if nothing was granted. Same bind order. Returns no
-            // rows.
+            // plus one for a takeover, or zero if nothing was granted. Binds the same values in the
+            // same order as GRANT. Returns no rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
                 "LAST_INSERT_ID(2*token+(takeovers>0)) DIV 2",
@@ -285,8 +285,8 @@ impl Statement {
                     ") FROM `retryproof_records` WHERE scope=? AND k=?"
                 )
             }
-            // RUN-1, CMP-2: fenced by owner, never by time. Binds: 1 lease, 2 scope, 3 key,
-            // 4 owner.
+            // RUN-1, CMP-2: the statement is fenced by owner, never by time. Binds: 1 lease, 2
+            // scope, 3 key, 4 owner.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
@@ -337,8 +337,8 @@ impl Statement {
                     present!()
                 )
             }
-            // For operators; scans the table. The constant 100 is an estimate of the size of a
-            // row's fixed columns and index entries. Returns three counts.
+            // For operators. The statement scans the whole table. The constant 100 is an estimate
+            // of the size of a row's fixed columns and index entries. Returns three counts.
             Self::Stats => {
                 concat!(
                     "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS SIGNED),\

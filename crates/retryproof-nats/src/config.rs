@@ -232,8 +232,8 @@ impl NatsListenerBuilder {
             max_parked: self.max_parked.min(count(config.max_ack_pending) / 2),
             max_deliver,
             max_deliveries,
-            // Three reports are sent before the server would redeliver the message, so losing two
-            // of them does no harm.
+            // The server redelivers a message after three intervals without a report, so losing one
+            // report does no harm.
             progress_interval: (shortest / 3).max(Duration::from_millis(50)),
             fetch_timeout: nonzero(config.max_expires)
                 .map_or(self.fetch_timeout, |max| max.min(self.fetch_timeout)),

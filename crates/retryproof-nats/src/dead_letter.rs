@@ -117,7 +117,7 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     if let Some(StreamPosition { stream, consumer, sequence, published, .. }) = delivery.position()
     {
         // All dead letters for one message have the same ID, so their stream keeps only one of
-        // them.
+        // those that arrive within its duplicate window.
         headers.insert(
             NATS_MESSAGE_ID,
             format!("{stream}:{consumer}:{sequence}:{published}").as_str(),

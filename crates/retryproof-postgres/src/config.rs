@@ -57,8 +57,8 @@ impl Source {
         let options = options
             .disable_statement_logging()
             .statement_cache_capacity(64)
-            // Poolers refuse this start-up parameter, and the store does not need it, because it
-            // reads no floats.
+            // Some poolers refuse this start-up parameter, and the store does not need it, because
+            // the store reads no floats.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
     }

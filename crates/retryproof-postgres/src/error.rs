@@ -52,7 +52,8 @@ pub(crate) fn classify(error: &Driver) -> Error {
 pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
-        // The driver reports a rejected certificate as an I/O error about invalid data.
+        // The driver reports a rejected certificate not as `Tls`, but as an I/O error about invalid
+        // data.
         Driver::Tls(_) => (Config, TLS),
         Driver::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => (Config, TLS),
         Driver::Io(_) => (
@@ -97,8 +98,8 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
              `retryproof::migrate(url)`, or `PostgresConfig::migrate()` if only this crate is used",
         ),
         "42501" => (Unexpected, LACKS_PRIVILEGE),
-        // The kind is `Unavailable`, because after a fail-over the next connection finds the new
-        // primary.
+        // The kind is `Unavailable`, because after a fail-over the next connection may reach the
+        // new primary.
         "25006" => (
             Unavailable,
             "the server is read-only: it is a standby, or set to read-only; point the URL at the primary",

@@ -50,8 +50,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: &PostgresConfig) -> Self {
-        // A few reserved connections are enough: completions share statements, and holders also use
-        // normal connections.
+        // One or two reserved connections are enough: completions share statements, and holders
+        // also use normal connections.
         let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),

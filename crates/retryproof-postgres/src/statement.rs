@@ -110,15 +110,15 @@ impl Statement {
     const fn text(self) -> &'static str {
         match self {
             // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is not live
-            // (absent, expired, released or kept), or is the caller's own, the statement also calls
-            // the function that inserts or replaces the record. Any other record is neither locked
-            // nor written, and the function is not even started, because starting it costs as much as
-            // reading the record. The remaining time is computed before that condition, so if it
-            // shows that no time is left, the function has been called. The value of an expired
-            // record is not sent, because it may be large. Binds: 1 scope, 2 key, 3 owner, 4 lease,
-            // 5 ttl, 6 granularity, 7 fp, 8 note, 9 lock timeout in ms. Returns: state, owner,
-            // token, remaining, fp, result, holder, granted (NULL: not tried; 0: another caller was
-            // faster; else the token, negative for a takeover).
+            // (absent, expired, released, or kept for its log), or is the caller's own, the
+            // statement also calls the function that inserts or replaces the record. Any other
+            // record is neither locked nor written, and the function is not even started, because
+            // starting it costs as much as reading the record. The remaining time is computed
+            // before that condition, so if it shows that no time is left, the function has been
+            // called. The value of an expired record is not sent, because it may be large. Binds: 1
+            // scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note, 9 lock timeout in
+            // ms. Returns: state, owner, token, remaining, fp, result, holder, granted (NULL: not
+            // tried; 0: another caller was faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -142,8 +142,9 @@ impl Statement {
                 remaining_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // RUN-1, CMP-2: fenced by owner, never by time. The lock timeout keeps a locked row
-            // from delaying the other heartbeats (RUN-2). Binds: 1 scope, 2 key, 3 owner, 4 lease.
+            // RUN-1, CMP-2: the statement is fenced by owner, never by time. The lock timeout keeps
+            // a locked row from delaying the other heartbeats (RUN-2). Binds: 1 scope, 2 key, 3
+            // owner, 4 lease.
             Self::Extend => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' WHERE scope=$1 \
@@ -178,8 +179,8 @@ impl Statement {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete_1\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
-            // RUN-4, ACQ-10: the row stays for an hour as a released record, which every call
-            // treats as absent. Binds: 1 scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: the row stays for at least an hour as a released record, which every
+            // call treats as absent. Binds: 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
@@ -212,7 +213,8 @@ impl Statement {
                 now_us!(),
                 "-token FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // For operators; scans the table. Returns: records, in progress, bytes on disk.
+            // For operators. The statement scans the whole table. Returns: records, in progress,
+            // bytes on disk.
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
                  state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \

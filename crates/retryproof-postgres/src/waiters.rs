@@ -125,8 +125,9 @@ impl Waiters {
         if !self.is_listening() {
             return;
         }
-        // The record is noted as finished, then checked for announcements. `on_announcement` uses
-        // the opposite order, so at least one of the two functions sees what the other has noted.
+        // Note the record as finished, then look for announced waiters. `on_announcement`
+        // uses the opposite order, so at least one of the two functions sees what the other has
+        // noted.
         let now = Instant::now();
         self.just_finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
@@ -179,7 +180,8 @@ impl Waiters {
         if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {
-            // Lets the sending task open its connection before a message has to be sent.
+            // Wake the sending task, so that it opens its connection before a message has to be
+            // sent.
             self.outbox_changed.notify_one();
         }
     }

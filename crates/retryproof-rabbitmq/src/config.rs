@@ -200,7 +200,7 @@ impl RabbitmqListenerBuilder {
         if self.prefetch == Some(0) || self.max_attempts == 0 {
             return Err(invalid_setting("`prefetch` and `max_attempts` must be at least 1"));
         }
-        // The prefetch is at least 1, because the broker takes zero to mean no limit.
+        // The default prefetch is at least 1, because the broker takes zero to mean no limit.
         let prefetch = self
             .prefetch
             .unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1));

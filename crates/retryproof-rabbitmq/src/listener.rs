@@ -248,7 +248,7 @@ impl RabbitmqListener {
                     continue;
                 }
                 next = next => next,
-                // Notices a lost connection even while all workers are busy.
+                // This branch notices a lost connection even while all workers are busy.
                 () = connection.lost(&channel) => return SessionEnd::Lost(connection_lost()),
             };
             match delivery {

@@ -227,7 +227,7 @@ impl RedisConfig {
             .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
-        // For `WAIT`, a timeout of 0 means no limit.
+        // A time of 0 is refused too, because for `WAIT` a timeout of 0 means no limit.
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,

@@ -47,8 +47,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is a replica or is still loading its data, or the connection is no
-                // longer logged in.
+                // The server is a replica, has just become one, or is still loading its data, or
+                // the connection is not logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }
@@ -194,7 +194,8 @@ fn of_connection(error: RedisError) -> Error {
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);
     }
-    // The server refused the handshake. The driver's text for such an error repeats no argument.
+    // If there is an error code, the server refused the handshake. The driver's text for such an
+    // error repeats no argument.
     match error.code() {
         Some(code) if code != "ERR" => {
             let (kind, message) = classify(code);

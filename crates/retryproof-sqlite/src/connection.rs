@@ -66,7 +66,7 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
         )
         .with("path", config.path.display()));
     }
-    // SQLite's own mutex is not needed, because the store guards each connection with a mutex.
+    // SQLite's own mutex is not needed, because no two threads use a connection concurrently.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
         explain(error, &config.path, access.contains(OpenFlags::SQLITE_OPEN_CREATE))

@@ -80,8 +80,8 @@ impl Statement {
                  result=NULL,log=NULL \
                  WHERE expires_at<=?8 OR state=2 OR (state=0 AND owner=excluded.owner)"
             }
-            // RUN-1, CMP-2: fenced by owner, never by time. Binds: ?1 scope, ?2 key, ?3 owner, ?4
-            // expires_at.
+            // RUN-1, CMP-2: the statement is fenced by owner, never by time. Binds: ?1 scope, ?2
+            // key, ?3 owner, ?4 expires_at.
             Self::Extend => {
                 "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND \
                  state=0 AND owner=?3"
@@ -123,8 +123,9 @@ impl Statement {
                 "SELECT state,owner,token,expires_at,takeovers,holder,fp IS NOT \
                  NULL,ifnull(length(result),0) FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For operators; scans the table. A record that was released with a log is not counted
-            // (REC-3). The constant estimates the size of the fixed columns and the index entries.
+            // For operators. The statement scans the whole table. A record that was released with a
+            // log is not counted (REC-3). The constant estimates the size of the fixed columns and
+            // the index entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(holder),0)+ifnull(length(fp),0)+ifnull(length(result),0)),0) \

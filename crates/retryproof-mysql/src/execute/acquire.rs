@@ -48,8 +48,8 @@ impl Executor {
         loop {
             let upserted = match self.upsert(deadline, statement, id, req).await {
                 Ok(upserted) => upserted,
-                // Another transaction, for example a joined completion (CMP-7), has locked the row.
-                // The acquire does not wait until that transaction ends.
+                // Usually, another transaction, for example a joined completion (CMP-7), has locked
+                // the row. The acquire does not wait until that transaction ends.
                 Err(failure) if failure.recovery == Recovery::RowLocked => {
                     match find().await? {
                         Some(record) if record.is_held_by(req.owner) => return Err(failure),

@@ -180,8 +180,8 @@ impl CompletionBatcher {
     }
 
     async fn send(&self, mut batch: Vec<QueuedCompletion>) {
-        // Every statement changes its records in the same order, so that two statements never wait
-        // for each other.
+        // Every statement changes its records in the same order, so that two statements cannot
+        // deadlock.
         batch.sort_by(|one, other| {
             let keys = one.id.key().expose().cmp(other.id.key().expose());
             keys.then_with(|| one.id.scope().as_str().cmp(other.id.scope().as_str()))
@@ -201,7 +201,7 @@ impl CompletionBatcher {
         match timeout(shared.batch_timeout, sent).await.unwrap_or_else(late) {
             Ok(applied) => {
                 for (position, queued) in (1..).zip(batch) {
-                    // Sending fails if the caller is gone.
+                    // Ignore an error: sending fails only if the caller is gone.
                     let _ = queued.applied.send(applied.contains(&position));
                 }
             }

@@ -46,7 +46,7 @@ impl PostgresStore {
         if self.completed.has(id) {
             match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // The hint was wrong, because the record has been deleted or replaced by a new one.
+                // The hint is out of date: the record has expired, or has been deleted or replaced.
                 Peeked::Busy(_) | Peeked::Absent => self.completed.forget(id),
             }
         }

@@ -71,7 +71,7 @@ impl BrokerTls {
                 }
             }
             None => {
-                // Certificates on this machine that cannot be read are skipped.
+                // Skip the host's certificates that cannot be read.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }

@@ -32,7 +32,8 @@ impl BrokerUrl {
                 "the broker URL is invalid; expected `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
             )
         })?;
-        // The connection counts as lost after 30 s of silence, not after the broker's 60 s.
+        // Unless the URL sets a heartbeat, request one of 30 s instead of the broker's 60 s, so
+        // that a lost connection is noticed sooner.
         uri.query.heartbeat.get_or_insert(30);
         Self::of(uri, roots)
     }

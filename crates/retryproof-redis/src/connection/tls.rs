@@ -38,7 +38,7 @@ impl Tls {
                 }
             }
             None => {
-                // Host certificates that cannot be read are skipped.
+                // Skip the host's certificates that cannot be read.
                 let mut host = rustls_native_certs::load_native_certs();
                 trusted.add_parsable_certificates(host.certs);
                 unread = host.errors.pop();

@@ -99,7 +99,8 @@ impl<'a> WriteTransaction<'a> {
     }
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        // Read the record again under the lock, because the earlier read saw an older snapshot.
+        // Read the record again under the lock, because the earlier read may have seen an older
+        // snapshot.
         let found = self.read_record(id)?;
         let (token, takeovers) = match &found {
             Some(record) if record.is_held_by(req.owner) => (record.token, record.takeovers),
