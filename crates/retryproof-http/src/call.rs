@@ -21,6 +21,7 @@ use crate::filter::{IdempotencyFilter, Inner};
 use crate::head::Route;
 use crate::policy::CallTerms;
 use crate::protocol::key::{self, KeyError};
+use crate::switches::PolicySwitches;
 
 mod pre_grant;
 
@@ -140,6 +141,7 @@ struct CallState {
     version: Version,
     key: ClientKey,
     lease: Lease,
+    switches: PolicySwitches,
     /// Whether a layer guards the call. If so, a router can respond in place of the handler
     /// (HTTP-1).
     layered: bool,
@@ -161,9 +163,9 @@ impl CallMark {
             let _ = tx.set(wanted);
         }
         let AdmittedRequest { filter, terms, key } = admitted;
-        let layered = terms.is_layered;
+        let (switches, layered) = (terms.switches, terms.is_layered);
         let lease = lease.clone();
-        Self(Arc::new(CallState { filter, route, version, key, lease, layered, tx }))
+        Self(Arc::new(CallState { filter, route, version, key, lease, switches, layered, tx }))
     }
 
     /// The route of the call.
@@ -177,6 +179,11 @@ impl CallMark {
 
     pub(crate) fn filter(&self) -> &Inner {
         &self.0.filter.0
+    }
+
+    /// The switches that the policy sets.
+    pub(crate) fn switches(&self) -> PolicySwitches {
+        self.0.switches
     }
 
     /// Whether a request has the call's key or no key; also true if `filter` reads the key from a

@@ -14,9 +14,12 @@ use crate::body::ReplayBody;
 use crate::call::{AdmittedRequest, PreparedRequest, RunningCall};
 use crate::head::RequestHead;
 use crate::protocol::decide::Finding;
-use crate::protocol::fingerprint::{FingerprintAlgorithm, RequestParts, fingerprint};
+use crate::protocol::fingerprint::{
+    FingerprintAlgorithm, RequestParts, are_comparable, fingerprint, has_target, leaves_out,
+};
 use crate::protocol::stored::{StoredRecord, StoredResponse, record_of, unreadable};
 use crate::response::{FrameworkResponse, ResponseContext};
+use crate::switches::PolicySwitches;
 
 /// A request whose key belongs to another call, finished or running.
 pub(crate) struct DuplicateRequest<'a, T> {
@@ -24,6 +27,7 @@ pub(crate) struct DuplicateRequest<'a, T> {
     /// Path and query, computed only if a record's fingerprint needs them.
     target: T,
     context: &'a IdempotencyContext,
+    switches: PolicySwitches,
     body: &'a Bytes,
 }
 
@@ -37,6 +41,7 @@ impl<'a> DuplicateRequest<'a, ()> {
             response: ResponseContext::of_head(&admitted.filter.0, head),
             target: || head.target(),
             context,
+            switches: admitted.terms.switches,
             body,
         }
     }
@@ -49,6 +54,7 @@ impl<'a> DuplicateRequest<'a, ()> {
             response: ResponseContext::of_call(call.mark()),
             target: || call.mark().route().target(),
             context: &call.context,
+            switches: call.mark().switches(),
             body: call.request_body(),
         }
     }
@@ -86,7 +92,9 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     ) -> (A, CallAnswer<'s>) {
         let response = self.open(stored).and_then(|opened| match opened {
             Opened::Mismatch => {
-                let response = self.response.refuse(Finding::Mismatch);
+                let scope = self.context.identity().scope();
+                let status = self.response.filter.switches.mismatch_status(scope, self.switches);
+                let response = self.response.refuse(Finding::Mismatch { status });
                 Ok((A::from_refusal(response), CallAnswer::Mismatch))
             }
             Opened::Tombstone(tombstone) => {
@@ -117,22 +125,38 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     fn open(&self, stored: &StoredResult) -> Result<Opened, Error> {
         let own = self.context.fingerprint();
         match (own, stored.fingerprint()) {
-            (Some(mine), Some(theirs)) if mine.algorithm() != theirs.algorithm() => {
-                stored.open(Some(&self.fingerprint_under(theirs.algorithm())?))
+            (Some(mine), Some(theirs)) if !are_comparable(mine, theirs) => {
+                stored.open(Some(&self.fingerprint_like(theirs, mine)?))
             }
             _ => stored.open(own),
         }
     }
 
+    /// The request's fingerprint in the form of the record's fingerprint `theirs`.
     #[cold]
-    fn fingerprint_under(&self, algorithm: u8) -> Result<Fingerprint, Error> {
+    fn fingerprint_like(
+        &self,
+        theirs: &Fingerprint,
+        mine: &Fingerprint,
+    ) -> Result<Fingerprint, Error> {
+        let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
+        if leaves_out(theirs) {
+            // The record does not say which members it leaves out, so only method and path are
+            // compared. A comparison of the bodies would refuse every retry (FP-5).
+            tracing::debug!(
+                identity = %self.context.identity(),
+                "`fingerprint-ignore` has changed since the record was made: the body is not \
+                 compared"
+            );
+            return Ok(if has_target(theirs, &parts) { *theirs } else { *mine });
+        }
+        let algorithm = theirs.algorithm();
         let known = FingerprintAlgorithm::from_byte(algorithm).ok_or_else(|| {
             Error::corrupt(
                 "the record names a fingerprint algorithm that this filter does not support",
             )
             .with("algorithm", algorithm)
         })?;
-        let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
         Ok(fingerprint(known, &parts))
     }
 }

@@ -16,6 +16,7 @@ use crate::protocol::decide::DecisionSettings;
 use crate::protocol::fingerprint::{FingerprintAlgorithm, FingerprintRequest};
 use crate::protocol::problem::Problem;
 use crate::protocol::stored::FieldRules;
+use crate::switches::Switches;
 
 mod builder;
 mod caller;
@@ -61,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) web: WebConfig,
     pub(crate) key_header: HeaderName,
     pub(crate) fingerprint: FingerprintMethod,
+    /// What the configuration changes for single scopes.
+    pub(crate) switches: Arc<Switches>,
     pub(crate) callers: Callers,
     pub(crate) fields: FieldRules,
     pub(crate) edit: Option<Arc<EditHook>>,
@@ -130,6 +133,7 @@ impl IdempotencyFilter {
             web: old.web.clone(),
             key_header: old.key_header.clone(),
             fingerprint: old.fingerprint.clone(),
+            switches: Arc::clone(&old.switches),
             callers: old.callers.clone(),
             fields: old.fields.clone(),
             edit: old.edit.clone(),

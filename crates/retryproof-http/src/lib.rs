@@ -230,6 +230,7 @@ mod record;
 mod response;
 mod run;
 mod served;
+mod switches;
 mod tower;
 mod transaction;
 

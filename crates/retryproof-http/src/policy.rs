@@ -5,6 +5,9 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use http::Method;
+use retryproof_core::config::StoredStatuses;
+
+use crate::switches::PolicySwitches;
 
 /// The settings of one endpoint. A setting that is not given has its configured default (CTX-3). In
 /// a `const`, a value out of range is a compile error.
@@ -31,6 +34,8 @@ pub struct Policy {
     ttl: Option<Duration>,
     lease: Option<Duration>,
     wait_timeout: Option<Duration>,
+    stored: Option<StoredStatuses>,
+    mismatch_status: Option<u16>,
     methods: Methods,
     unmatched: bool,
 }
@@ -75,6 +80,8 @@ impl Policy {
             ttl: None,
             lease: None,
             wait_timeout: None,
+            stored: None,
+            mismatch_status: None,
             methods: Methods::Changing,
             unmatched: false,
         }
@@ -107,6 +114,33 @@ impl Policy {
     pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
         assert!(within(wait, 0, 86_400), "a wait timeout must be at most 24 h");
         self.wait_timeout = Some(wait);
+        self
+    }
+
+    /// Sets which unmarked responses are stored, by status; all by default (HTTP-19). A response
+    /// that is not stored frees its key, and **the next request runs the work again**. A mark or
+    /// the filter's [`fate`](crate::FilterBuilder::fate) hook takes precedence.
+    /// ```
+    /// use retryproof_core::config::StoredStatuses;
+    /// use retryproof_http::Policy;
+    ///
+    /// // These handlers answer with a 5xx only if they have done nothing.
+    /// const QUOTES: Policy =
+    ///     Policy::new("quotes").with_stored(StoredStatuses::SUCCESSES.with_client_errors());
+    /// ```
+    pub const fn with_stored(mut self, stored: StoredStatuses) -> Self {
+        self.stored = Some(stored);
+        self
+    }
+
+    /// Sets the status of the response to a key that was used with a different request; 422 by
+    /// default (HTTP-20). Over gRPC the status is always `INVALID_ARGUMENT`.
+    ///
+    /// # Panics
+    /// If the status is neither 409 nor 422.
+    pub const fn with_mismatch_status(mut self, status: u16) -> Self {
+        assert!(matches!(status, 409 | 422), "the status of a mismatch must be 409 or 422");
+        self.mismatch_status = Some(status);
         self
     }
 
@@ -204,6 +238,7 @@ pub(crate) struct CallTerms {
     pub(crate) ttl: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) wait_timeout: Option<Duration>,
+    pub(crate) switches: PolicySwitches,
     /// Whether a layer guards the call. If so, a router can respond in place of the handler
     /// (HTTP-1).
     pub(crate) is_layered: bool,
@@ -211,8 +246,10 @@ pub(crate) struct CallTerms {
 
 impl GuardPolicy {
     pub(crate) fn terms(&self) -> CallTerms {
-        let Policy { scope, ttl, lease, wait_timeout, .. } = **self;
-        CallTerms { scope, ttl, lease, wait_timeout, is_layered: matches!(self, Self::Layer(_)) }
+        let Policy { scope, ttl, lease, wait_timeout, stored, mismatch_status, .. } = **self;
+        let switches = PolicySwitches { stored, mismatch_status };
+        let is_layered = matches!(self, Self::Layer(_));
+        CallTerms { scope, ttl, lease, wait_timeout, switches, is_layered }
     }
 
     /// Whether requests with this method are guarded.
@@ -323,6 +360,20 @@ mod tests {
             assert!(
                 catch_unwind(|| Policy::new("s").methods(Methods::Only(names))).is_err(),
                 "{names:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn http_20_a_mismatch_is_a_conflict_or_unprocessable() {
+        for status in [409, 422] {
+            let policy = Policy::new("s").with_mismatch_status(status);
+            assert_eq!(policy.mismatch_status, Some(status));
+        }
+        for status in [0, 200, 400, 410, 423, 500] {
+            assert!(
+                catch_unwind(|| Policy::new("s").with_mismatch_status(status)).is_err(),
+                "{status}"
             );
         }
     }

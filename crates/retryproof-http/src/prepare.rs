@@ -2,6 +2,8 @@
 //! Prepares an admitted request for the engine: determines scope and caller (HTTP-16), reads the
 //! body (HTTP-4, HTTP-5), and adds the fingerprint (FP-3) and the policy's durations.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http_body::Body;
 use retryproof_core::{Error, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Scope};
@@ -14,7 +16,7 @@ use crate::filter::{Absent, Caller, CallerFuture, CallerIdentity, Callers, Finge
 use crate::head::{AdmittedHead, RequestHead, RouteTemplate};
 use crate::protocol::decide::{Finding, OversizeBody};
 use crate::protocol::fingerprint::{
-    FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
+    FingerprintAlgorithm, FingerprintHasher, IgnoredMembers, RequestParts, fingerprint_without,
 };
 use crate::protocol::key::MAX_KEY;
 use crate::protocol::problem::Code;
@@ -64,7 +66,8 @@ where
         refuse(admitted, head, finding)
     })?;
     if is_slow(admitted, &body) {
-        body.fingerprint = canonical_fingerprint(head, body.data.clone()).await.ok();
+        let ignored = admitted.filter.0.switches.ignored(&scope).cloned();
+        body.fingerprint = canonical_fingerprint(head, body.data.clone(), ignored).await.ok();
     }
     let context = context_of(admitted, head, scope, &caller, &body)?;
     Ok(PreparedRequest { context, body: body.data, trailers: body.trailers })
@@ -141,10 +144,15 @@ fn is_slow(admitted: &AdmittedRequest, body: &RequestBody) -> bool {
 }
 
 /// Computes the fingerprint of canonical JSON on one of the runtime's threads for blocking work.
-fn canonical_fingerprint(head: &impl RequestHead, body: Bytes) -> JoinHandle<Fingerprint> {
+fn canonical_fingerprint(
+    head: &impl RequestHead,
+    body: Bytes,
+    ignored: Option<Arc<IgnoredMembers>>,
+) -> JoinHandle<Fingerprint> {
     let (method, target) = (head.method().to_string(), head.target().to_owned());
     tokio::task::spawn_blocking(move || {
-        fingerprint(FingerprintAlgorithm::Json, &RequestParts::new(&method, &target, &body))
+        let parts = RequestParts::new(&method, &target, &body);
+        fingerprint_without(ignored.as_deref(), FingerprintAlgorithm::Json, &parts)
     })
 }
 
@@ -158,7 +166,10 @@ fn context_of<H: RequestHead>(
     let fingerprint = body.fingerprint.unwrap_or_else(|| {
         let parts = RequestParts::new(head.method().as_str(), head.target(), &body.data);
         match &filter.0.fingerprint {
-            FingerprintMethod::BuiltIn(algorithm) => fingerprint(*algorithm, &parts),
+            FingerprintMethod::BuiltIn(algorithm) => {
+                let ignored = filter.0.switches.ignored(&scope).map(Arc::as_ref);
+                fingerprint_without(ignored, *algorithm, &parts)
+            }
             FingerprintMethod::Custom(custom) => {
                 Fingerprint::tagged(custom.algorithm(), &custom.digest(&parts))
             }

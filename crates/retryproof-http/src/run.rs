@@ -148,6 +148,9 @@ fn fate_of<R, E>(
         (None, _) if is_of_router(call, response.status()) => {
             (AnswerFate::Release, ResponseDelivery::Unmarked)
         }
+        (None, None) if !is_stored(call, response.status()) => {
+            (AnswerFate::Release, ResponseDelivery::Unmarked)
+        }
         (None, None) => (AnswerFate::Store, ResponseDelivery::Unmarked),
         (None, Some(hook)) => {
             let (parts, body) = response.into_parts();
@@ -169,6 +172,12 @@ fn fate_of<R, E>(
 /// refused.
 fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
+}
+
+/// Whether the scope stores unmarked responses with this status (HTTP-19).
+fn is_stored<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
+    let scope = call.context.identity().scope();
+    call.filter().switches.stores(scope, call.mark().switches(), status.as_u16())
 }
 
 /// Gets the fate of a response without a mark from the filter's hook. If the hook panics, the

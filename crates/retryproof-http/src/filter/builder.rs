@@ -25,6 +25,7 @@ use crate::protocol::fingerprint::{
 };
 use crate::protocol::problem::Problem;
 use crate::protocol::stored::FieldRules;
+use crate::switches::Switches;
 
 /// Builds an [`IdempotencyFilter`]. `C` is the state of the caller setting: [`NoCaller`],
 /// [`CallerSet`] or [`CallersShareKeys`].
@@ -384,12 +385,29 @@ impl<C> FilterBuilder<C> {
                 .with("algorithm", custom.algorithm()));
             }
         };
+        let switches = Switches::new(engine.config());
+        if switches.ignore_members()
+            && !matches!(fingerprint, FingerprintMethod::BuiltIn(FingerprintAlgorithm::Json))
+        {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "`fingerprint-ignore` of a scope needs the fingerprint `json`, but this filter \
+                 has another one: members can be left out of a JSON body only",
+            ));
+        }
+        if fate.is_some() && switches.choose_statuses() {
+            tracing::warn!(
+                "the setting `store` of a scope has no effect in this filter, whose fate hook \
+                 decides for all responses without a mark (HTTP-19)"
+            );
+        }
         let max_value = engine.store().profile().max_value;
         Ok(IdempotencyFilter(Arc::new(Inner {
             max_response: web.max_response_bytes.min(max_value),
             max_value,
             key_header,
             fingerprint,
+            switches: Arc::new(switches),
             callers,
             fields,
             edit,

@@ -2,6 +2,8 @@
 //! The decision table: one pure function that decides whether a request is refused, and with which
 //! problem. Granted requests and replays do not reach the function.
 //!
+//! This file is over 400 lines long because the table and the tests of its rows belong together.
+//!
 //! | found | decision | rule |
 //! |---|---|---|
 //! | no key | pass, or 400 `key-missing` if keys are required | HTTP-3 |
@@ -11,7 +13,7 @@
 //! | no scope | 500 `scope-invalid` | HTTP-16 |
 //! | no caller | 401 `caller-missing` with the filter's challenge, or 403 without one | HTTP-16 |
 //! | absent, lease granted | run; the engine decides this, not the table | HTTP-12 |
-//! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
+//! | COMPLETE, another request | 422 (per scope, or 409) `fingerprint-mismatch` | FP-1, HTTP-20 |
 //! | COMPLETE, this request, a response | replay; `duplicate.rs` decides this, not the table | HTTP-8 |
 //! | COMPLETE, this request, a tombstone | 409 `result-not-replayable` | HTTP-13 |
 //! | COMPLETE, unreadable | 500 `record-unreadable` | CMP-8 |
@@ -44,8 +46,8 @@ pub(crate) enum Finding {
     NoScope,
     /// The caller hook found no caller, and absent callers do not share keys.
     NoCaller,
-    /// The record belongs to a different request.
-    Mismatch,
+    /// The record belongs to a different request; the scope chooses the status (HTTP-20).
+    Mismatch { status: u16 },
     /// The record holds a tombstone.
     Tombstone { original_status: Option<u16>, location: Option<String> },
     /// Another request with this key is running.
@@ -162,10 +164,13 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
                 "the body ended early or was malformed; nothing ran",
             )
         },
-        Finding::Mismatch => Problem::new(
-            Code::FingerprintMismatch,
-            "a retry must repeat the first request; use a new key for a new request",
-        ),
+        Finding::Mismatch { status } => Problem {
+            status,
+            ..Problem::new(
+                Code::FingerprintMismatch,
+                "a retry must repeat the first request; use a new key for a new request",
+            )
+        },
         Finding::Tombstone { original_status, location } => Problem {
             original_status,
             location,
@@ -309,7 +314,7 @@ mod tests {
             (F::BodyUnreadable, Code::BodyUnreadable),
             (F::NoScope, Code::ScopeInvalid),
             (F::NoCaller, Code::CallerMissing),
-            (F::Mismatch, Code::FingerprintMismatch),
+            (F::Mismatch { status: 422 }, Code::FingerprintMismatch),
             (F::Tombstone { original_status: None, location: None }, Code::ResultNotReplayable),
             (F::InFlight { retry_after: 3 }, Code::InFlight),
             (F::ResponseFailed, Code::ResponseFailed),

@@ -12,11 +12,16 @@ use retryproof_core::Fingerprint;
 use sha2::{Digest as _, Sha256};
 
 mod canonical;
+mod ignored;
+mod pointer;
+
+pub(crate) use ignored::{IgnoredMembers, are_comparable, has_target, leaves_out};
 
 /// The lowest algorithm byte of a [`FingerprintRequest`]; lower bytes belong to this crate.
 pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
 
-/// The built-in algorithms; the discriminants are stored and never change meaning.
+/// The built-in algorithms; the discriminants are stored and never change meaning. The byte 4
+/// belongs to [`IgnoredMembers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FingerprintAlgorithm {
@@ -160,6 +165,18 @@ pub(crate) fn fingerprint(
     let mut hasher = FingerprintHasher::new(algorithm, method, target);
     hasher.update(body);
     hasher.finish()
+}
+
+/// Like [`fingerprint`], but without the members that the scope ignores, if any (FP-5).
+pub(crate) fn fingerprint_without(
+    ignored: Option<&IgnoredMembers>,
+    algorithm: FingerprintAlgorithm,
+    request: &RequestParts<'_>,
+) -> Fingerprint {
+    match ignored {
+        Some(ignored) if algorithm == FingerprintAlgorithm::Json => ignored.fingerprint(request),
+        _ => fingerprint(algorithm, request),
+    }
 }
 
 /// The hash input of a short request, in one piece. If the parts were hashed one by one, each would

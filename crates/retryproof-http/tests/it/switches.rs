@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The switches of a scope: off (CTX-5).
+//! The switches of a scope: off (CTX-5), which statuses are stored (HTTP-19), the status of a
+//! mismatch (HTTP-20), members that the fingerprint leaves out (FP-5).
 
 use axum::Router;
 use axum::response::IntoResponse;
 use axum::routing::post as on_post;
 use http::{Method, StatusCode};
-use retryproof_core::config::ScopeConfig;
+use retryproof_core::config::{ScopeConfig, StoredStatuses};
 use retryproof_core::{
-    CompletionFailurePolicy, IdempotencyConfig, IdempotencyEngine, Recorded, SharedStore,
+    CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, IdempotencyEngine, Recorded,
+    SharedStore,
 };
 use retryproof_http::axum::Lease;
 use retryproof_http::{AnswerFate, Hold, IdempotencyFilter, Policy, Release, Served};
 use retryproof_memory::MemoryStore;
 use tower::ServiceExt as _;
 
-use crate::world::{Annotated, Runs, STD, filter_with, post, request, send};
+use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
 
 static POLICY: Policy = STD;
 
@@ -96,4 +98,136 @@ async fn ctx_5_records_outlive_the_time_for_which_a_scope_is_off() {
     assert!(send(&on, post("/pay", "old", "")).await.is_replay(), "the record is untouched");
     assert_eq!(send(&on, post("/pay", "new", "")).await.text(), "2", "it was never recorded");
     assert_eq!((first.count(), unguarded.count()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_only_chosen_error_statuses_are_stored() {
+    let some = StoredStatuses::SUCCESSES;
+    for (stored, kept, freed) in [
+        (some, &[200, 303][..], &[400, 404, 409, 500, 503][..]),
+        (some.with_client_errors(), &[200, 303, 400, 422], &[500, 503]),
+        (some.with_server_errors(), &[200, 500, 503], &[400, 422]),
+        (some.with_client_errors().with_server_errors(), &[200, 303, 400, 503], &[]),
+    ] {
+        let by_scope = filter_with(scope(|own| own.stored = Some(stored)));
+        for (filter, policy) in [(by_scope, STD), (filter(), STD.with_stored(stored))] {
+            for (statuses, runs_again) in [(kept, false), (freed, true)] {
+                for status in statuses {
+                    let (app, runs) = app(&filter, policy);
+                    let send = || send(&app, post("/pay", &status.to_string(), status.to_string()));
+                    let (first, again) = (send().await, send().await);
+                    assert_eq!((first.status.as_u16(), again.status.as_u16()), (*status, *status));
+                    assert_eq!(again.is_replay(), !runs_again, "{stored}: {status}");
+                    assert_eq!(runs.count(), 1 + usize::from(runs_again), "{stored}: {status}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_ctx_3_the_scope_overrides_the_code_and_a_mark_overrides_both() {
+    let none = StoredStatuses::SUCCESSES;
+    let all = none.with_client_errors().with_server_errors();
+    let filter = filter_with(scope(|own| own.stored = Some(none)));
+    let (app_of, _) = app(&filter, STD.with_stored(all));
+    for _ in 0..2 {
+        assert!(!send(&app_of, post("/pay", "k", "500")).await.is_replay());
+    }
+    let marked = on_post(|| async { (StatusCode::BAD_GATEWAY, AnswerFate::Store, "charged") });
+    let marked = Router::new().route("/pay", marked.layer(filter.guard(STD)));
+    assert!(!send(&marked, post("/pay", "m", "")).await.is_replay());
+    assert!(send(&marked, post("/pay", "m", "")).await.is_replay());
+    let engine = filter.engine().clone();
+    let hooked = IdempotencyFilter::builder(engine)
+        .callers_share_keys()
+        .fate(|_| AnswerFate::Store)
+        .build()
+        .unwrap();
+    let (hooked, runs) = app(&hooked, STD);
+    for _ in 0..2 {
+        send(&hooked, post("/pay", "h", "500")).await;
+    }
+    assert_eq!(runs.count(), 1, "the hook decides for all responses without a mark");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_20_a_mismatch_has_the_status_of_its_scope() {
+    let conflict = || filter_with(scope(|own| own.mismatch_status = Some(409)));
+    for (filter, policy, status) in [
+        (filter(), STD, 422),
+        (filter(), STD.with_mismatch_status(409), 409),
+        (conflict(), STD, 409),
+        (conflict(), STD.with_mismatch_status(422), 409),
+    ] {
+        let (app, runs) = app(&filter, policy);
+        send(&app, post("/pay", "k", "one")).await;
+        let other = send(&app, post("/pay", "k", "two")).await;
+        assert_eq!((other.status.as_u16(), other.code()), (status, "fingerprint-mismatch"));
+        assert!(other.text().contains(&format!("\"status\":{status}")), "{}", other.text());
+        assert!(other.header("retry-after").is_none());
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+/// The settings of a scope that leaves members out.
+fn without(pointers: &'static [&'static str]) -> impl FnOnce(&mut IdempotencyConfig) {
+    move |config: &mut IdempotencyConfig| {
+        config.web.fingerprint = FingerprintMode::Json;
+        let pointers: Vec<_> = pointers.iter().map(|&pointer| pointer.to_owned()).collect();
+        scope(|own| own.fingerprint_ignore = pointers)(config);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fp_5_a_retry_may_differ_in_ignored_members() {
+    let (app, runs) = app(&filter_with(without(&["/at"])), STD);
+    let first = send(&app, post("/pay", "k", r#"{"cents":1,"at":1}"#)).await;
+    assert!(!first.is_replay());
+    for retry in [r#"{"at":2,"cents":1}"#, r#"{"cents":1.0}"#] {
+        assert!(send(&app, post("/pay", "k", retry)).await.is_replay(), "{retry}");
+    }
+    let other = send(&app, post("/pay", "k", r#"{"cents":2,"at":1}"#)).await;
+    assert_eq!(other.code(), "fingerprint-mismatch");
+    // A large body is canonicalised on another thread.
+    let large = |at: u32| format!(r#"{{"at":{at},"list":[{}0]}}"#, "1,".repeat(10_000));
+    assert!(!send(&app, post("/pay", "large", large(1))).await.is_replay());
+    assert!(send(&app, post("/pay", "large", large(2))).await.is_replay());
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fp_5_a_changed_list_refuses_no_retry_and_still_tells_paths_apart() {
+    let body = r#"{"cents":1,"at":1,"trace":1}"#;
+    let lists = [&[][..], &["/at"], &["/at", "/trace"]];
+    for (before, after) in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)] {
+        let store = SharedStore::from(MemoryStore::new());
+        let filters = [before, after].map(|list: usize| filter_on(&store, without(lists[list])));
+        let [(old, ran), (new, ran_again)] = filters.map(|filter| {
+            let runs = Runs::default();
+            let counted = runs.clone();
+            let handler = move || async move { counted.run().to_string() };
+            let routes = Router::new().route("/pay", on_post(handler.clone()));
+            let routes = routes.route("/refund", on_post(handler));
+            (routes.route_layer(filter.guard(STD)), runs)
+        });
+        assert!(!send(&old, post("/pay", "k", body)).await.is_replay());
+        let retry = send(&new, post("/pay", "k", body)).await;
+        assert!(retry.is_replay(), "{before} to {after}: {retry:?}");
+        let elsewhere = send(&new, post("/refund", "k", body)).await;
+        assert_eq!(elsewhere.code(), "fingerprint-mismatch", "{before} to {after}");
+        assert_eq!((ran.count(), ran_again.count()), (1, 0));
+    }
+}
+
+#[test]
+fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
+    let mut config = IdempotencyConfig::default();
+    without(&["/at"])(&mut config);
+    let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
+    let mut web = engine.config().web.clone();
+    web.fingerprint = FingerprintMode::Request;
+    let built = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build();
+    let message = built.unwrap_err().to_string();
+    assert!(message.contains("`fingerprint-ignore` of a scope needs the fingerprint `json`"));
 }

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 mod number;
 
+use super::pointer::PointerNode;
 use number::write_number;
 
 /// Bodies with deeper nesting are not canonicalised, because the parser recurses once per level.
@@ -18,11 +19,22 @@ const MAX_DEPTH: u32 = 128;
 
 /// The canonical bytes, or `None` if the body is not I-JSON as defined above.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
+    written(body, None)
+}
+
+/// Like [`canonical`], but without the members to which a pointer leads (FP-5). They are read like
+/// all others, so the whole body has to be I-JSON.
+pub(super) fn canonical_without(body: &[u8], ignored: &PointerNode) -> Option<Vec<u8>> {
+    written(body, Some(ignored))
+}
+
+fn written(body: &[u8], ignored: Option<&PointerNode>) -> Option<Vec<u8>> {
     let text = str::from_utf8(body).ok()?;
     let mut writer = Writer {
         text,
         at: 0,
         depth: 0,
+        ignored,
         out: Vec::with_capacity(body.len()),
         decoded: String::new(),
         members: Vec::new(),
@@ -40,6 +52,8 @@ struct Writer<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
+    /// The pointers that lead into the value that is being read.
+    ignored: Option<&'a PointerNode>,
     out: Vec<u8>,
     /// The unescaped member names of all open objects, and the string that is being read.
     decoded: String,
@@ -54,6 +68,7 @@ struct Writer<'a> {
 struct Member {
     name: Range<usize>,
     written: Range<usize>,
+    is_ignored: bool,
 }
 
 impl Writer<'_> {
@@ -111,12 +126,16 @@ impl Writer<'_> {
 
     fn array(&mut self) -> Option<()> {
         self.out.push(b'[');
+        let ignored = self.ignored;
+        let mut index = 0_usize;
         self.white_space();
         if self.peek()? == b']' {
             self.at += 1;
         } else {
             loop {
+                self.ignored = ignored.and_then(|node| node.next(&index.to_string()));
                 self.value()?;
+                index += 1;
                 self.white_space();
                 match self.next()? {
                     b',' => self.out.push(b','),
@@ -125,6 +144,7 @@ impl Writer<'_> {
                 }
             }
         }
+        self.ignored = ignored;
         self.out.push(b']');
         Some(())
     }
@@ -163,8 +183,12 @@ impl Writer<'_> {
             return None;
         }
         self.out.push(b':');
+        let ignored = self.ignored;
+        self.ignored = ignored.and_then(|node| node.next(&self.decoded[name.clone()]));
+        let is_ignored = self.ignored.is_some_and(PointerNode::is_end);
         self.value()?;
-        self.members.push(Member { name, written: start..self.out.len() });
+        self.ignored = ignored;
+        self.members.push(Member { name, written: start..self.out.len(), is_ignored });
         Some(())
     }
 
@@ -282,24 +306,27 @@ impl Writer<'_> {
 
     /// Sorts the members of the innermost open object by the UTF-16 code units of their names (RFC
     /// 8785 section 3.2.3). The object's members begin at index `members`, and their text in the
-    /// output begins at `first`. Returns `None` if a name occurs twice (RFC 7493 section 2.3).
+    /// output begins at `first`. Removes the ignored members. Returns `None` if a name occurs twice
+    /// (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;
         let members = self.members.get_mut(members..)?;
         let name =
             |member: &Member| decoded.as_bytes().get(member.name.clone()).unwrap_or_default();
         let by_name = |a: &Member, b: &Member| utf16_order(name(a), name(b));
-        if members.is_sorted_by(|a, b| by_name(a, b).is_lt()) {
+        if !members.is_sorted_by(|a, b| by_name(a, b).is_lt()) {
+            members.sort_unstable_by(by_name);
+            if members.windows(2).any(|pair| name(&pair[0]) == name(&pair[1])) {
+                return None;
+            }
+        } else if !members.iter().any(|member| member.is_ignored) {
             return Some(());
-        }
-        members.sort_unstable_by(by_name);
-        if members.windows(2).any(|pair| name(&pair[0]) == name(&pair[1])) {
-            return None;
         }
         unsorted.clear();
         unsorted.extend_from_slice(&out[first..]);
         out.truncate(first);
-        for (n, member) in members.iter().enumerate() {
+        let kept = members.iter().filter(|member| !member.is_ignored);
+        for (n, member) in kept.enumerate() {
             if n > 0 {
                 out.push(b',');
             }
