@@ -251,6 +251,13 @@ impl IdempotencyEngine {
         })
     }
 
+    /// How long the result of a call with this context is kept after its completion: the ttl by the
+    /// configuration of its scope, else by the context, else the default (CTX-3).
+    #[must_use]
+    pub fn ttl_of(&self, ctx: &IdempotencyContext) -> Duration {
+        ctx.resolve(&self.0.config).ttl
+    }
+
     /// Checks that the store answers, by one peek at an identity reserved for this check.
     ///
     /// # Errors

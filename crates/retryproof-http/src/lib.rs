@@ -233,6 +233,7 @@ mod served;
 mod switches;
 mod tower;
 mod transaction;
+mod window;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use fate::AnswerFate::{self, Hold, Release, Stream};

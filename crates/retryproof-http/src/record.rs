@@ -34,6 +34,7 @@ use crate::protocol::stored::{
 };
 use crate::response::{HandlerResponse, ResponseContext};
 use crate::served::Served;
+use crate::window;
 
 /// How a response is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,7 @@ where
                 return Box::pin(end_unrecorded(call, Unrecorded::RolledBack(response))).await;
             }
         }
+        publish_window(&call, &mut parts);
         let captured = CapturedResponse::read(call.as_mut(), &mut parts, body, delivery).await;
         let completed = match (call.as_mut().take_lease(), captured.value) {
             (Some(lease), value) if !rolls_back && call.has_tx() => {
@@ -130,6 +132,14 @@ impl CommitFailure {
             Self::LeaseLost => Served::Lost,
             Self::InDoubt => Served::Executed,
         }
+    }
+}
+
+/// Says until when the response is replayed, if the window is published (HTTP-21).
+fn publish_window<R>(call: &RunningCall<R>, parts: &mut Parts) {
+    let filter = call.filter();
+    if filter.web.publish_window && call.mark().lease().is_guarded() {
+        window::publish(&mut parts.headers, filter.engine.ttl_of(&call.context));
     }
 }
 
@@ -464,11 +474,15 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
 /// Returns the response with its `Recorded`, or fails the call, depending on the policy (CMP-4).
 /// The call always fails if the response's body broke off.
 fn completion_failed<R>(
-    unsent: UnsentResponse<R>,
+    mut unsent: UnsentResponse<R>,
     recorded: Recorded,
     served: Served,
 ) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
+    if recorded == Recorded::No && unsent.call.filter().web.publish_window {
+        // The key may run again as soon as its lease ends.
+        window::withdraw(&mut unsent.parts.headers);
+    }
     let response = match policy {
         CompletionFailurePolicy::LogAndReturn => unsent.into_response(),
         _ => Err(unsent.call),

@@ -28,6 +28,7 @@ use crate::header_map::strip_replay_mark;
 use crate::record::{ResponseDelivery, record};
 use crate::response::{HandlerResponse, ResponseContext};
 use crate::served::Served;
+use crate::window;
 
 /// Creates the call of a granted request, without polling it. `handler` gets the head, the call's
 /// mark, and the body's bytes and trailers.
@@ -142,6 +143,9 @@ fn fate_of<R, E>(
         Err(panic) => return Err(Unrecorded::Panicked(panic)),
     };
     strip_replay_mark(response.headers_mut());
+    if call.filter().web.publish_window {
+        window::withdraw(response.headers_mut());
+    }
     let marked = AnswerFate::take(response.extensions_mut());
     let (fate, delivery) = match (marked, &call.filter().fate) {
         (Some(fate), _) => (fate, ResponseDelivery::Stored),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter against its rules: HTTP-1 to HTTP-20, ANN-6, and the rows of the design's tables.
+//! The filter against its rules: HTTP-1 to HTTP-21, ANN-6, and the rows of the design's tables.
 
 mod request;
 mod socket;

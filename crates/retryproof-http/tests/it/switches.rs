@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The switches of a scope: off (CTX-5), which statuses are stored (HTTP-19), the status of a
-//! mismatch (HTTP-20), members that the fingerprint leaves out (FP-5).
+//! mismatch (HTTP-20), members that the fingerprint leaves out (FP-5); and the published window
+//! (HTTP-21).
+
+use std::time::Duration;
 
 use axum::Router;
 use axum::response::IntoResponse;
@@ -8,14 +11,15 @@ use axum::routing::post as on_post;
 use http::{Method, StatusCode};
 use retryproof_core::config::{ScopeConfig, StoredStatuses};
 use retryproof_core::{
-    CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, IdempotencyEngine, Recorded,
-    SharedStore,
+    CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig, IdempotencyEngine,
+    Recorded, SharedStore,
 };
 use retryproof_http::axum::Lease;
 use retryproof_http::{AnswerFate, Hold, IdempotencyFilter, Policy, Release, Served};
 use retryproof_memory::MemoryStore;
 use tower::ServiceExt as _;
 
+use crate::faulty::{Fault, Faulty};
 use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
 
 static POLICY: Policy = STD;
@@ -230,4 +234,78 @@ fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
     let built = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build();
     let message = built.unwrap_err().to_string();
     assert!(message.contains("`fingerprint-ignore` of a scope needs the fingerprint `json`"));
+}
+
+const EXPIRES: &str = "idempotency-expires";
+
+/// A route whose handler forges the field, on a store that fails as told.
+fn publishing(store: impl Into<SharedStore>, ttl: Duration) -> Router {
+    let with = |config: &mut IdempotencyConfig| {
+        config.web.publish_window = true;
+        scope(|own| own.ttl = Some(ttl))(config);
+    };
+    let filter = filter_on(&store.into(), with);
+    let handler = |body: String| async move {
+        let fate = match &*body {
+            "release" => AnswerFate::Release,
+            "hold" => AnswerFate::Hold,
+            "stream" => AnswerFate::Stream,
+            _ => AnswerFate::Store,
+        };
+        (fate, [(EXPIRES, "never")], "done")
+    };
+    Router::new().route("/pay", on_post(handler).layer(filter.guard(STD)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_21_a_recorded_response_and_its_replays_say_when_the_key_is_forgotten() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let year = |date: &str| date[12..16].parse::<u16>().expect("a year");
+    let mut years = Vec::new();
+    for ttl in [DAY, 3_650 * DAY] {
+        let app = publishing(MemoryStore::new(), ttl);
+        let first = send(&app, post("/pay", "k", "")).await;
+        let date = first.header(EXPIRES).expect("a date").to_owned();
+        assert!(date.len() == 29 && date.ends_with(" GMT"), "{date}");
+        assert_eq!(first.headers.get_all(EXPIRES).iter().count(), 1);
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        let replay = send(&app, post("/pay", "k", "")).await;
+        assert!(replay.is_replay());
+        assert_eq!(replay.header(EXPIRES), Some(&*date), "a replay has the same date");
+        let stream = send(&app, post("/pay", "s", "stream")).await;
+        assert!(stream.header(EXPIRES).is_some_and(|date| date != "never"));
+        years.push(year(&date));
+    }
+    assert!((9..=10).contains(&(years[1] - years[0])), "the ttl of the scope counts: {years:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_21_what_is_not_recorded_has_no_date() {
+    let store = Faulty::new();
+    let published = publishing(store.clone(), Duration::from_secs(60));
+    for body in ["release", "hold"] {
+        let answer = send(&published, post("/pay", body, body)).await;
+        assert_eq!(answer.header(EXPIRES), None, "{body}");
+    }
+    assert!(send(&published, post("/pay", "k", "")).await.header(EXPIRES).is_some());
+    let other = send(&published, post("/pay", "k", "other")).await;
+    assert_eq!((other.code(), other.header(EXPIRES)), ("fingerprint-mismatch", None));
+    store.fault("complete", Fault::Fails(ErrorKind::Unexpected));
+    let unrecorded = send(&published, post("/pay", "u", "")).await;
+    assert_eq!((unrecorded.text(), unrecorded.header(EXPIRES)), ("done", None));
+    let off = |config: &mut IdempotencyConfig| {
+        config.web.publish_window = true;
+        scope(|own| own.enabled = Some(false))(config);
+    };
+    let (off, _) = app(&filter_with(off), STD);
+    assert_eq!(send(&off, post("/pay", "k", "")).await.header(EXPIRES), None, "CTX-5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_21_unless_configured_the_field_belongs_to_the_handler() {
+    let handler = on_post(|| async { ([(EXPIRES, "own")], "done") });
+    let app = Router::new().route("/pay", handler.layer(filter().guard(STD)));
+    for _ in 0..2 {
+        assert_eq!(send(&app, post("/pay", "k", "")).await.header(EXPIRES), Some("own"));
+    }
 }
