@@ -68,7 +68,7 @@ where
         };
         if is_guarded { ended } else { ended.map(HandlerResponse::unguarded) }
     };
-    // Without a span of its own, the call runs inside the request's span.
+    // If the call's span is disabled, the call runs inside the current span, usually the request's.
     let span = if span.is_disabled() { Span::current() } else { span };
     Box::pin(running.instrument(span))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees and changes: implements [`Inspect`] and [`Force`].
+//! Implements [`Inspect`] and [`Force`], through which operators read and change records.
 
 use std::time::Duration;
 
@@ -99,8 +99,8 @@ impl Force for MemoryStore {
         }
         let left = match &req.action {
             ForceAction::Release | ForceAction::Forget => locked.delete(at, &self.budget),
-            // The new record is built under the lock, because it depends on the old one, and
-            // operators are few.
+            // The new record is built under the lock, because it depends on the old record. Changes
+            // by operators are rare, so the lock may be held for longer.
             ForceAction::Resolve { by, done } => {
                 let extra = (found.takeovers > 0)
                     .then_some(Extra { note: None, takeovers: found.takeovers });
@@ -147,7 +147,7 @@ impl Shard {
         Some(ScannedRecord::new(Identity::new(scope, key), summary))
     }
 
-    /// The COMPLETE record in this slot with a tombstone in place of its value.
+    /// Returns the COMPLETE record in this slot with a tombstone in place of its value.
     fn erased(&self, at: u32, key: &Key) -> Option<Done> {
         let Body::Done(done) = &self.table.slots[at].body else { return None };
         let kept = done.share(done.view()?).into_result();

@@ -471,7 +471,7 @@ impl Shard {
             Body::Done(kept) => left.done = Some(kept),
             Body::Busy(place) => left.busy = self.busy.remove(place),
         }
-        // As in `complete`, a slot that is still in the wheel is filed again by a sweep.
+        // As in `complete`, if the slot is still in the wheel, a sweep files it again.
         if slot.timer == UNFILED {
             self.wheel.file(slot, at, expires);
         }

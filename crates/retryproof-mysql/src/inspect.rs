@@ -28,7 +28,7 @@ const MAX_PURGE_BATCH: usize = 1_000;
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 /// How often an intervention is sent again because the record changed between the statement and the
-/// look at what it found.
+/// read that explains its answer.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl Purge for MysqlStore {
@@ -143,7 +143,8 @@ impl Inspect for MysqlStore {
 }
 
 impl Force for MysqlStore {
-    /// One statement compares and changes the row. If it changes none, a second one reads why.
+    /// One statement compares and changes the row. If it changes no row, a second statement reads
+    /// why.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let forced = self.try_force(id, req).await;
         forced.map_err(|failure| failure.error.during("force").for_identity(id))

@@ -104,8 +104,8 @@ macro_rules! released {
     };
 }
 
-/// Whether the row is a record in progress with the bound token, and either past its lease or to be
-/// changed nevertheless. Binds: scope, key, token, even if live.
+/// Whether the row is a record in progress with the bound token, and and its lease is over or may
+/// be ended. Binds: scope, key, token, even if live.
 macro_rules! abandoned {
     () => {
         concat!(
@@ -368,8 +368,8 @@ impl Statement {
                 concat!("UPDATE `retryproof_records` SET ", released!(), abandoned!())
             }
             // OPS-3, OPS-4: like COMPLETE, but for another owner. Without a fingerprint, the row
-            // keeps the grant's. Binds: 1 owner, 2 ttl, 3 ttl, 4 fp, 5 result, 6 scope, 7 key, 8
-            // token, 9 even if live.
+            // keeps the grant's fingerprint. Binds: 1 owner, 2 ttl, 3 ttl, 4 fp, 5 result, 6 scope,
+            // 7 key, 8 token, 9 even if live.
             Self::ForceResolve => concat!(
                 "UPDATE `retryproof_records` SET state=1,owner=?,\
                  purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\

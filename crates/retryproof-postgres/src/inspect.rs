@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge, inspect, and interventions by operators.
+//! Implements the store's capabilities beyond the contract: purge, inspect, and changes by
+//! operators.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -95,7 +96,7 @@ impl Inspect for PostgresStore {
 }
 
 /// How often an intervention is sent again because the record changed between the statement and the
-/// look at what it found.
+/// read that explains its answer.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl PostgresStore {
@@ -133,7 +134,8 @@ impl PostgresStore {
 }
 
 impl Force for PostgresStore {
-    /// One statement compares and changes the row. If it changes none, a second one reads why.
+    /// One statement compares and changes the row. If it changes no row, a second statement reads
+    /// why.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let forced = self.try_force(id, req).await;
         forced.map_err(|error: Error| error.during("force").for_identity(id))

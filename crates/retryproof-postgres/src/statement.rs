@@ -231,8 +231,8 @@ impl Statement {
                 "-token,scope,key FROM \"retryproof_records\" WHERE (key,scope)>($2::bytea,$1::bytea) \
                  ORDER BY key,scope LIMIT $3::bigint"
             ),
-            // OPS-3, OPS-4: like RELEASE, but fenced by the token, and only past the lease unless
-            // asked for otherwise. Binds: 1 scope, 2 key, 3 token, 4 even if live.
+            // OPS-3, OPS-4: like RELEASE, but fenced by the token, and refused while the lease is
+            // live, unless the operator allows it. Binds: 1 scope, 2 key, 3 token, 4 even if live.
             Self::ForceRelease => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
@@ -245,9 +245,9 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // OPS-3, OPS-4: like COMPLETE, but fenced as FORCE RELEASE, and for another owner.
-            // Without a fingerprint, the row keeps the grant's. Binds: 1 scope, 2 key, 3 token, 4
-            // even if live, 5 owner, 6 ttl, 7 granularity, 8 fp, 9 result.
+            // OPS-3, OPS-4: like COMPLETE, but fenced like FORCE RELEASE, and for another owner.
+            // Without a fingerprint, the row keeps the grant's fingerprint. Binds: 1 scope, 2 key,
+            // 3 token, 4 even if live, 5 owner, 6 ttl, 7 granularity, 8 fp, 9 result.
             Self::ForceResolve => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,owner=$5,holder=NULL,expires_at=clock_timestamp()+$6::bigint*interval '1 \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees and changes: one record by its identity, pages of records, or counts from
-//! a scan.
+//! Lets operators read one record by its identity, pages of records, or counts from a scan, and
+//! change a record.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use crate::store::{RedisStore, busy};
 
 /// How many keys one step of a scan covers.
 const SCAN_COUNT: usize = 500;
-/// How many keys a page of a scan covers at most.
+/// The largest number of keys that the store requests for one page of a scan. The server may return
+/// more.
 const MAX_SCAN_COUNT: usize = 1_000;
 
 impl Inspect for RedisStore {

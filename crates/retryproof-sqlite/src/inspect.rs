@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge, inspect, and interventions by operators.
+//! Implements the store's capabilities beyond the contract: purge, inspect, and changes by
+//! operators.
 
 use std::sync::Arc;
 
@@ -108,7 +109,8 @@ fn scan(
     let mut statement = conn.prepare_cached(sql).map_err(classify)?;
     let mut rows = statement.query((scope, key, page.limit())).map_err(classify)?;
     while let Some(row) = rows.next().map_err(classify)? {
-        // A text or a number is less than every blob, so the statement returns only blobs.
+        // SQLite sorts every text and number before every blob, so the statement returns only
+        // blobs.
         let blob = |at: usize, field| {
             let value = row.get_ref(at).ok().and_then(|value| value.as_blob().ok());
             value.ok_or_else(|| unreadable(field))

@@ -140,8 +140,8 @@ impl Statement {
                  (scope,key)>(?1,?2) ORDER BY scope,key LIMIT ?3"
             }
             // OPS-3, OPS-4: the transaction that runs one of these three statements has read the
-            // record, and holds the write lock since. The statements compare the token once more.
-            // Binds: ?1 scope, ?2 key, ?3 token.
+            // record, and has held the write lock since then. The statements compare the token once
+            // more. Binds: ?1 scope, ?2 key, ?3 token.
             Self::ForceDelete => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND token=?3 AND state<>2"
             }

@@ -34,8 +34,8 @@ pub fn while_running(error: Error) -> Error {
     .because(error)
 }
 
-/// The error for an intervention that no attempt could apply, because other callers kept changing
-/// the record in between (OPS-3).
+/// Returns the error for an intervention that failed at every attempt, because other callers
+/// changed the record each time (OPS-3).
 #[must_use]
 #[cold]
 pub fn changed_meanwhile() -> Error {

@@ -8,7 +8,7 @@ use crate::errors::unreadable;
 
 /// The most rows that one page reads.
 const MAX_ROWS: usize = 1_000;
-/// The bytes before the scope in a cursor: the length of the scope.
+/// The number of bytes before the scope in a cursor; they hold the scope's length.
 const LENGTH: usize = 2;
 
 /// One page of a scan, built from the rows that follow a scope and a key.
@@ -66,7 +66,7 @@ impl ScanRows {
     /// The scope and the key after which a page starts; both are empty for the first page.
     ///
     /// # Errors
-    /// `Invalid` if the cursor is not one of [`finish`](Self::finish).
+    /// `Invalid` if the cursor was not created by [`finish`](Self::finish).
     pub fn start(after: Option<&ScanCursor>) -> Result<(&[u8], &[u8])> {
         let Some(after) = after else { return Ok((&[], &[])) };
         let parts = || {
@@ -81,7 +81,7 @@ impl ScanRows {
 }
 
 fn after(scope: &[u8], key: &[u8]) -> ScanCursor {
-    // No store's column for scopes is longer than the length can say.
+    // No store's column for scopes is longer than this length can express.
     let length = u16::try_from(scope.len()).unwrap_or(u16::MAX).to_be_bytes();
     ScanCursor::new([&length[..], scope, key].concat())
 }

@@ -55,8 +55,8 @@ impl Record {
         }
     }
 
-    /// What an intervention answers without changing this row, or a missing row; `None` if it
-    /// applies to the record (OPS-3).
+    /// Returns the answer to an intervention that must not change this row, or finds no row; `None`
+    /// if the intervention applies to the record (OPS-3).
     #[must_use]
     pub fn refusal(found: Option<Self>, req: &ForceRequest) -> Option<Forced> {
         let Some(Self { owner, token, holder, phase, .. }) = found else {

@@ -106,7 +106,7 @@ pub(super) async fn try_acquire(
     tracked: bool,
     owner: OwnerId,
 ) -> Result<Acquisition> {
-    // The lease keeps this span until it ends.
+    // The lease keeps this span until the lease ends.
     let span = span::of_call(ctx);
     let acquired = acquire(engine, ctx, tracked, owner).instrument(span.clone());
     let EndedAcquire { acquired, began } = acquired.await;

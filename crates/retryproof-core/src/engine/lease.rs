@@ -59,7 +59,8 @@ pub(super) struct LeaseState {
     hold_on_error: AtomicBool,
     /// Set when the lease's only terminal event is reported.
     pub(super) ended: AtomicBool,
-    /// The span of the call that took the lease, until that event; disabled if there is none.
+    /// The span of the call that took the lease, until the terminal event is reported; disabled if
+    /// the call has no span.
     span: Mutex<Span>,
 }
 
@@ -252,7 +253,7 @@ impl LeaseState {
         }
     }
 
-    /// Reports an extend of the heartbeat that failed or was cut off unanswered.
+    /// Reports a heartbeat that failed or was cut off unanswered.
     fn beat_failed(&self, kind: ErrorKind) {
         self.store.observers.tell(|o| o.beat_failed(self.event(), kind));
     }

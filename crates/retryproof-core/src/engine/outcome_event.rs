@@ -145,7 +145,7 @@ fn report(
     });
 }
 
-/// The fields of a call's end, in the log and in its span.
+/// The fields that describe a call's end, in the log and in the call's span.
 struct EndFields {
     outcome: &'static str,
     attempt: &'static str,
@@ -184,7 +184,7 @@ fn log_end(state: &LeaseState, end: End) {
     );
 }
 
-/// Records the end of a call that had a lease in the call's span.
+/// Records in the call's span how a call with a lease ended.
 #[cold]
 fn record_end(span: &Span, state: &LeaseState, end: End) {
     let EndFields { outcome, attempt, recorded, phase } = EndFields::of(state, end);
@@ -201,7 +201,7 @@ fn record_end(span: &Span, state: &LeaseState, end: End) {
     span.record("held", event.held_for.as_secs_f64());
 }
 
-/// Records the answer to a call that had no lease in the call's span.
+/// Records in the call's span the answer to a call without a lease.
 fn record_answer(span: &Span, event: &CallEvent<'_>, answer: CallAnswer<'_>) {
     span.record("outcome", answer.outcome());
     if let CallAnswer::Refused(kind) = answer {

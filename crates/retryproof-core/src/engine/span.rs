@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The spans of a call (RUN-10): one span `idempotency.call` at the level INFO, from the acquire to
-//! the answer, with its phases as fields; and at the level DEBUG, spans for the phases below it.
-//! Without a subscriber, or at a lower level, a span costs one check. The fields of the outcome are
-//! recorded by `outcome_event`.
+//! the answer, and below it, at the level DEBUG, one span for each phase. A span that no subscriber
+//! wants costs one check. The fields of the outcome are recorded by `outcome_event`.
 
 use tracing::{Level, Span, field};
 
@@ -11,7 +10,7 @@ use crate::context::IdempotencyContext;
 const TARGET: &str = "retryproof::call";
 const CALL: &str = "idempotency.call";
 
-/// The span of a call that begins now.
+/// Creates the span of a call that begins now.
 #[inline]
 pub(super) fn of_call(ctx: &IdempotencyContext) -> Span {
     tracing::info_span!(
@@ -30,32 +29,32 @@ pub(super) fn of_call(ctx: &IdempotencyContext) -> Span {
     )
 }
 
-/// The part of a call in which the store has not answered the acquire yet.
+/// Creates the span of an acquire, until the store has answered.
 #[inline]
 pub(super) fn of_acquire() -> Span {
     tracing::debug_span!(target: TARGET, "idempotency.acquire")
 }
 
-/// The part of a call in which it waits for a holder.
+/// Creates the span of the time in which a call waits for a holder.
 #[inline]
 pub(super) fn of_wait() -> Span {
     tracing::debug_span!(target: TARGET, "idempotency.wait")
 }
 
-/// The part of a call in which its action runs.
+/// Creates the span of the time in which a call's action runs.
 #[inline]
 pub(super) fn of_action() -> Span {
     tracing::debug_span!(target: TARGET, "idempotency.action")
 }
 
-/// The part of a call in which its result is recorded.
+/// Creates the span of the time in which a call's result is recorded.
 #[inline]
 pub(super) fn of_completion() -> Span {
     tracing::debug_span!(target: TARGET, "idempotency.complete")
 }
 
-/// The current span if it is the span of a call, and otherwise a disabled span: the fields of a
-/// program's own spans are never changed.
+/// Returns the current span if it is the span of a call; otherwise a disabled span, so that the
+/// fields of a program's own spans are never changed.
 #[inline]
 pub(super) fn current() -> Span {
     if !tracing::span_enabled!(target: TARGET, Level::INFO) {

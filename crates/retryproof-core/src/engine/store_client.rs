@@ -263,7 +263,8 @@ impl StoreClient {
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.count_failure(),
-            // Any other error is also an answer from the store.
+            // Any other error is also an answer from the store, so it shows that the store is
+            // available.
             _ => {
                 if self.breaker.answered() {
                     self.observers.tell(|o| o.circuit_closed());

@@ -31,7 +31,7 @@ const LOSS_REASONS: [&str; 4] = ["expired", "taken_over", "max_hold", "refused"]
 /// A metrics system, as a [`MeasuringObserver`] uses it. The methods are called inside guarded
 /// calls, so each should return quickly.
 pub trait Measurements: Send + Sync + 'static {
-    /// Adds to a [`Counter`](InstrumentKind::Counter). An added 0 creates the series.
+    /// Adds to a [`Counter`](InstrumentKind::Counter). Adding 0 creates the series.
     fn count(&self, series: &Series, increment: u64);
 
     /// Adds to an [`UpDownCounter`](InstrumentKind::UpDownCounter).
@@ -44,7 +44,7 @@ pub trait Measurements: Send + Sync + 'static {
     fn time(&self, series: &Series, took: Duration);
 
     /// Links the current span, which belongs to a replay, to the trace of the call that executed
-    /// the work. By default nothing is linked, for systems without traces.
+    /// the work. By default, nothing is linked, which is right for a system without traces.
     fn link(&self, executed: TraceContext) {
         let _ = executed;
     }
@@ -56,8 +56,8 @@ pub trait Measurements: Send + Sync + 'static {
 /// those that are used first. All other scopes together are [`OTHER_SCOPES`]. Keys and callers are
 /// never labels.
 ///
-/// The counters that alerts watch exist with the value 0 from the start, for each scope that the
-/// configuration names, and for any other scope from its first event. A counter whose first value
+/// The counters that alerts watch have the value 0 from the start for each configured scope that is
+/// named, and from the first event for each scope that is named later. A counter whose first value
 /// is 1 would not raise an alert, because a rate needs an earlier value.
 ///
 /// # When to use
@@ -107,14 +107,15 @@ pub struct MeasuringObserver<M> {
 }
 
 impl<M: Measurements> MeasuringObserver<M> {
-    /// Creates an observer for an engine with this configuration, whose scopes are named first.
-    /// Pass the configuration with which the engine is built.
+    /// Creates an observer for an engine that is built with `config`. The scopes of this
+    /// configuration are named first.
     #[must_use = "pass the observer to `EngineBuilder::observer`"]
     pub fn new(system: M, config: &IdempotencyConfig) -> Self {
         let observer = Self { system, scopes: MeasuredScopes::default() };
         observer.system.count(&Series::new(Instrument::Purged), 0);
         observer.system.change(&Series::new(Instrument::OpenCircuits), 0);
-        // If there are more scopes than names, the same scopes are named in each process.
+        // Sort the scopes, so that each process names the same ones if there are more than
+        // `MAX_SCOPES`.
         let mut configured: Vec<&String> = config.scopes.keys().collect();
         configured.sort_unstable();
         for name in configured {
@@ -255,7 +256,8 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
     }
 
     fn failed(&self, event: LeaseEvent<'_>, phase: Phase) {
-        // Of an execution that was released or dropped, nothing shows how far its action came.
+        // If an execution was released or dropped, nothing shows how far its action came, so the
+        // action's duration is not measured.
         let (error, acted) = match phase {
             Phase::Action => (Some("action"), true),
             Phase::Panic => (Some("panic"), true),
@@ -276,7 +278,7 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
         self.count(&scope, Instrument::LeasesLost, &[(Label::Reason, "refused")], 1);
     }
 
-    /// The call had no lease that others could see.
+    /// The call's lease was not in the store, so the leases are not counted.
     fn unguarded(&self, event: LeaseEvent<'_>) {
         let scope = self.scope(event.identity);
         self.call_ended(&scope, "unguarded", None, event.waited + event.held_for);

@@ -140,22 +140,22 @@ pub trait Inspect: IdempotencyStore {
     fn stats(&self) -> impl Future<Output = Result<StoreStats>> + Send;
 
     /// Describes one page of all records, expired or not (OPS-1). The scan starts at the first
-    /// record, or after the cursor that the page before has returned.
+    /// record, or after the cursor that the previous page returned.
     ///
     /// # Behaviour
     /// The store examines about `limit` records for a page, at least one, and fewer if its own
     /// limit is lower. A page can be empty although more pages follow; the last page has no cursor.
     ///
     /// A scan returns each record that exists from its first page to its last one at least once. A
-    /// record that is created, granted again or deleted during the scan may be missing. A store
-    /// says if it can return a record twice. The order is the store's own.
+    /// record that is created, granted again or deleted during the scan may be missing. A store's
+    /// documentation says whether a scan can return a record twice. The order is the store's own.
     ///
     /// A page is found by the position of the cursor, never by counting the records before it, and
     /// without an index that only the scan would need.
     ///
     /// # Errors
     /// `Invalid` for a cursor that the store cannot read; otherwise the store's errors. A record
-    /// that cannot be read is no error: the page counts it (CMP-8).
+    /// that cannot be read is not an error: the page counts it (CMP-8).
     fn scan(
         &self,
         after: Option<&ScanCursor>,

@@ -13,7 +13,7 @@ use crate::owner::{FencingToken, OwnerId};
 ///
 /// Each call is fenced by the token that the operator saw, so a record that was granted again in
 /// the meantime stays unchanged. A holder that is still alive is fenced by its owner id, as
-/// everywhere else: once its record was released or resolved, its own late writes get
+/// everywhere else: once its record has been released or resolved, its own late writes get
 /// [`NotOwner`](super::FencedWrite::NotOwner), or, for a release,
 /// [`AlreadyApplied`](super::FencedWrite::AlreadyApplied).
 #[diagnostic::on_unimplemented(
@@ -22,7 +22,7 @@ use crate::owner::{FencingToken, OwnerId};
     note = "implement `Force`, or leave out `with_force()`"
 )]
 pub trait Force: IdempotencyStore {
-    /// Changes the record as `req` says, or says why not.
+    /// Changes the record as `req` requests, or returns why the record was not changed.
     ///
     /// # Behaviour
     /// A record that [`Inspect::get`](super::Inspect::get) would not describe is
@@ -32,7 +32,7 @@ pub trait Force: IdempotencyStore {
     /// | action | the record |
     /// |---|---|
     /// | release | is deleted, as by [`release`](IdempotencyStore::release) |
-    /// | resolve | is COMPLETE for the request's own owner, with the token and the count of takeovers unchanged and without a note. If the completion has no fingerprint, the record keeps the fingerprint of its grant, where the store has it |
+    /// | resolve | is COMPLETE for the request's own owner, with the token and the count of takeovers unchanged and without a note. If the completion has no fingerprint, the record keeps the fingerprint of its grant, if the store has it |
     /// | forget | is deleted. The token of the next grant is greater (ACQ-10) |
     /// | erase | has a [`Tombstone`](crate::Tombstone) without detail in place of its value; nothing else changes |
     ///
@@ -44,9 +44,9 @@ pub trait Force: IdempotencyStore {
     ///
     /// # Atomicity
     /// The comparison of token, state and lease, and the change, are one step by the store's clock.
-    /// A dropped call either took effect or did not. A repeated call changes nothing more; a
-    /// repeated resolve and a repeated erase return `Applied` again, and a repeated release or
-    /// forget returns `Absent`.
+    /// A dropped call took effect either completely or not at all. Unless the key was granted again
+    /// in the meantime, a repeated resolve or erase returns `Applied` again, and a repeated release
+    /// or forget returns `Absent`. A repeated call changes nothing more.
     fn force(
         &self,
         id: &Identity,
@@ -54,7 +54,7 @@ pub trait Force: IdempotencyStore {
     ) -> impl Future<Output = Result<Forced>> + Send;
 }
 
-/// What an operator asks for.
+/// A change that an operator requests.
 ///
 /// ```
 /// use retryproof_core::{CodecId, Payload};
@@ -75,19 +75,20 @@ pub struct ForceRequest {
     pub token: FencingToken,
     /// What to do.
     pub action: ForceAction,
-    /// Whether a release or a resolve may end a live lease. Its holder may still be at work.
+    /// Whether a release or a resolve may end a live lease, whose holder may still be running the
+    /// work.
     pub even_if_live: bool,
 }
 
 /// What an operator does to a record.
 #[derive(Debug, Clone)]
 pub enum ForceAction {
-    /// Deletes a record in progress, so that the next acquire is granted at once.
+    /// Deletes a record in progress, so that the next acquire is granted immediately.
     Release,
-    /// Completes a record in progress in the name of its holder.
+    /// Completes a record in progress on behalf of its holder.
     Resolve {
-        /// The owner of the complete record. It differs from the holder's, so a late completion of
-        /// the holder is refused.
+        /// The owner id of the complete record. It differs from the holder's id, so that a late
+        /// completion by the holder is refused.
         by: OwnerId,
         /// What to store.
         done: Completion,
@@ -99,7 +100,7 @@ pub enum ForceAction {
     Erase,
 }
 
-/// What a store did, or found instead.
+/// What a store did to a record, or why the record was not changed.
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Forced {
@@ -119,29 +120,29 @@ pub enum Forced {
 }
 
 impl ForceRequest {
-    /// A request to delete the record of a dead holder.
+    /// Creates a request to delete the record of a dead holder.
     #[must_use]
     pub fn release(token: FencingToken) -> Self {
         Self::new(token, ForceAction::Release)
     }
 
-    /// A request to complete the record of a dead holder. Repeat the same request, not a new one,
-    /// if its answer was lost.
+    /// Creates a request to complete the record of a dead holder. If the answer to the request was
+    /// lost, repeat the same request instead of creating a new one.
     ///
     /// # Panics
-    /// If the operating system cannot provide random bytes.
+    /// Panics if the operating system cannot provide random bytes.
     #[must_use]
     pub fn resolve(token: FencingToken, done: Completion) -> Self {
         Self::new(token, ForceAction::Resolve { by: OwnerId::new(), done })
     }
 
-    /// A request to let finished work run again.
+    /// Creates a request to let finished work run again.
     #[must_use]
     pub fn forget(token: FencingToken) -> Self {
         Self::new(token, ForceAction::Forget)
     }
 
-    /// A request to erase an answer.
+    /// Creates a request to erase an answer.
     #[must_use]
     pub fn erase(token: FencingToken) -> Self {
         Self::new(token, ForceAction::Erase)
@@ -151,21 +152,22 @@ impl ForceRequest {
         Self { token, action, even_if_live: false }
     }
 
-    /// Lets a release or a resolve end a live lease. A forget and an erase refuse it nevertheless.
+    /// Lets a release or a resolve end a live lease. A forget and an erase still refuse a live
+    /// lease.
     #[must_use]
     pub fn even_if_live(mut self) -> Self {
         self.even_if_live = true;
         self
     }
 
-    /// Whether the action is for records in progress, rather than for complete ones.
+    /// Whether the action applies to records in progress rather than to complete records.
     #[must_use]
     pub fn ends_a_lease(&self) -> bool {
         matches!(self.action, ForceAction::Release | ForceAction::Resolve { .. })
     }
 
-    /// What a store answers without changing the record that it found, which belongs to `owner`;
-    /// `None` if the request applies to the record.
+    /// Returns the answer for a record that the request must not change; `None` if the request
+    /// applies to the record `found`, which belongs to `owner`.
     #[must_use]
     pub fn refusal(&self, owner: OwnerId, found: &RecordSummary) -> Option<Forced> {
         if found.token != self.token {
@@ -180,7 +182,7 @@ impl ForceRequest {
             }
             (RecordState::InProgress, _) => (!self.ends_a_lease()).then_some(Forced::Unfinished),
             (RecordState::Complete, _) => match &self.action {
-                // The answer to the first attempt was lost.
+                // This request has already completed the record, and its first answer was lost.
                 ForceAction::Resolve { by, .. } if *by == owner => Some(Forced::Applied),
                 ForceAction::Resolve { .. } | ForceAction::Release => Some(Forced::Finished),
                 ForceAction::Forget | ForceAction::Erase => None,

@@ -155,7 +155,8 @@ impl RecordFilter {
 pub struct ScopeCounts {
     /// How many records are in progress, including those whose lease is over.
     pub in_progress: u64,
-    /// How many records in progress have a lease that is over. The next acquire takes these over.
+    /// How many records in progress have a lease that is over. The next acquire of such a record's
+    /// key takes the record over.
     pub abandoned: u64,
     /// How many records are complete, including those past their ttl.
     pub complete: u64,
@@ -163,7 +164,7 @@ pub struct ScopeCounts {
     pub expired: u64,
     /// The bytes of all stored values with their envelopes.
     pub value_bytes: u64,
-    /// The time since the oldest last grant, as far as the store knows it.
+    /// The longest time since a record's last grant, among the records whose age the store knows.
     pub oldest: Option<Duration>,
 }
 
@@ -178,7 +179,7 @@ pub struct ScopeStats {
 }
 
 impl ScopeStats {
-    /// Creates counts of no records.
+    /// Creates empty counts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -198,7 +199,7 @@ impl ScopeStats {
         }
     }
 
-    /// The scopes in the order of their bytes, with their counts.
+    /// Returns the scopes, ordered by their bytes, with their counts.
     pub fn scopes(&self) -> impl Iterator<Item = (&str, &ScopeCounts)> {
         self.scopes.iter().map(|(scope, counts)| (scope.as_str(), counts))
     }

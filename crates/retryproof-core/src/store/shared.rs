@@ -300,7 +300,7 @@ impl SharedStore {
     /// inspect records (OPS-1).
     ///
     /// # Errors
-    /// `Invalid` for a cursor of another store; otherwise the store's errors.
+    /// `Invalid` for a cursor that the store cannot read; otherwise the store's errors.
     pub async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<Option<ScanPage>> {
         match &self.inspect {
             Some(inspect) => Arc::clone(inspect).dyn_scan(after.cloned(), limit).await.map(Some),
@@ -347,13 +347,13 @@ impl SharedStore {
         }
     }
 
-    /// Whether operators can [`force`](Self::force) a change of a record.
+    /// Whether operators can change records with [`force`](Self::force).
     #[must_use]
     pub fn can_force(&self) -> bool {
         self.force.is_some()
     }
 
-    /// Changes a record in the name of an operator, as [`Force::force`] does (OPS-3).
+    /// Changes a record on behalf of an operator, as [`Force::force`] does (OPS-3).
     ///
     /// # Errors
     /// `Unsupported` if the store does not have the capability; otherwise the store's errors.

@@ -26,7 +26,7 @@ pub(crate) fn identity(prefix: &str, key: &[u8]) -> Option<Identity> {
     let (length, rest) = str::from_utf8(rest).ok()?.split_once(':')?;
     let (scope, rest) = rest.split_at_checked(length.parse().ok()?)?;
     let id = Identity::new(Scope::new(scope).ok()?, Key::new(rest.strip_prefix(':')?).ok()?);
-    // The length may be written in another way, such as `+1` or `01`.
+    // Refuse a length that is written in another way, such as `+1` or `01`.
     (self::key(prefix, &id) == key).then_some(id)
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Transition {
     Extend(Identity, OwnerId, Duration),
     Complete(Identity, OwnerId, Completion),
     Release(Identity, OwnerId),
-    /// An operator's change (OPS-3).
+    /// A change by an operator (OPS-3).
     Force(Identity, ForceRequest),
     /// Deletes at most this many rows.
     Purge(usize),
@@ -287,7 +287,7 @@ fn counter_error(error: rusqlite::Error) -> Error {
     }
 }
 
-/// The error if a statement does not find the row that the same transaction has read.
+/// Returns the error for a statement that does not find the row that the same transaction has read.
 fn row_changed() -> Error {
     Error::new(
         ErrorKind::Unexpected,

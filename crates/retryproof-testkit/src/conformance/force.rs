@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An operator changes a record: fenced by the token that the operator saw, never under a live
-//! lease unless asked for, and with an answer that says what the store found.
+//! lease unless the operator allows it, and with an answer that says what the store found.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ pub async fn ops_3_another_token_is_refused(s: &Subject) {
     assert_eq!(body(&is_complete(zombie.peek().await)), b"done");
 }
 
-/// Without a record there is nothing to change.
+/// If there is no record, a request changes nothing.
 pub async fn ops_3_an_absent_record_is_said_to_be_absent(s: &Subject) {
     let id = s.id("k");
     for req in requests(FencingToken::new(1)) {
@@ -151,8 +151,8 @@ pub async fn ops_3_each_action_has_its_state(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"canary");
 }
 
-/// A dropped call either took effect or did not, and the same request may be repeated. The answer
-/// then says what stands.
+/// A dropped call took effect either completely or not at all, and the same request may be
+/// repeated. The answer to the repeated request says what state the record is in.
 pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
     for action in 0..4 {
         let mut done = false;
@@ -220,7 +220,7 @@ pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
 }
 
-/// A live lease ends if the operator asks for it, and its holder hears that it has lost.
+/// A live lease ends if the operator asks for it, and its holder notices that the lease is lost.
 pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
     let id = s.id("released");
     let holder = s.caller(&id);
@@ -334,8 +334,8 @@ pub async fn ops_4_waiters_are_woken(s: &Subject) {
     }
 }
 
-/// A release races a takeover of the same dead lease: the taker always ends with a lease that
-/// nobody takes from it.
+/// A release races a takeover of the same dead lease: the taker always ends with a lease that it
+/// keeps.
 pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
     for round in 0..ROUNDS {
         let id = s.id(&format!("k{round}"));

@@ -54,7 +54,7 @@ impl fmt::Debug for Acquiring {
 }
 
 impl IdempotencyEngine {
-    /// The span of a call that begins now, for an adapter that acquires by
+    /// Returns the span of a call that begins now, for an adapter that acquires with
     /// [`begin_acquire`](Self::begin_acquire). The adapter runs the whole call inside this span
     /// (RUN-10).
     #[doc(hidden)]

@@ -47,7 +47,8 @@ impl AcquireLoop<'_> {
     /// Waits with the other callers of the identity, and reports the wait.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
         let store = self.store;
-        // The span is not entered: a lease that is granted meanwhile belongs to the call's span.
+        // This span is not entered, because a lease that is granted meanwhile belongs to the call's
+        // span.
         let _span = span::of_wait();
         store.observers.tell(|o| o.waiting(self.identity()));
         let mut report = WaitReport { acquiring: self, began: store.now(), end: WaitEnd::Dropped };

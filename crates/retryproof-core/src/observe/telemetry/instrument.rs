@@ -9,14 +9,14 @@ pub const SECONDS: [f64; 15] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Instrument {
-    /// Calls that got an answer, by scope and outcome. `error.type` is the kind of error that
-    /// refused the call, or the reason for which its work was not recorded.
+    /// Calls that ended, by scope and outcome. `error.type` is the kind of error that refused the
+    /// call, or the reason why its work was not recorded.
     Calls,
     /// How long calls took, by scope and outcome.
     CallDuration,
     /// How long duplicates waited for a holder, by scope and by what ended the wait.
     WaitDuration,
-    /// How long executions held their lease, by scope and attempt. The time contains the store
+    /// How long executions held their lease, by scope and attempt. The time includes the store
     /// calls that took and completed the lease.
     ActionDuration,
     /// Leases that are held by this process, by scope.
@@ -77,7 +77,7 @@ impl Instrument {
         Self::PurgeBacklog,
     ];
 
-    /// The name by OpenTelemetry's rules.
+    /// The instrument's name, as OpenTelemetry's conventions form it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ impl Instrument {
         }
     }
 
-    /// How measurements are combined.
+    /// How the instrument combines its measurements.
     #[must_use]
     pub const fn kind(self) -> InstrumentKind {
         match self {
@@ -160,7 +160,7 @@ impl Instrument {
         }
     }
 
-    /// What the instrument measures, in a sentence for a reader of dashboards.
+    /// A sentence for dashboards that says what the instrument measures.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

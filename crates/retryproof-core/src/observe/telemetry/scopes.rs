@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How many scopes the labels name. More would make as many series of each instrument.
+/// The largest number of scopes that labels name. Each further scope would add series to most
+/// instruments.
 pub const MAX_SCOPES: usize = 64;
 
 /// The label of all scopes that are not named.
@@ -14,15 +15,15 @@ pub const OTHER_SCOPES: &str = "_other";
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The scopes that are measured. A lock that is poisoned is used regardless: the map is valid
-/// between any two statements.
+/// The scopes that are measured. A poisoned lock is still used, because the map is valid between
+/// any two statements.
 #[derive(Debug)]
 pub(super) struct MeasuredScopes {
     named: RwLock<HashMap<Arc<str>, Arc<MeasuredScope>>>,
     other: Arc<MeasuredScope>,
 }
 
-/// One scope, or all scopes without a name.
+/// One named scope, or all other scopes together.
 #[derive(Debug)]
 pub(super) struct MeasuredScope {
     name: Arc<str>,
@@ -43,7 +44,8 @@ impl Default for MeasuredScopes {
 }
 
 impl MeasuredScopes {
-    /// The scope of this name, and whether this call has named it.
+    /// Returns the scope called `name`, or the entry for all other scopes if no more can be named;
+    /// also returns whether this call has added the scope.
     pub(super) fn get(&self, name: &str) -> (Arc<MeasuredScope>, bool) {
         if name == OTHER_SCOPES {
             return (Arc::clone(&self.other), false);
@@ -86,15 +88,15 @@ impl MeasuredScope {
         &self.name
     }
 
-    /// Notes an execution whose result duplicates can get.
+    /// Notes an execution whose completion was recorded.
     pub(super) fn executed(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
         self.executions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a replay, which saves the mean time of the executions. Returns how many whole seconds
-    /// that completes, if any; what is left counts towards later replays.
+    /// Notes a replay, which saves the mean time of the executions. Returns by how many whole
+    /// seconds the saved time has grown, if any; the remainder counts towards later replays.
     pub(super) fn saved(&self) -> Option<u64> {
         let executions = self.executions.load(Ordering::Relaxed);
         let mean = self.nanos.load(Ordering::Relaxed).checked_div(executions)?;

@@ -10,8 +10,8 @@ use super::instrument::Instrument;
 
 const SCOPE: &str = "idempotency.scope";
 
-/// An instrument with the values of its labels. There are at most as many series as scopes, times
-/// a few fixed values, so each can be kept.
+/// An instrument with the values of its labels. The number of series is at most the number of named
+/// scopes times a few fixed values, so that a handle for each series can be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Series {
     instrument: Instrument,
@@ -19,7 +19,7 @@ pub struct Series {
     labels: [Option<(Label, &'static str)>; MAX_LABELS],
 }
 
-/// The most labels that an instrument has beside the scope.
+/// The largest number of labels that an instrument has besides the scope.
 const MAX_LABELS: usize = 3;
 
 /// A label whose values are fixed.
@@ -54,7 +54,7 @@ impl Series {
         Self { instrument, scope: None, labels: [None; MAX_LABELS] }
     }
 
-    /// A series of no scope.
+    /// A series with these labels, but without a scope.
     pub(super) fn with(instrument: Instrument, labels: &[(Label, &'static str)]) -> Self {
         let mut series = Self::new(instrument);
         debug_assert!(labels.len() <= MAX_LABELS, "an instrument has at most 3 labels");
@@ -64,7 +64,7 @@ impl Series {
         series
     }
 
-    /// A series of a scope.
+    /// A series with these labels and a scope.
     pub(super) fn of_scope(
         instrument: Instrument,
         scope: &Arc<str>,
@@ -79,7 +79,7 @@ impl Series {
         self.instrument
     }
 
-    /// The names of the labels, by OpenTelemetry's rules, and their values.
+    /// The names of the labels, as OpenTelemetry's conventions form them, and their values.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let scope = self.scope.as_deref().map(|scope| (SCOPE, scope));
         let others = self.labels.iter().flatten().map(|(label, value)| (label.name(), *value));
@@ -92,7 +92,7 @@ impl Series {
 pub struct SeriesHandles<H>(RwLock<HashMap<Series, H>>);
 
 impl<H: Clone> SeriesHandles<H> {
-    /// The handle of a series, which is created if it does not exist yet.
+    /// Returns the handle of a series, and creates the handle if it does not exist yet.
     pub fn get(&self, series: &Series, create: impl FnOnce() -> H) -> H {
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner).get(series).cloned();
         kept.unwrap_or_else(|| {
