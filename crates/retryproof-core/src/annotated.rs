@@ -234,8 +234,8 @@ fn ended<R: AnnotatedResult>(
 /// The return type of an annotated function: a `Result` whose error type can carry a [`Rejected`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot report that a call is in flight",
-    label = "a function with a `key` returns a `Result`",
-    note = "its error type implements `From<retryproof::Rejected>`"
+    label = "a function with a `key` must return a `Result`",
+    note = "its error type must implement `From<retryproof::Rejected>`"
 )]
 pub trait AnnotatedResult: Sized {
     /// The value that is stored and replayed.
@@ -271,7 +271,8 @@ impl<T, E: TakesRejected> AnnotatedResult for Result<T, E> {
 #[diagnostic::on_unimplemented(
     message = "the error type `{Self}` cannot report that a call is in flight",
     label = "it needs an implementation of `From<retryproof::Rejected>`",
-    note = "a call whose key is in flight, or whose store is unreachable, returns this error"
+    note = "a rejected call returns this error, for example because its key is in flight or the \
+            store is unreachable"
 )]
 pub trait TakesRejected: From<Rejected> {}
 
@@ -282,8 +283,9 @@ impl<E: From<Rejected>> TakesRejected for E {}
 /// compiler's message is clear (ANN-3).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no idempotency engine of the type `{E}`",
-    label = "this has to provide the engine",
-    note = "implement `AsRef<{E}>` for it, or name an expression that provides it: `engine = ..`",
+    label = "this must provide the engine",
+    note = "implement `AsRef<{E}>` for this type, or name an expression that provides the engine: \
+            `engine = ..`",
     note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; \
          with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
 )]

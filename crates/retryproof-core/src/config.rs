@@ -40,8 +40,8 @@ pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::fro
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 /// Why `fingerprint-ignore` is refused beside another fingerprint (FP-5).
-const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\": only in a JSON body can \
-                          members be left out";
+const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\", because only members of a \
+                          JSON body can be left out";
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).

@@ -289,13 +289,16 @@ fn check_unicode(part: &'static str, text: &str, max_bytes: usize) -> Result<()>
     } else if is_blank(text) {
         "is blank"
     } else if text.chars().any(char::is_control) {
-        "has a control character"
+        "contains a control character"
     } else {
         return Ok(());
     };
     Err(Error::new(
         ErrorKind::Invalid,
-        format!("the {part} {problem}; expected 1 to {max_bytes} bytes of text"),
+        format!(
+            "the {part} {problem}; expected 1 to {max_bytes} bytes of non-blank text without \
+             control characters"
+        ),
     )
     .with("bytes", text.len()))
 }

@@ -108,9 +108,9 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the error type `{Self}` does not distinguish a rejected call from failed work",
-    label = "has to implement `Refusal`",
-    note = "implement `Refusal` for it: return the `Rejected` inside, or `None` for an error of the \
-            work"
+    label = "must implement `Refusal`",
+    note = "implement `Refusal` for it: return the `Rejected` that it contains, or `None` if the \
+            work itself failed"
 )]
 pub trait Refusal {
     /// The [`Rejected`] inside this error; `None` if the work itself failed.

@@ -166,7 +166,9 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Store(error) | Self::Codec(error) => write!(f, "{error}"),
             Self::Completion(error) => write!(f, "{error}"),
             Self::Mismatch => f.write_str("the key was used before with a different request"),
-            Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
+            Self::LeaseLost => {
+                f.write_str("the lease was lost, and the joined transaction was rolled back")
+            }
             Self::NotReplayable(_) => {
                 f.write_str("the work is done, but its result cannot be replayed")
             }
@@ -275,7 +277,9 @@ impl fmt::Display for Rejected {
                 )
             }
             Self::Mismatch => f.write_str("the key was used before with a different request"),
-            Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
+            Self::LeaseLost => {
+                f.write_str("the lease was lost, and the joined transaction was rolled back")
+            }
             Self::NotReplayable => {
                 f.write_str("the work is done, but its result cannot be replayed")
             }

@@ -33,7 +33,7 @@ pub(crate) fn store_offset(
         consumer.store_offsets(&list)
     };
     if let Err(error) = stored() {
-        tracing::debug!(delivery = ?delivery, %error, "offset not stored: the partition was \
-             revoked");
+        tracing::debug!(delivery = ?delivery, %error, "offset not stored, probably because the \
+                                                       partition was revoked");
     }
 }

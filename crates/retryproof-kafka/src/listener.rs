@@ -166,7 +166,7 @@ impl KafkaListener {
         if left > 0 {
             tracing::warn!(
                 partitions = left,
-                "handlers dropped: they ran longer than the drain timeout"
+                "handlers dropped: they were still running after the drain timeout"
             );
         }
         self.commit().await;
@@ -182,7 +182,7 @@ impl KafkaListener {
             && error.rdkafka_error_code() != Some(RDKafkaErrorCode::NoOffset)
         {
             tracing::warn!(%error, "offsets not committed; the partitions' next owner receives the \
-                 messages again and skips them");
+                                    messages again and skips those that are done");
         }
     }
 }

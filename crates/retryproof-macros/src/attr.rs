@@ -162,7 +162,10 @@ fn unknown(name: &Ident) -> String {
     };
     match meant {
         Some(meant) => format!("unknown argument `{text}`; did you mean `{meant}`?"),
-        None => format!("unknown argument `{text}`; expected `http` first, then {}", known()),
+        None => format!(
+            "unknown argument `{text}`; expected `http`, which must come first, or one of {}",
+            known()
+        ),
     }
 }
 

@@ -126,7 +126,7 @@ fn ann_2_ctx_2_bounds_are_judged_at_compile_time() {
 fn ann_2_id_3_scopes_are_judged_at_compile_time() {
     let bad = ["".to_owned(), "  ".to_owned(), "a\\nb".to_owned(), "s".repeat(256)];
     for (scope, problem) in
-        bad.iter().zip(["is empty", "is blank", "has a control character", "is too long"])
+        bad.iter().zip(["is empty", "is blank", "contains a control character", "is too long"])
     {
         refuses(&format!("http, scope = \"{scope}\""), ENDPOINT, problem);
     }

@@ -139,8 +139,8 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         Framework::Actix => "struct",
     };
     let engine = match framework {
-        Framework::Axum => "the filter in the router's state has one",
-        Framework::Actix => "the handler is mounted with a filter, which has one",
+        Framework::Axum => "the filter in the router's state has an engine",
+        Framework::Actix => "the handler is mounted with a filter, which has an engine",
     };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
@@ -277,13 +277,16 @@ fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     } else if value.chars().all(char::is_whitespace) {
         "is blank"
     } else if value.chars().any(char::is_control) {
-        "has a control character"
+        "contains a control character"
     } else {
         return Some(text);
     };
     errors.at(
         &arg.value,
-        format!("this `scope` {problem}; expected 1 to {MOST_SCOPE_BYTES} bytes of text"),
+        format!(
+            "this `scope` {problem}; expected 1 to {MOST_SCOPE_BYTES} bytes of non-blank text \
+             without control characters"
+        ),
     );
     None
 }

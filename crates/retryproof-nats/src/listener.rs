@@ -206,7 +206,7 @@ impl NatsListener {
         if left > 0 {
             tracing::warn!(
                 messages = left,
-                "handlers dropped: they ran longer than the drain timeout"
+                "handlers dropped: they were still running after the drain timeout"
             );
         }
         ended

@@ -186,14 +186,14 @@ impl RabbitmqListenerBuilder {
         }
         if dead_letters == self.queue {
             let error = invalid_setting(
-                "the work queue cannot also be the queue for its dead letters; use another queue",
+                "the work queue cannot also hold its own dead letters; use another queue",
             );
             return Err(error.with("dead_letters", dead_letters));
         }
         if is_wait_queue(&dead_letters, &self.queue) {
             let error = invalid_setting(
-                "a wait queue of the work queue cannot be the queue for its dead letters; use \
-                 another queue",
+                "a wait queue of the work queue cannot also hold the dead letters; use another \
+                 queue",
             );
             return Err(error.with("dead_letters", dead_letters));
         }

@@ -48,7 +48,7 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
             "the driver cannot decode a message, perhaps because a property or a header name is \
              not UTF-8",
         ),
-        _ => Error::unavailable("the broker cannot be reached"),
+        _ => Error::unavailable("the connection to the broker failed"),
     };
     classified.because(error)
 }

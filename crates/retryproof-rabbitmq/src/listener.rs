@@ -272,7 +272,7 @@ impl RabbitmqListener {
             tracing::warn!(
                 queue = self.settings.queue,
                 left,
-                "handlers dropped: they ran longer than the drain timeout"
+                "handlers dropped: they were still running after the drain timeout"
             );
         }
     }

@@ -209,9 +209,10 @@ impl Loading {
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
             return match value {
                 Some(value) => self.set(setting, &RawValue::Variable(value), name),
-                None => {
-                    self.problem(format_args!("idempotency.{} ({name}): not UTF-8", setting.key))
-                }
+                None => self.problem(format_args!(
+                    "idempotency.{} ({name}): the value is not UTF-8",
+                    setting.key
+                )),
             };
         }
         if name.starts_with("IDEMPOTENCY_SCOPE_") {

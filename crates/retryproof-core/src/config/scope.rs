@@ -74,9 +74,9 @@ impl ScopeConfig {
         match pointers.iter().find(|pointer| !is_pointer(pointer)) {
             Some(pointer) => {
                 let expected = format!(
-                    "JSON pointers such as `/meta/sent-at`, each with 2 to {MAX_POINTER_BYTES} \
-                     bytes, that begin with `/` and have `~` only in `~0` and `~1`; wrong is \
-                     {pointer:?}"
+                    "JSON pointers such as `/meta/sent-at`, each 2 to {MAX_POINTER_BYTES} bytes \
+                     long, that begin with `/` and contain `~` only as `~0` or `~1`; {pointer:?} \
+                     is not one"
                 );
                 Err(refused(key("fingerprint-ignore"), format!("{pointers:?}"), &expected))
             }

@@ -353,7 +353,7 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     release_until(&state.store, &state.identity, state.owner, state.until()).await.inspect_err(
         |error| {
             tracing::warn!(identity = %state.identity, %error,
-                "the release failed; the key stays blocked until its lease runs out");
+                "the release failed; the key may stay taken until its lease runs out");
         },
     )
 }

@@ -329,8 +329,8 @@ impl OpenCommit {
         if !state.store.guards() {
             state.end(End::Failed(Phase::Completion));
             return Err(Error::unavailable(
-                "the scope is switched off, so there is no record by which to find out whether \
-                 the transaction was committed",
+                "the scope is switched off, so no record shows whether the transaction was \
+                 committed",
             ));
         }
         let is_committed = match release_until_over(self.lease.clone()).await {

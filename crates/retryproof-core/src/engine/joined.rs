@@ -191,7 +191,7 @@ async fn write_and_commit<T: Send>(
         false => Err(Error::new(
             ErrorKind::Unsupported,
             "the lease was granted by another engine; create the joined engine from the engine \
-             that grants it",
+             that grants the lease",
         )),
     };
     let mut freed = true;
@@ -233,8 +233,8 @@ async fn write_and_commit<T: Send>(
 
 async fn roll_back<T>(source: &dyn DynTxSource<T>, tx: T, limit: Duration) {
     if let Err(error) = in_time(limit, source.roll_back(tx)).await {
-        tracing::warn!(%error, "a rollback was not confirmed; the database rolls back when the \
-             connection ends");
+        tracing::warn!(%error, "a rollback was not confirmed; the database rolls the transaction \
+                                back when the connection ends");
     }
 }
 

@@ -56,8 +56,8 @@ impl PurgeTask {
             if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     store = profile.name,
-                    "expired records are never deleted: the store does not reclaim them and was \
-                     built without `with_purge()`"
+                    "expired records are never deleted: the store does not delete them itself, and \
+                     was built without `with_purge()`"
                 );
             }
             // No task is needed. The flag keeps later grants from repeating this check.
@@ -78,7 +78,8 @@ impl PurgeTask {
             // ends once its engine is gone.
             let Some(store) = self.store.upgrade() else { return };
             if let Err(error) = purge(&store, self.interval).await {
-                tracing::warn!(%error, "the purge failed; it is retried at the next interval");
+                tracing::warn!(%error, "the purge failed; it will be retried after the next \
+                                        interval");
             }
         }
     }
@@ -137,7 +138,7 @@ async fn purge_batches(
             tracing::warn!(
                 deleted = *deleted,
                 after = ?took,
-                "the purge does not keep up with expiring records, or is working off a backlog; \
+                "the purge is not keeping up with expiring records, or is working off a backlog; \
                  on a server, look for long-running transactions or a slow disk"
             );
         }

@@ -201,7 +201,7 @@ pub(super) fn current_runtime() -> Result<Handle> {
     Handle::try_current().map_err(|error| {
         Error::new(
             ErrorKind::Unsupported,
-            "the engine needs a tokio runtime; outside one, use the blocking facade",
+            "the engine needs a tokio runtime; outside one, use `blocking::Engine`",
         )
         .because(error)
     })

@@ -37,7 +37,7 @@ pub(super) fn stand_in(
         tracing::warn!(
             scope,
             "this scope is switched off (`enabled = false`): its calls run unguarded, every retry \
-             runs again, and nothing is recorded (CTX-5)"
+             runs the work again, and nothing is recorded (CTX-5)"
         );
     }
     let unguarded = UnguardedStore::new(&scopes, wall_clock_micros());
@@ -102,7 +102,7 @@ impl IdempotencyStore for UnguardedStore {
             tracing::warn!(
                 scope = %id.scope(), calls,
                 "calls of this scope ran unguarded since the last warning, because it is switched \
-                 off (`enabled = false`); their retries run again (CTX-5)"
+                 off (`enabled = false`); their retries run the work again (CTX-5)"
             );
         }
         Ok(Acquired::Granted(Grant::new(self.token(now), req.lease, false)))

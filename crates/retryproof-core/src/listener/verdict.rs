@@ -216,7 +216,7 @@ impl Verdict {
                     why,
                     identity,
                     ?after,
-                    "message delayed while another delivery is in flight"
+                    "message delayed, because its key is in flight"
                 );
             }
             Self::Ack { .. } => {
@@ -294,7 +294,8 @@ impl fmt::Display for Poison {
         f.write_str(match self {
             Self::NoKey => "the message has no key",
             Self::BadKey => {
-                "the message's key must be 1 to 512 bytes of text without control characters"
+                "the message's key must be 1 to 512 bytes of non-blank text without control \
+                 characters"
             }
             Self::Unreadable => "the message cannot be decoded",
         })

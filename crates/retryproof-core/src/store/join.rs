@@ -185,9 +185,9 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not open transactions that a record can join",
     label = "not a source of transactions",
-    note = "use a `SqliteTxSource` on SQLite, a `PgPool` on PostgreSQL and a `MySqlPool` on MySQL, \
-         of sqlx 0.9, or of 0.8 with the features `postgres-sqlx-08` and `mysql-sqlx-08`; for \
-         another driver, implement `TxSource`, `OwnedTx` and `TxPort`"
+    note = "use a `SqliteTxSource` for SQLite, or sqlx's `PgPool` or `MySqlPool` for PostgreSQL or \
+            MySQL (sqlx 0.9, or 0.8 with the feature `postgres-sqlx-08` or `mysql-sqlx-08`); for \
+            another driver, implement `TxSource`, `OwnedTx` and `TxPort`"
 )]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     /// The type of the transactions that this source opens.

@@ -187,7 +187,7 @@ async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
         assert_eq!(engine.purge().await.unwrap(), Some(batches * 1_000));
         let said = said.0.lock().unwrap().join("\n");
         assert_eq!(
-            said.matches("the purge does not keep up").count(),
+            said.matches("the purge is not keeping up").count(),
             warnings,
             "{batches}: {said}"
         );

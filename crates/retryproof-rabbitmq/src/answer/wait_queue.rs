@@ -187,7 +187,8 @@ async fn publish(
         Ok(Confirmation::Ack(None)) => return Ok(()),
         Ok(Confirmation::Ack(Some(_))) => invalid_setting("the broker no longer has the queue"),
         Ok(_) => Error::unavailable(
-            "the broker rejected the message: the queue is full, or its leader is down",
+            "the broker rejected the message, perhaps because the queue is full or its leader is \
+             down",
         ),
         Err(error) => error,
     };

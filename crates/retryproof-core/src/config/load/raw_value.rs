@@ -83,8 +83,7 @@ impl RawValue<'_> {
     }
 
     pub(super) fn statuses(&self) -> Parsed<StoredStatuses> {
-        let refuse = "expected `2xx`, followed by any of `4xx` and `5xx`, for example \
-                      `\"2xx,4xx\"`";
+        let refuse = "expected `2xx`, optionally with `4xx` and `5xx`, for example `\"2xx,4xx\"`";
         StoredStatuses::parse(self.text_or(refuse)?).ok_or_else(|| refuse.to_owned())
     }
 

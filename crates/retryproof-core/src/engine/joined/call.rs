@@ -203,8 +203,8 @@ fn rolling_back(held: HeldLease) -> DropGuard {
 
 fn open_too_long(limit: Duration) -> Error {
     Error::unavailable(
-        "the transaction was open for so long that it delayed the heartbeats of other keys, so \
-         it was rolled back; open it later, or use longer leases",
+        "the transaction was open for so long that it could have delayed the heartbeats of other \
+         keys, so it was rolled back; open it later, or use longer leases",
     )
     .with("limit", format_args!("{limit:?}"))
 }
