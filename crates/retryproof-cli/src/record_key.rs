@@ -2,10 +2,7 @@
 //! The key under which the HTTP filter stores a record: the caller, then the client's key.
 
 use retryproof::Identity;
-use sha2::{Digest as _, Sha256};
-
-/// A caller longer than this is stored as its hash.
-const MAX_PLAIN_CALLER: usize = 240;
+use retryproof::http::adapter;
 
 /// Who sent the key.
 #[derive(Debug, Clone, Copy)]
@@ -22,17 +19,8 @@ pub(crate) enum SentBy<'a> {
 pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
     match by {
         SentBy::AsStored => key.to_owned(),
-        SentBy::AnyCaller => format!("-:{key}"),
-        SentBy::Caller(caller)
-            if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
-        {
-            format!("{}:{caller}:{key}", caller.len())
-        }
-        SentBy::Caller(caller) => {
-            let digest = Sha256::digest(caller.as_bytes());
-            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("h:{digest}:{key}")
-        }
+        SentBy::AnyCaller => adapter::stored_key(None, key),
+        SentBy::Caller(caller) => adapter::stored_key(Some(caller), key),
     }
 }
 

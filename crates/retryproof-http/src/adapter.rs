@@ -20,8 +20,9 @@ use http_body::Body;
 
 use crate::body::{GuardedBody, ReplayBody};
 use crate::call::ClientKey;
-use crate::filter::IdempotencyFilter;
+use crate::filter::{CallerIdentity, IdempotencyFilter};
 use crate::guard;
+use crate::prepare;
 use crate::run::{run_to_end, start_call};
 use crate::transaction::TxError;
 
@@ -44,6 +45,18 @@ pub fn key_header(filter: &IdempotencyFilter) -> &HeaderName {
 #[must_use]
 pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
+}
+
+/// The key under which a filter stores the record of the client's `key` (HTTP-16): for a caller
+/// that the filter's hook named, or, if `caller` is `None`, in a filter whose callers share keys.
+/// The command `retryproof` looks for records under this key.
+#[must_use]
+pub fn stored_key(caller: Option<&str>, key: &str) -> String {
+    let caller = match caller {
+        Some(caller) => CallerIdentity::Named(caller.to_owned()),
+        None => CallerIdentity::Anyone,
+    };
+    prepare::stored_key(&caller, key)
 }
 
 /// Checks from a request's head whether the request is already guarded, and whether its key and

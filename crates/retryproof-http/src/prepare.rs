@@ -254,6 +254,36 @@ fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) ->
     }
 }
 
+/// Same as [`engine_key`], but as a `String`, and without a limit on the length of `key`. It is for
+/// programs that look for a record.
+pub(crate) fn stored_key(caller: &CallerIdentity, key: &str) -> String {
+    let mut stored = String::new();
+    push_prefix(caller, |part| stored.push_str(part));
+    stored + key
+}
+
+/// Passes the part of the engine's key before the client's key to `push`, from left to right.
+fn push_prefix(caller: &CallerIdentity, mut push: impl FnMut(&str)) {
+    match caller {
+        CallerIdentity::Anyone => push("-"),
+        CallerIdentity::Absent => push("a"),
+        CallerIdentity::Named(caller)
+            if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
+        {
+            push(&caller.len().to_string());
+            push(":");
+            push(caller);
+        }
+        CallerIdentity::Named(caller) => {
+            push("h:");
+            for byte in Sha256::digest(caller) {
+                push(&format!("{byte:02x}"));
+            }
+        }
+    }
+    push(":");
+}
+
 struct EngineKeyBuffer<const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
@@ -265,24 +295,7 @@ const MAX_ENGINE_KEY: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
 impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
     fn write(&mut self, caller: &CallerIdentity, key: &[u8]) -> &str {
-        match caller {
-            CallerIdentity::Anyone => self.push(b"-"),
-            CallerIdentity::Absent => self.push(b"a"),
-            CallerIdentity::Named(caller)
-                if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
-            {
-                self.push(caller.len().to_string().as_bytes());
-                self.push(b":");
-                self.push(caller.as_bytes());
-            }
-            CallerIdentity::Named(caller) => {
-                self.push(b"h:");
-                for byte in Sha256::digest(caller) {
-                    self.push(format!("{byte:02x}").as_bytes());
-                }
-            }
-        }
-        self.push(b":");
+        push_prefix(caller, |part| self.push(part.as_bytes()));
         self.push(key);
         str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
     }
@@ -321,12 +334,15 @@ mod tests {
     fn key_of(caller: Option<&str>, key: &str) -> String {
         let by = caller
             .map_or(CallerIdentity::Absent, |caller| CallerIdentity::Named(caller.to_owned()));
-        engine_key(&by, key.as_bytes(), str::to_owned)
+        let folded = engine_key(&by, key.as_bytes(), str::to_owned);
+        assert_eq!(stored_key(&by, key), folded);
+        folded
     }
 
     #[test]
     fn http_16_shared_keys_absent_empty_and_named_callers_are_four() {
         assert_eq!(engine_key(&CallerIdentity::Anyone, b"k", str::to_owned), "-:k");
+        assert_eq!(stored_key(&CallerIdentity::Anyone, "k"), "-:k");
         assert_eq!(key_of(None, "k"), "a:k");
         assert_eq!(key_of(Some(""), "k"), "0::k");
         assert_eq!(key_of(Some("a"), "k"), "1:a:k");
