@@ -1,8 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: turns the driver's errors into the library's errors.
+//! [`classify`] turns the driver's errors into the library's errors. [`Failure`] keeps the driver's
+//! error while the store can still recover from it.
 
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
+
+/// Why an operation failed: an error from the store, such as a row that it does not write, or one
+/// from the driver, after which a retry may succeed.
+pub(crate) enum Failure {
+    Store(Error),
+    Driver(rusqlite::Error),
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Store(error) => error,
+            Self::Driver(error) => classify(error),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Driver(error)
+    }
+}
 
 /// Converts a driver's error into an error with a kind and advice. The driver's error can be kept
 /// as the source, because SQLite's messages name tables and columns, never bound values, and no

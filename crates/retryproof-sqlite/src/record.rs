@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{HolderNote, RecordState, RecordSummary};
-use retryproof_core::{
-    Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
-};
+use retryproof_core::{Blob, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult};
 use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 
-use crate::error::classify;
+use crate::error::Failure;
 
 /// `state` of a record whose holder is running or has died.
 const IN_PROGRESS: i64 = 0;
@@ -23,40 +21,17 @@ const COMPLETE: i64 = 1;
 /// record as absent (REC-3).
 const RELEASED_WITH_LOG: i64 = 2;
 
-/// Why a read failed.
-pub(crate) enum ReadError {
-    /// An error from SQLite. If the file is locked, a retry may succeed.
-    Driver(rusqlite::Error),
-    /// The row holds a value that the store does not write.
-    Record(Error),
-}
-
-impl From<rusqlite::Error> for ReadError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl ReadError {
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Self::Driver(error) => classify(error),
-            Self::Record(error) => error,
-        }
-    }
-}
-
 /// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. `now` is called after
 /// the row is read, so that expiry is never judged by a time from before the row's snapshot.
 pub(crate) fn read_record(
     statement: &mut Statement<'_>,
     id: &Identity,
     now: impl FnOnce() -> i64,
-) -> Result<Option<Record>, ReadError> {
+) -> Result<Option<Record>, Failure> {
     let mut rows =
         statement.query((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()))?;
     match rows.next()? {
-        Some(row) => decode(row, now()).map(Some).map_err(ReadError::Record),
+        Some(row) => decode(row, now()).map(Some).map_err(Failure::Store),
         None => Ok(None),
     }
 }

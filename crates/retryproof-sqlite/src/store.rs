@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use crate::config::SqliteConfig;
 use crate::connection::retry::RetryDeadline;
 use crate::connection::retry_while_locked;
-use crate::error::{classify, is_locked};
+use crate::error::{Failure, classify, is_locked};
 use crate::execute::WriteQueue;
 use crate::execute::transaction::WriteConnection;
 use crate::execute::transition::{Transition, TransitionResult, unexpected_answer};
 use crate::execute::write_lock::FileWriteLock;
 use crate::pool::ReadPool;
-use crate::record::{ReadError, read_record};
+use crate::record::read_record;
 use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
@@ -126,7 +126,7 @@ impl SqliteStore {
             });
             match read {
                 Ok(found) => return Ok(found),
-                Err(ReadError::Driver(error)) if is_locked(&error) => {
+                Err(Failure::Driver(error)) if is_locked(&error) => {
                     let deadline =
                         deadline.get_or_insert(RetryDeadline::new(self.config.busy_timeout));
                     if deadline.has_passed() {

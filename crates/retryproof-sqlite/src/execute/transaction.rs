@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::{Error, Result};
+use retryproof_core::Result;
 use rusqlite::{Connection, ffi};
 
 use super::transition::{Transition, TransitionResult, WriteTransaction, unexpected_answer};
 use crate::config::SqliteConfig;
 use crate::connection;
 use crate::connection::retry::{RetryDeadline, pause};
-use crate::error::{classify, is_full, is_locked};
+use crate::error::{Failure, classify, is_full, is_locked};
 use crate::statement::StatementTexts;
 use crate::waiters::Waiters;
 
@@ -37,29 +37,6 @@ pub(crate) enum BatchResult {
     Committed(Vec<Result<TransitionResult>>),
     /// Another connection holds the write lock; nothing was written.
     Locked(rusqlite::Error),
-}
-
-/// Why a transaction was rolled back.
-enum TransactionError {
-    /// The transaction could not begin or commit.
-    Driver(rusqlite::Error),
-    /// A transition in the transaction failed.
-    Transition(Error),
-}
-
-impl From<rusqlite::Error> for TransactionError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl TransactionError {
-    fn into_error(self) -> Error {
-        match self {
-            Self::Driver(error) => classify(error),
-            Self::Transition(error) => error,
-        }
-    }
 }
 
 impl WriteConnection {
@@ -88,11 +65,11 @@ impl WriteConnection {
     ) -> BatchResult {
         let ran = match self.transact(transitions.clone()) {
             Ok(results) => BatchResult::Committed(results),
-            Err(TransactionError::Driver(error)) if is_locked(&error) => BatchResult::Locked(error),
+            Err(Failure::Driver(error)) if is_locked(&error) => BatchResult::Locked(error),
             Err(error) if transitions.len() == 1 => {
                 BatchResult::Committed(vec![Err(error.into_error())])
             }
-            Err(TransactionError::Driver(error)) if !is_full(&error) => BatchResult::Committed(
+            Err(Failure::Driver(error)) if !is_full(&error) => BatchResult::Committed(
                 transitions.clone().map(|_| Err(classify(copy(&error)))).collect(),
             ),
             Err(_) => BatchResult::Committed(
@@ -116,9 +93,7 @@ impl WriteConnection {
                 Ok(mut results) => {
                     return results.pop().unwrap_or_else(|| Err(unexpected_answer()));
                 }
-                Err(TransactionError::Driver(error))
-                    if is_locked(&error) && !deadline.has_passed() =>
-                {
+                Err(Failure::Driver(error)) if is_locked(&error) && !deadline.has_passed() => {
                     pause(RETRY_DELAY)
                 }
                 Err(error) => return Err(error.into_error()),
@@ -141,7 +116,7 @@ impl WriteConnection {
     fn transact<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition>,
-    ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
+    ) -> Result<Vec<Result<TransitionResult>>, Failure> {
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.inside(transitions);
         // SQLite may already have rolled the transaction back.
@@ -155,7 +130,7 @@ impl WriteConnection {
     fn inside<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition>,
-    ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
+    ) -> Result<Vec<Result<TransitionResult>>, Failure> {
         if !self.waiters.registry.is_empty() {
             self.check_foreign_commits()?;
         }
@@ -164,7 +139,7 @@ impl WriteConnection {
         let mut tx = WriteTransaction::new(&self.conn, &self.statements, now);
         let mut results = Vec::with_capacity(transitions.len());
         for transition in transitions {
-            results.push(Ok(tx.run(transition).map_err(TransactionError::Transition)?));
+            results.push(Ok(tx.run(transition).map_err(Failure::Store)?));
         }
         tx.finish()?;
         self.execute("COMMIT")?;

@@ -12,8 +12,8 @@ use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result,
 use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
 
-use crate::error::classify;
-use crate::record::{ReadError, read_record};
+use crate::error::{Failure, classify};
+use crate::record::read_record;
 use crate::statement::{Statement, StatementTexts};
 
 /// The highest count of takeovers, because some stores keep it in a column of 16 bits.
@@ -250,7 +250,7 @@ impl<'a> WriteTransaction<'a> {
     fn read_record(&mut self, id: &Identity) -> Result<Option<Record>> {
         let now = self.now;
         read_record(self.prepared(Statement::Read).map_err(classify)?, id, || now)
-            .map_err(ReadError::into_error)
+            .map_err(Failure::into_error)
     }
 
     fn execute(&mut self, statement: Statement, params: impl rusqlite::Params) -> Result<usize> {
