@@ -164,14 +164,16 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1213 | 1020 | 3101 => (
             Retry,
             Unavailable,
-            "the statement ran into a deadlock on every retry; check what else writes to the table",
+            "the statement ran into a deadlock or a conflicting change on every retry; check what \
+             else writes to the table",
         ),
         // The cause is a lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed
         // query.
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
-            "the record's row stayed locked; keep joined transactions short",
+            "the record's row stayed locked, or the server stopped the statement; keep joined \
+             transactions short",
         ),
         // The server or the account has reached its connection limit.
         1040 | 1203 | 1226 => (
@@ -185,8 +187,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
-            "the server rejected the user or the password; correct the URL, the account, or the \
-             hosts that the account may connect from",
+            "the server rejected the login; correct the URL, the account, or the hosts that the \
+             account may connect from",
         ),
         1251 | 1275 | 2059 => (
             RetryOnNewConnection,
@@ -241,7 +243,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1118 | 1406 => (
             Recovery::None,
             TooLarge,
-            "the value is larger than the server stores in one row; raise `innodb_log_file_size`",
+            "the value is larger than the server can store in one row; raise \
+             `innodb_log_file_size`",
         ),
         1461 => (
             RetryOnNewConnection,

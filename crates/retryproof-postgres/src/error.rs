@@ -87,7 +87,8 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "28000" | "28P01" => (
             Config,
-            "the server rejected the user or the password; check the URL and the server's `pg_hba.conf`",
+            "the server rejected the login; check the user and the password in the URL, and the \
+             server's `pg_hba.conf`",
         ),
         "3D000" => {
             (Config, "the database does not exist; create it, or name another one in the URL")
@@ -130,8 +131,8 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         // Poolers use this code for most refusals.
         "08P01" => (
             Unavailable,
-            "the pooler in front of the server refused the connection; check the pooler's log, and \
-             check that it knows the database and the user in the URL",
+            "the connection was refused, probably by a pooler; check the pooler's log, and check \
+             that it knows the database and the user in the URL",
         ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" | "53" | "57" | "58" => (

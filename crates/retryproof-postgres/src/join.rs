@@ -76,6 +76,6 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);
-    Error::new(kind, "PostgreSQL rejected a statement in the application's transaction")
+    Error::new(kind, "a statement in the application's transaction failed")
         .with("sqlstate", code.unwrap_or("none: the connection broke or could not be opened"))
 }

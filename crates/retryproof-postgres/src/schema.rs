@@ -198,7 +198,7 @@ async fn check_functions(conn: &mut PgConnection, table: &str) -> Result<()> {
     if !older.is_empty() {
         tracing::warn!(
             functions = older.join(", "),
-            "the store's functions are older than those that this program ships; call \
+            "the store's functions are older than those of this version of retryproof; call \
              `retryproof::migrate(url)`"
         );
     }

@@ -101,11 +101,13 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
             Unavailable,
             "the server is a replica that has lost its primary; a fail-over may be under way",
         ),
-        "BUSY" => {
-            (Unavailable, "the server is busy with a long-running script; `SCRIPT KILL` ends it")
-        }
+        "BUSY" => (
+            Unavailable,
+            "the server is busy with a long-running script; `SCRIPT KILL` ends it if it has \
+             written nothing",
+        ),
         "NOAUTH" | "WRONGPASS" => {
-            (Config, "the server rejected the user or the password; correct them")
+            (Config, "the user or the password is missing or wrong; correct them")
         }
         "NOPERM" => (
             Unexpected,
@@ -118,8 +120,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "WRONGTYPE" => (
             Corrupt,
-            "the record's key holds a value of a different type, because another program uses this \
-             prefix; inspect the key, or delete it by hand",
+            "the record's key holds a value of a different type, perhaps because another program \
+             uses this prefix; inspect the key, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
         "NOSCRIPT" => (Unavailable, "the server discards the scripts as fast as they are loaded"),

@@ -131,8 +131,8 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     } else {
         (
             ErrorKind::Unexpected,
-            "this process may not open the database file; allow it to read and write the file and \
-             its directory",
+            "the database file could not be opened; allow this process to read and write the file \
+             and its directory",
         )
     };
     Error::new(kind, message).because(error)

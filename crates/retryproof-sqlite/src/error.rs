@@ -80,12 +80,13 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_CANTOPEN => (
             Unavailable,
-            "the database file or its journal could not be opened; check that it still exists \
-             and that this process may open it",
+            "the database file or its journal could not be opened; check that it still exists and \
+             that this process is allowed to open it",
         ),
-        ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => {
-            (Unavailable, "SQLite interrupted the statement; see the error's source")
-        }
+        ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => (
+            Unavailable,
+            "SQLite interrupted the statement or ran out of memory; see the error's source",
+        ),
         ffi::SQLITE_READONLY => (
             Unexpected,
             "the database file is read-only; allow this process to write to the file and to its \
@@ -93,11 +94,13 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ),
         ffi::SQLITE_PERM | ffi::SQLITE_AUTH => (
             Unexpected,
-            "this process may not use the database file; allow it to read and write the file",
+            "this process is not allowed to use the database file; allow it to read and write the \
+             file",
         ),
         ffi::SQLITE_CORRUPT => (
             Corrupt,
-            "the database file is damaged; restore it from a backup, or run `PRAGMA integrity_check`",
+            "the database file is damaged; check it with `PRAGMA integrity_check`, or restore it \
+             from a backup",
         ),
         ffi::SQLITE_NOTADB => {
             (Corrupt, "the file is not a SQLite database, or is encrypted; use another file")

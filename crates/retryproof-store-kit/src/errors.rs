@@ -28,8 +28,8 @@ pub fn while_running(error: Error) -> Error {
         return error;
     }
     Error::unavailable(
-        "the server now refuses settings of the store that it accepted at `connect`; see the \
-         error's source",
+        "the server no longer accepts the store's settings, which it accepted at `connect`; see \
+         the error's source",
     )
     .because(error)
 }

@@ -114,7 +114,8 @@ impl Schema {
                 table,
                 found = found.schema,
                 expected = version,
-                "the store's tables are newer than this version of retryproof, and compatible"
+                "the store's tables are newer than this version of retryproof, but compatible with \
+                 it"
             );
         }
         Ok(())
@@ -135,9 +136,9 @@ impl Schema {
 
     fn older(&self, found: TableVersions) -> Error {
         let message = format!(
-            "the store's tables are older than this version of retryproof can use; upgrade the \
-             tables: call `retryproof::migrate(url)` (`{}` if only this crate is used), or apply \
-             the shipped SQL",
+            "the store's tables are too old for this version of retryproof; upgrade the tables: \
+             call `retryproof::migrate(url)` (`{}` if only this crate is used), or apply the \
+             shipped SQL",
             self.migrate
         );
         self.incompatible(found, message)

@@ -41,7 +41,7 @@ pub(super) async fn ask_primary(
                 None => no_address(),
             },
             Ok(Value::Nil) => {
-                Error::new(ErrorKind::Config, "the sentinels watch no service with this name")
+                Error::new(ErrorKind::Config, "the sentinels monitor no service with this name")
                     .with("service", format_args!("{service:?}"))
             }
             // Only sentinels support the SENTINEL command, so this server is not a sentinel.

@@ -223,8 +223,8 @@ impl SqliteTx {
             if self.limit.0.has_passed() {
                 self.roll_back();
                 return Err(Error::unavailable(
-                    "the transaction was open for longer than a third of the shortest lease in the \
-                     file, which delayed that lease's heartbeats; open it later, or use longer \
+                    "the transaction was open for so long that it could have delayed the \
+                     heartbeats of other keys, so it was rolled back; open it later, or use longer \
                      leases",
                 )
                 .with("limit", format_args!("{:?}", self.limit.1)));
