@@ -104,7 +104,7 @@ macro_rules! released {
     };
 }
 
-/// Whether the row is a record in progress with the bound token, and and its lease is over or may
+/// Whether the row is a record in progress with the bound token, and its lease is over or may
 /// be ended. Binds: scope, key, token, even if live.
 macro_rules! abandoned {
     () => {

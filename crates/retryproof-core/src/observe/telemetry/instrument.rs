@@ -9,8 +9,8 @@ pub const SECONDS: [f64; 15] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Instrument {
-    /// Calls that ended, by scope and outcome. `error.type` is the kind of error that refused the
-    /// call, or the reason why its work was not recorded.
+    /// Calls that reached an outcome, by scope and outcome. `error.type` is the kind of error that
+    /// refused the call, or the reason why its work was not recorded.
     Calls,
     /// How long calls took, by scope and outcome.
     CallDuration,
