@@ -145,8 +145,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
             // compared. A comparison of the bodies would refuse every retry (FP-5).
             tracing::debug!(
                 identity = %self.context.identity(),
-                "`fingerprint-ignore` has changed since the record was made: the body is not \
-                 compared"
+                "`fingerprint-ignore` has changed since the record was written, so the bodies are \
+                 not compared"
             );
             return Ok(if has_target(theirs, &parts) { *theirs } else { *mine });
         }

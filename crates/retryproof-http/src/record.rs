@@ -303,7 +303,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 tracing::error!(
                     identity = %call.context.identity(),
                     %error,
-                    "the response is recorded as a tombstone"
+                    "the response cannot be stored, so a tombstone is recorded instead"
                 );
                 let value = CompletionValue::Tombstone(status_alone(parts.status));
                 Self { value, recorded: Err(EncodingFailed), body }

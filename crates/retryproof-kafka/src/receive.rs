@@ -70,8 +70,8 @@ impl<'a> PartitionQueues<'a> {
                     return Err(client_failed(error, "receive"));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no messages received; librdkafka reconnects \
-                         automatically");
+                    tracing::warn!(%error, "no messages could be received; librdkafka keeps \
+                                            trying");
                 }
             }
         }

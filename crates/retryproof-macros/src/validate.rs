@@ -164,7 +164,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         errors.at(
             marked,
             "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an \
-             argument of the type `GuardedTx<..>`, which is enough to join",
+             argument of the type `GuardedTx<..>`, without a mark",
         );
     }
     for marked in function.marked(LEASE_MARK) {

@@ -74,7 +74,7 @@ fn position(cursor: &ScanCursor) -> Result<(u32, u32)> {
         [a, b, c, d, e, f, g, h] => {
             Ok((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])))
         }
-        _ => Err(Error::new(ErrorKind::Invalid, "the cursor is not one of the memory store")
+        _ => Err(Error::new(ErrorKind::Invalid, "the cursor was not returned by the memory store")
             .during("scan")
             .with("bytes", cursor.as_bytes().len())),
     }

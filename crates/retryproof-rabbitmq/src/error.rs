@@ -30,7 +30,7 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
             ),
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
             | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => {
-                invalid_setting("the broker refused the user's login, virtual host or operation")
+                invalid_setting("the broker refused the login, the virtual host or the operation")
             }
             _ => Error::unavailable("the broker closed the connection"),
         },

@@ -39,10 +39,8 @@ pub fn while_running(error: Error) -> Error {
 #[must_use]
 #[cold]
 pub fn changed_meanwhile() -> Error {
-    Error::unavailable(
-        "the record changed while the store tried to change it; look at the record again",
-    )
-    .during("force")
+    Error::unavailable("the record changed during each attempt to change it; read the record again")
+        .during("force")
 }
 
 /// The error for a value that is larger than the store accepts (CMP-9).

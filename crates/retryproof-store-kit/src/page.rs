@@ -74,7 +74,7 @@ impl ScanRows {
             rest.split_at_checked(u16::from_be_bytes(*length).into())
         };
         parts().ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "the cursor is not one of this store")
+            Error::new(ErrorKind::Invalid, "the cursor was not returned by this store")
                 .with("bytes", after.as_bytes().len())
         })
     }

@@ -106,8 +106,8 @@ impl Schema {
                 table,
                 found = found.schema,
                 expected = version,
-                "the store's tables are older than this version of retryproof, so some of its \
-                 features are off; call `retryproof::migrate(url)`"
+                "the store's tables are older than this version of retryproof, so some features \
+                 are off; call `retryproof::migrate(url)`"
             );
         } else if found.schema > version {
             tracing::debug!(

@@ -99,7 +99,7 @@ impl Record {
 
     fn shrink(&mut self, refused: Error, identity: &Identity) {
         tracing::warn!(identity = %identity, error = %refused,
-            "the result is recorded as a tombstone (CMP-9)");
+            "the result cannot be stored, so a tombstone is recorded instead (CMP-9)");
         self.done.value = Tombstone::new().into_envelope();
         self.is_tombstone = true;
         self.refused = Some(refused);

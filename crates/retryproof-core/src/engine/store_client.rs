@@ -372,7 +372,8 @@ impl CircuitBreaker {
         let mut probing = self.probing.lock();
         if probing.is_some_and(|since| now < since + limit) {
             return Err(Error::unavailable(
-                "the store keeps failing; only one call at a time is sent to it",
+                "the store keeps failing, so only one call at a time is sent to it; this call was \
+                 not sent",
             ));
         }
         *probing = Some(now);

@@ -391,14 +391,14 @@ impl<C> FilterBuilder<C> {
         {
             return Err(Error::new(
                 ErrorKind::Config,
-                "`fingerprint-ignore` of a scope needs the fingerprint `json`, but this filter \
-                 has another one: members can be left out of a JSON body only",
+                "`fingerprint-ignore` of a scope needs the fingerprint `json`, but this filter has \
+                 a different one: only members of a JSON body can be left out",
             ));
         }
         if fate.is_some() && switches.choose_statuses() {
             tracing::warn!(
-                "the setting `store` of a scope has no effect in this filter, whose fate hook \
-                 decides for all responses without a mark (HTTP-19)"
+                "the setting `store` of a scope has no effect in this filter, because the filter's \
+                 fate hook decides about all responses without a mark (HTTP-19)"
             );
         }
         let max_value = engine.store().profile().max_value;

@@ -222,9 +222,10 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         ),
         Finding::Failed { kind, ticket } => failed(kind, ticket),
         Finding::NoTx { what, ticket } => no_tx(what, ticket),
-        Finding::NoScope => {
-            Problem::new(Code::ScopeInvalid, "name a scope for this endpoint; nothing ran")
-        }
+        Finding::NoScope => Problem::new(
+            Code::ScopeInvalid,
+            "the service must name a scope for this endpoint; nothing ran",
+        ),
         Finding::NoCaller => Problem {
             status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
             challenge: settings.challenge.map(str::to_owned),
@@ -269,7 +270,7 @@ pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
             retry_after: Some(retry_after_spread(ticket)),
             ..Problem::new(
                 Code::StoreUnavailable,
-                "the database could not open a transaction; nothing was written",
+                "no transaction could be opened; nothing was written",
             )
         },
         NoTx::Misused => {

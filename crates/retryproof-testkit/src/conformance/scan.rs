@@ -146,7 +146,7 @@ pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
     }
     let callers = s.fill().await;
     let spoilt = s.identity("even", "k2");
-    s.corrupt(&spoilt).await.expect("the subject should offer it");
+    s.corrupt(&spoilt).await.expect("the subject should offer what the case needs");
     let (mut seen, mut unreadable) = (Vec::new(), 0);
     let mut pages = s.pages(s.page().await);
     while let Some(page) = pages.next().await {

@@ -172,12 +172,14 @@ impl Instrument {
             Self::Takeovers => "Leases taken over from an owner that did not finish.",
             Self::LeasesLost => "Leases lost, by reason.",
             Self::BeatsFailed => "Heartbeats that failed, by error.",
-            Self::Unrecorded => "Executions whose result was not recorded: a retry may run again.",
+            Self::Unrecorded => {
+                "Executions whose result was not recorded, so a retry may run the work again."
+            }
             Self::Saved => "Estimated seconds of work that replays did not repeat.",
             Self::StoreDuration => "How long store calls took.",
             Self::OpenCircuits => "Engines whose store has failed several times in a row.",
             Self::Purged => "Expired records that were deleted.",
-            Self::PurgeBacklog => "1 while the purge does not keep up with expiring records.",
+            Self::PurgeBacklog => "1 while the purge is not keeping up with expiring records.",
         }
     }
 }
