@@ -127,9 +127,9 @@ impl NatsListener {
     /// # Errors
     /// Fails if the consumer is deleted. Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if no
-    /// stream takes the dead-letter subject, or if the consumer's own stream takes it, because the
-    /// consumer would then deliver its own dead letters. If the server does not answer, the
-    /// listener waits for it.
+    /// stream captures the dead-letter subject, or if the consumer's own stream captures it,
+    /// because the consumer would then deliver its own dead letters. If the server does not answer,
+    /// the listener waits for it.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are
