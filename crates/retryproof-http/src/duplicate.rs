@@ -132,7 +132,7 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         }
     }
 
-    /// The request's fingerprint in the form of the record's fingerprint `theirs`.
+    /// Returns the request's fingerprint in the form of the record's fingerprint `theirs`.
     #[cold]
     fn fingerprint_like(
         &self,
@@ -141,8 +141,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     ) -> Result<Fingerprint, Error> {
         let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
         if leaves_out(theirs) {
-            // The record does not say which members it leaves out, so only method and path are
-            // compared. A comparison of the bodies would refuse every retry (FP-5).
+            // The record does not say which members it leaves out, so only method, path and query
+            // are compared. A comparison of the bodies would refuse every retry (FP-5).
             tracing::debug!(
                 identity = %self.context.identity(),
                 "`fingerprint-ignore` has changed since the record was written, so the bodies are \

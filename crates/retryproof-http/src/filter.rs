@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     pub(crate) web: WebConfig,
     pub(crate) key_header: HeaderName,
     pub(crate) fingerprint: FingerprintMethod,
-    /// What the configuration changes for single scopes.
+    /// What the configuration changes for individual scopes.
     pub(crate) switches: Arc<Switches>,
     pub(crate) callers: Callers,
     pub(crate) fields: FieldRules,

@@ -137,7 +137,7 @@ impl Policy {
     /// default (HTTP-20). Over gRPC the status is always `INVALID_ARGUMENT`.
     ///
     /// # Panics
-    /// If the status is neither 409 nor 422.
+    /// Panics if the status is neither 409 nor 422.
     pub const fn with_mismatch_status(mut self, status: u16) -> Self {
         assert!(matches!(status, 409 | 422), "the status of a mismatch must be 409 or 422");
         self.mismatch_status = Some(status);

@@ -254,8 +254,8 @@ fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) ->
     }
 }
 
-/// Same as [`engine_key`], but as a `String`, and without a limit on the length of `key`. It is for
-/// programs that look for a record.
+/// Like [`engine_key`], but returns a `String`, and does not limit the length of `key`. This
+/// function is for programs that look for a record.
 pub(crate) fn stored_key(caller: &CallerIdentity, key: &str) -> String {
     let mut stored = String::new();
     push_prefix(caller, |part| stored.push_str(part));

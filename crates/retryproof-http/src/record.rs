@@ -135,7 +135,7 @@ impl CommitFailure {
     }
 }
 
-/// Says until when the response is replayed, if the window is published (HTTP-21).
+/// Adds to the response the time until which it is replayed, if the window is published (HTTP-21).
 fn publish_window<R>(call: &RunningCall<R>, parts: &mut Parts) {
     let filter = call.filter();
     if filter.web.publish_window && call.mark().lease().is_guarded() {
@@ -480,7 +480,7 @@ fn completion_failed<R>(
 ) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     if recorded == Recorded::No && unsent.call.filter().web.publish_window {
-        // The key may run again as soon as its lease ends.
+        // Another request with the key may run as soon as the lease ends.
         window::withdraw(&mut unsent.parts.headers);
     }
     let response = match policy {

@@ -10,7 +10,7 @@ use retryproof_core::{IdempotencyConfig, Scope};
 use crate::protocol::fingerprint::IgnoredMembers;
 use crate::protocol::problem::Code;
 
-/// The switches of all scopes that have one.
+/// The switches of all scopes that have any.
 #[derive(Debug, Default)]
 pub(crate) struct Switches(HashMap<String, ScopeSwitches>);
 

@@ -8,13 +8,15 @@ use retryproof_core::clock::wall_clock_micros;
 
 use crate::header_map::remove_in_order;
 
-/// The field. It is stored with the response, so that every replay has the same time.
+/// The name of the field. The field is stored with the response, so that every replay has the same
+/// time.
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 
-/// Adds the field to a response that will be recorded for this long.
+/// Adds the field to a response that will be recorded for `ttl`.
 pub(crate) fn publish(headers: &mut HeaderMap, ttl: Duration) {
     let now = Duration::from_micros(wall_clock_micros());
-    // Fractions are cut off, so that the time is never later than the end of the record.
+    // Fractions of a second are cut off, so that rounding never makes the time later than the end
+    // of the record.
     if let Ok(date) = HeaderValue::try_from(http_date(now.saturating_add(ttl).as_secs())) {
         headers.insert(EXPIRES, date);
     }
@@ -25,7 +27,7 @@ pub(crate) fn withdraw(headers: &mut HeaderMap) {
     remove_in_order(headers, &EXPIRES);
 }
 
-/// A time as HTTP writes it (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a time as HTTP requires (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(secs_since_1970: u64) -> String {
     const DAYS: &[&str] = &["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
     const MONTHS: &[&str] =
@@ -33,14 +35,14 @@ fn http_date(secs_since_1970: u64) -> String {
     let (days, secs) = (secs_since_1970 / 86_400, secs_since_1970 % 86_400);
     // 1 January 1970 was a Thursday.
     let weekday = nth(DAYS, days + 4);
-    // Count from 1 March of the year 0, so that a leap day is the last day of its year, in eras of
-    // 400 years, which all have the same number of days.
+    // Count from 1 March of the year 0, so that a leap day is the last day of its year. Count in
+    // eras of 400 years, because all eras have the same number of days.
     let since = days + 719_468;
     let (era, day_of_era) = (since / 146_097, since % 146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // The months from March on have 153 days in every five.
+    // From March on, every five months in a row have 153 days.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12;
@@ -50,7 +52,7 @@ fn http_date(secs_since_1970: u64) -> String {
     format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
-/// The name at a position, counted around.
+/// Returns the name at `position` modulo the number of names.
 fn nth(names: &'static [&'static str], position: u64) -> &'static str {
     let position = usize::try_from(position).unwrap_or_default();
     names.get(position % names.len()).copied().unwrap_or_default()

@@ -167,7 +167,7 @@ pub(crate) fn fingerprint(
     hasher.finish()
 }
 
-/// Like [`fingerprint`], but without the members that the scope ignores, if any (FP-5).
+/// Like [`fingerprint`], but without the members that the scope ignores, if it ignores any (FP-5).
 pub(crate) fn fingerprint_without(
     ignored: Option<&IgnoredMembers>,
     algorithm: FingerprintAlgorithm,

@@ -42,7 +42,7 @@ impl Subject {
             }
             callers.insert(name(&holder.id), holder);
         }
-        // The last of the dead leases, so the others have ended too.
+        // This dead lease was granted last, so once it has ended, the others have ended too.
         let dead = self.identity("even", "k28");
         self.expire(&dead, self.short()).await;
         callers
@@ -125,7 +125,7 @@ pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
 /// The smallest limit still leads to the end.
 pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
     granted(s.caller(&s.id("k")).acquire(LONG).await);
-    // A store that other subjects share would take too many pages.
+    // If other subjects share the store, the scan would take too many pages.
     if s.page().await > 7 {
         return;
     }
@@ -181,7 +181,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     }
     found.sort_unstable();
     found.dedup();
-    // 5, 11, 17, 23 and 29 are odd and complete.
+    // The records 5, 11, 17, 23 and 29 have the scope for odd numbers and are complete.
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
 
@@ -191,7 +191,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
         .scopes()
         .find(|(scope, _)| *scope == of.scope().as_str())
         .expect("the scope should be counted");
-    // A store may return a record twice.
+    // A scan may return a record twice, so the counts may be higher.
     assert!(counts.in_progress >= 10 && counts.complete >= 5, "{counts:?}");
     assert!(counts.abandoned >= 5 && counts.value_bytes > 0, "{counts:?}");
 }

@@ -22,8 +22,8 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     written(body, None)
 }
 
-/// Like [`canonical`], but without the members to which a pointer leads (FP-5). They are read like
-/// all others, so the whole body has to be I-JSON.
+/// Like [`canonical`], but without the members to which a pointer leads (FP-5). These members are
+/// read like all others, so the whole body has to be I-JSON.
 pub(super) fn canonical_without(body: &[u8], ignored: &PointerNode) -> Option<Vec<u8>> {
     written(body, Some(ignored))
 }

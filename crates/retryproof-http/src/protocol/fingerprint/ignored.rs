@@ -4,8 +4,8 @@
 //!
 //! Such a fingerprint has 57 bytes: the algorithm byte, the digest of the request without the
 //! members, 8 bytes that identify the list of pointers, and 16 bytes of a digest of method, path
-//! and query. Two fingerprints with different lists cannot be compared by their first digests.
-//! They are compared by the second ones, so that a change of the list refuses no retry.
+//! and query. If two fingerprints have different lists, their first digests cannot be compared. The
+//! second digests are compared instead, so that a change of the list refuses no retry.
 
 use retryproof_core::Fingerprint;
 use sha2::{Digest as _, Sha256};
@@ -39,7 +39,8 @@ impl IgnoredMembers {
         Self { root, list: first_bytes(&digest_of(&sorted)) }
     }
 
-    /// The fingerprint of a request without the members. A body that is not I-JSON counts whole.
+    /// Returns the fingerprint of a request without these members. If the body is not I-JSON, the
+    /// whole body counts.
     pub(crate) fn fingerprint(&self, request: &RequestParts<'_>) -> Fingerprint {
         let canonical = canonical_without(request.body, &self.root);
         let body = canonical.as_deref().unwrap_or(request.body);
@@ -49,7 +50,7 @@ impl IgnoredMembers {
         bytes.extend_from_slice(&digest);
         bytes.extend_from_slice(&self.list);
         bytes.extend_from_slice(&target_digest(request));
-        // 57 bytes fit into a fingerprint.
+        // These 57 bytes always fit into a fingerprint, so the fallback is never used.
         Fingerprint::new(&bytes).unwrap_or_else(|_| Fingerprint::tagged(JSON_WITHOUT, &digest))
     }
 }
@@ -65,8 +66,8 @@ pub(crate) fn are_comparable(one: &Fingerprint, other: &Fingerprint) -> bool {
     one.algorithm() == other.algorithm() && (!leaves_out(one) || list(one) == list(other))
 }
 
-/// Whether a record, whose fingerprint leaves out members that are not known here, is of a request
-/// with this method, path and query.
+/// Whether the request of a record had this method, path and query, if it is unknown which members
+/// the record's fingerprint leaves out.
 pub(crate) fn has_target(record: &Fingerprint, request: &RequestParts<'_>) -> bool {
     record.as_bytes().get(LEN - TARGET..) == Some(&target_digest(request)[..])
 }
@@ -79,7 +80,8 @@ fn target_digest(request: &RequestParts<'_>) -> [u8; TARGET] {
     first_bytes(&digest_of(&[request.method.as_bytes(), request.target.as_bytes()]))
 }
 
-/// SHA-256 of the algorithm byte, the number of parts, and each part with its length before it.
+/// Returns the SHA-256 of the algorithm byte, the number of parts, and each part preceded by its
+/// length.
 fn digest_of(parts: &[&[u8]]) -> [u8; DIGEST] {
     let mut sha = Sha256::new();
     sha.update([JSON_WITHOUT]);

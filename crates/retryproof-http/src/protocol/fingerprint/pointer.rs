@@ -25,7 +25,7 @@ impl PointerNode {
         root
     }
 
-    /// The pointers that go on with this member or element.
+    /// Returns the pointers that continue into this member or element.
     pub(super) fn next(&self, name: &str) -> Option<&Self> {
         self.next.get(name)
     }
