@@ -276,7 +276,7 @@ impl OutOfBounds {
         let Self { key, value, expected } = self;
         Error::new(
             ErrorKind::Config,
-            format!("idempotency.{key} = {value} is out of range; expected {expected}"),
+            format!("idempotency.{key} = {value} is not valid; expected {expected}"),
         )
     }
 }

@@ -199,7 +199,7 @@ impl KafkaListenerBuilder {
             ));
         }
         if self.client.get("group.id").is_none_or(str::is_empty) {
-            return Err(invalid_setting("the client has no `group.id`"));
+            return Err(invalid_setting("the client settings have no `group.id`; set one"));
         }
         let rules = AttemptRules::new(self.backoff).in_flight(self.backoff.after(1));
         Ok(Settings {

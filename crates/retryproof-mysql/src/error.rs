@@ -199,7 +199,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1049 => (
             RetryOnNewConnection,
             Config,
-            "the database named in the URL does not exist; create it, or name another",
+            "the database named in the URL does not exist; create it, or name another one",
         ),
         1046 => (
             RetryOnNewConnection,

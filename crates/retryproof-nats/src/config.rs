@@ -205,7 +205,8 @@ impl NatsListenerBuilder {
         }
         if config.headers_only {
             return Err(invalid_setting(
-                "the consumer delivers headers only; a listener needs the bodies",
+                "the consumer delivers headers only, but a listener needs the bodies; set \
+                 `headers_only` to `false`",
             ));
         }
         let dead_letters = self.dead_letters.ok_or_else(|| {

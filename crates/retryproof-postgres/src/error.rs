@@ -34,8 +34,8 @@ impl From<Driver> for Failure {
     }
 }
 
-const TLS: &str =
-    "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`";
+const TLS: &str = "TLS handshake failed; check the server's certificate and `sslmode`, and that \
+                   the feature `tls` is on";
 
 pub(crate) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; GRANT it SELECT, INSERT, \
      UPDATE and DELETE on the table, SELECT on the `_meta` table, and EXECUTE on the `_grant_1` and \
@@ -73,8 +73,8 @@ pub(crate) fn classify_at_connect(error: &Driver) -> Error {
         }
         Driver::ColumnDecode { .. } | Driver::Decode(_) => (
             Corrupt,
-            "a stored column has a type that the store does not write (or the server's \
-             `bytea_output` is not `hex`)",
+            "a stored column has a type that the store does not write, or the server's \
+             `bytea_output` is not `hex`",
         ),
         _ => (Unexpected, "the PostgreSQL driver rejected the call; see the error's source"),
     };
@@ -209,7 +209,9 @@ impl PublicPart {
         let code = code(error).map(String::from);
         let text = match error {
             Driver::Database(inner) => match hidden_part(code.as_deref().unwrap_or_default()) {
-                Some(part) => format!("the server's text is left out, because it may quote {part}"),
+                Some(part) => {
+                    format!("the server's text is omitted, because it could quote {part}")
+                }
                 None => inner.message().to_owned(),
             },
             // The driver's text is left out, because it quotes the setting that could not be read.

@@ -126,7 +126,7 @@ impl Schema {
     #[cold]
     pub fn missing(&self, table: &str) -> Error {
         let message = format!(
-            "the store's tables, or parts of them, are missing in the database; call \
+            "the store's tables, or parts of them, are missing from the database; call \
              `retryproof::migrate(url)` once (`{}` if only this crate is used), or apply the \
              shipped SQL",
             self.migrate
@@ -154,9 +154,9 @@ impl Schema {
     /// The error if this version would create the table of the records in an older form than the
     /// versions say.
     fn newer_records_missing(&self, found: TableVersions) -> Error {
-        let message = "the store's record table is missing, and its recorded version is newer than \
-                       this program's; restore the table from a backup, or have the newer version of \
-                       retryproof create it: call its `retryproof::migrate(url)`";
+        let message = "the store's record table is missing, and the version recorded for it is \
+                       newer than this program's; restore the table from a backup, or create it by \
+                       calling `retryproof::migrate(url)` of the newer version of retryproof";
         self.incompatible(found, message.to_owned())
     }
 

@@ -361,7 +361,7 @@ impl SharedStore {
         let Some(force) = &self.force else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "operators cannot change records of this store; build it with the capability \
+                "operators cannot change records of this store; build it with the force capability \
                  (`into_shared` or `with_force`)",
             )
             .during("force")

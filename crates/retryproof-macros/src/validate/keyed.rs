@@ -126,7 +126,7 @@ fn transaction(
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
-            "`#[tx]` marks the transaction of `completion = \"joined\"`; add that argument, or \
+            "`#[tx]` marks the transaction of `completion = \"joined\"`; add this `completion`, or \
              remove the mark",
         );
     }
