@@ -169,7 +169,7 @@ impl ContextBuilder {
     /// request. The default is 0.
     ///
     /// If a duplicate would raise the total of all waiters in the process above
-    /// `max-waiting-bytes`, it does not wait, and the call returns `InFlight` at once (ACQ-13).
+    /// `max-waiting-bytes`, it does not wait, and the call returns `InFlight` immediately (ACQ-13).
     /// Calls that do not have to wait are not limited.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {

@@ -204,7 +204,7 @@ impl BusySlab {
     }
 
     /// Frees an entry. Drop the returned references after the lock is released. An [`Extra`] is
-    /// small and rare, and is freed at once.
+    /// small and rare, and is freed immediately.
     pub(crate) fn remove(&mut self, at: u32) -> Left {
         let (busy, freeing) = self.get_mut(at);
         busy.extra = None;

@@ -41,9 +41,9 @@ impl Inspect for MemoryStore {
         Ok(stats)
     }
 
-    /// The page checks `limit` slots of the store's table, free or not, so a page after a burst of
-    /// records that have been reclaimed may be empty. A record keeps its slot for as long as it
-    /// exists, so a scan returns it once.
+    /// The page checks at most `limit` slots of the store's table, free or not, so a page after a
+    /// burst of records that have been reclaimed may be empty. A record keeps its slot for as long
+    /// as it exists, so a scan returns it once.
     async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
         let (mut shard, mut slot) = after.map_or(Ok((0, 0)), position)?;
         let now = self.time.now();

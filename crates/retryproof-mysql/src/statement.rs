@@ -91,8 +91,8 @@ macro_rules! counted {
     };
 }
 
-/// The assignments that turn a row into what a release leaves: it counts as absent and keeps only
-/// its token, which no smaller one can follow (ACQ-10).
+/// The assignments that turn a row into a released record, which counts as absent and keeps only
+/// its token, so that no later token is smaller (ACQ-10).
 macro_rules! released {
     () => {
         concat!(

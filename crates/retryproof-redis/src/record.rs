@@ -203,7 +203,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000).saturating_add(part).min(MAX)
 }
 
-/// The digits of a token, as in a record.
+/// Returns the digits of a token, as a record contains them.
 pub(crate) fn token_digits(token: FencingToken) -> [u8; 16] {
     padded(token.get())
 }

@@ -56,7 +56,7 @@ impl ScanRows {
         Ok(())
     }
 
-    /// The page. It is the last one if fewer rows than the limit followed.
+    /// Returns the page. It is the last one if fewer rows than the limit were added.
     #[must_use]
     pub fn finish(self) -> ScanPage {
         let next = self.last.filter(|_| self.read >= self.limit);

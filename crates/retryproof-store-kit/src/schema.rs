@@ -151,8 +151,8 @@ impl Schema {
         self.incompatible(found, message.to_owned())
     }
 
-    /// The error if this version would create the table of the records in an older form than the
-    /// versions say.
+    /// Returns the error if this version would create the table of the records in an older form
+    /// than the recorded versions require.
     fn newer_records_missing(&self, found: TableVersions) -> Error {
         let message = "the store's record table is missing, and the version recorded for it is \
                        newer than this program's; restore the table from a backup, or create it by \

@@ -59,7 +59,7 @@ struct AcquireLoop<'a> {
     store: &'a Arc<StoreClient>,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// When the call began. A replay that the store answers at once reads the clock only here,
+    /// When the call began. A replay that the store answers immediately reads the clock only here,
     /// which keeps it fast. A lease granted in the first pass is measured from this instant.
     began: Instant,
     deadline: Instant,

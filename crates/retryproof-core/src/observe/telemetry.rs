@@ -52,8 +52,8 @@ pub trait Measurements: Send + Sync + 'static {
 
 /// Observes an engine, and measures its events with the instruments of [`Instrument`].
 ///
-/// The label for the scope has at most [`MAX_SCOPES`] values: those of the configured scopes, then
-/// those that are used first. All other scopes together are [`OTHER_SCOPES`]. Keys and callers are
+/// The label for the scope names at most [`MAX_SCOPES`] scopes: the configured scopes, then those
+/// that are used first. All other scopes share the label [`OTHER_SCOPES`]. Keys and callers are
 /// never labels.
 ///
 /// The counters that alerts watch have the value 0 from the start for each configured scope that is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Capabilities of a store beyond the contract: [`Purge`] and [`Inspect`]. Two more capabilities,
-//! [`Force`](super::Force) and [`Join`](super::Join), have files of their own.
+//! [`Force`](super::Force) and [`Join`](super::Join), have their own files.
 
 use std::future::Future;
 use std::time::Duration;
@@ -146,9 +146,9 @@ pub trait Inspect: IdempotencyStore {
     /// The store examines about `limit` records for a page, at least one, and fewer if its own
     /// limit is lower. A page can be empty although more pages follow; the last page has no cursor.
     ///
-    /// A scan returns each record that exists from its first page to its last one at least once. A
-    /// record that is created, granted again or deleted during the scan may be missing. A store's
-    /// documentation says whether a scan can return a record twice. The order is the store's own.
+    /// A scan returns at least once each record that exists during the whole scan. A record that is
+    /// created, granted again or deleted during the scan may be missing. A store's documentation
+    /// says whether a scan can return a record twice. Each store has its own order.
     ///
     /// A page is found by the position of the cursor, never by counting the records before it, and
     /// without an index that only the scan would need.

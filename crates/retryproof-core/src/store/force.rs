@@ -95,8 +95,8 @@ pub enum ForceAction {
     },
     /// Deletes a complete record, so that the work may run again.
     Forget,
-    /// Replaces the value of a complete record by a tombstone: the work never runs again, and its
-    /// answer is gone.
+    /// Replaces the value of a complete record by a tombstone: the answer is gone, and the work
+    /// does not run again while the record is kept.
     Erase,
 }
 

@@ -162,8 +162,8 @@ impl fmt::Debug for HolderNote {
     }
 }
 
-/// The bytes by which a note names its owner. The first bytes would not do, because they are the
-/// same for all owners that a process creates for its own memory.
+/// The bytes by which a note names its owner. The first bytes would not distinguish owners, because
+/// they are the same for all owners that a process creates for its own memory.
 fn end_of_owner(owner: &OwnerId) -> &[u8] {
     &owner.as_bytes()[12..]
 }

@@ -16,7 +16,8 @@ use super::caller::{
 use crate::doom::until_pending;
 use crate::subject::Subject;
 
-/// More await points than an intervention has. One that is still pending after this many is stuck.
+/// More polls than an intervention needs. An intervention that is still pending after this many is
+/// stuck.
 const MOST_AWAITS: u32 = 1_000;
 /// How many rounds a race has.
 const ROUNDS: usize = 24;
@@ -186,8 +187,7 @@ pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
     }
 }
 
-/// Checks that the record is as before the request, unless that `must` have been applied, or as
-/// after it.
+/// Checks that the record is as after the request or, unless `must` is set, as before it.
 #[track_caller]
 fn stands(req: &ForceRequest, found: Peeked, must: bool) {
     let erased = |value: &StoredResult| matches!(value.open(None), Ok(Opened::Tombstone(_)));
@@ -205,7 +205,7 @@ fn stands(req: &ForceRequest, found: Peeked, must: bool) {
     assert!(after || (before && !must), "{req:?} left {found:?}");
 }
 
-/// A released key is free: the next grant is no takeover, and the old holder has lost.
+/// A released key is free: the next grant is not a takeover, and the old holder has lost its lease.
 pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.dead(&id).await;
@@ -238,8 +238,8 @@ pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"forced");
 }
 
-/// A resolved record replays what the operator recorded. Its holder has lost, and a repeated
-/// request changes nothing.
+/// A resolved record replays what the operator recorded. The former holder has lost its lease, and
+/// a repeated request changes nothing.
 pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.dead(&id).await;
@@ -258,7 +258,7 @@ pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
     applied(&s.force(&id, &ForceRequest::erase(token)).await);
 }
 
-/// A forgotten key runs again, with a greater token.
+/// The work of a forgotten key runs again, with a greater token.
 pub async fn ops_4_a_forgotten_key_runs_again(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.done(&id).await;
@@ -273,8 +273,8 @@ pub async fn ops_4_a_forgotten_key_runs_again(s: &Subject) {
     assert_eq!((body(&stored), stored.fingerprint()), (b"second".to_vec(), None));
 }
 
-/// An erased answer is a tombstone: the work never runs again. Owner, token, fingerprint and note
-/// stay.
+/// An erased answer becomes a tombstone, so the work does not run again. Owner, token, fingerprint
+/// and note stay.
 pub async fn ops_4_an_erased_answer_is_a_tombstone(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.done(&id).await;
