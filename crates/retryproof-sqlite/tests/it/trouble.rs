@@ -318,7 +318,7 @@ mod permissions {
         mode(&dir.file(), 0o000);
         let error = open(dir.file());
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
-        assert!(error.to_string().contains("may not open"), "{error}");
+        assert!(error.to_string().contains("could not be opened"), "{error}");
 
         mode(&dir.file(), 0o644);
         mode(dir.path(), 0o555);
