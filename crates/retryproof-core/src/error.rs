@@ -17,8 +17,8 @@ pub enum ErrorKind {
     /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). The store was
     /// not called.
     Invalid,
-    /// The store could not be reached or did not answer in time (STO-5). This is the only store
-    /// error that is worth a retry.
+    /// The store could not be reached, did not answer in time, or cannot carry out the call at the
+    /// moment (STO-5). This is the only store error that is worth a retry.
     Unavailable,
     /// The engine is shutting down and grants no more leases (RUN-5).
     ShuttingDown,
@@ -26,7 +26,8 @@ pub enum ErrorKind {
     TooBusy,
     /// A stored record cannot be read. Nothing ran and nothing was deleted (CMP-8).
     Corrupt,
-    /// A configuration value is missing, unknown or out of range (CFG-1).
+    /// A configuration value is missing, unknown or out of range (CFG-1), or the server rejects it,
+    /// for example the password.
     Config,
     /// The store, or this way of calling it, does not support the operation.
     Unsupported,

@@ -83,7 +83,7 @@
 //! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before any of the body is read |
 //! | is the first with its key | the handler runs; its response is stored and sent |
 //! | repeats a completed request | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
-//! | repeats the key with a different method, path, query or body | 422 `fingerprint-mismatch` |
+//! | repeats the key with a different method, path, query or body | 422 `fingerprint-mismatch`, or 409 if so configured |
 //! | repeats a running request | the response of the running request once it completes; 409 `in-flight` with `Retry-After` if the wait times out |
 //! | repeats a request whose response was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
 //! | finds the store unavailable or full, or the service at its limit or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
@@ -101,7 +101,7 @@
 //!
 //! | the handler | its record | its client |
 //! |---|---|---|
-//! | returns a response with any status, including an axum `Err` | stored for the ttl | gets the response |
+//! | returns a response without a mark, with any status, including an axum `Err` | stored for the ttl, unless a hook, the policy or the configuration releases this status | gets the response |
 //! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Release`], because it is certain that nothing happened | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Hold`], because it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
@@ -111,7 +111,7 @@
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
 //! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
 //! | returns, but the store cannot record its response | held until the lease runs out | depending on the policy, gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
-//! | returns after its lease was lost to another run | the other run's record | gets the other run's response |
+//! | returns after its lease was lost to another run | the other run's record | gets what a duplicate would get, usually the other run's response |
 //!
 //! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
 //! filter can have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes
@@ -132,7 +132,7 @@
 //!
 //! | layer | outside: right | inside: wrong |
 //! |---|---|---|
-//! | timeout | 408; the work completes, and the retry gets its response | 408 stored for the ttl |
+//! | timeout | the timeout's response; the work completes, and the retry gets the work's response | the timeout's response is stored for the ttl |
 //! | panic catcher | 500, record released | 500 stored and replayed |
 //! | compression | each replay is negotiated anew | gzip replayed to a client that cannot read it |
 //! | CORS, request id | computed per request | another origin's values replayed |

@@ -58,7 +58,7 @@ impl MysqlStore {
     /// or have a version that this program cannot use (REC-1); `Config` for a wrong user, password
     /// or database, an invalid table name, or a failed TLS handshake; `Unexpected` for a missing
     /// privilege; `Unsupported` for a server that is too old; `Unavailable` if the server cannot be
-    /// reached.
+    /// reached or accepts no more connections.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))
     }

@@ -35,9 +35,9 @@ pub(crate) struct DeadLetterSubject {
 }
 
 impl DeadLetterSubject {
-    /// Waits until the stream that takes the subject is found, even across outages. The stream must
-    /// not be `source`, which the listener reads, because the listener would then receive its own
-    /// dead letters.
+    /// Waits until the stream that captures the subject is found, even across outages. The stream
+    /// must not be `source`, which the listener reads, because the listener would then receive its
+    /// own dead letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;

@@ -59,11 +59,11 @@ impl PostgresStore {
     /// then on.
     ///
     /// # Errors
-    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing or have
-    /// another version (STO-3); `Config` for an invalid table name, a wrong user or password, a
-    /// database that does not exist, or a failed TLS handshake; `Unexpected` for a missing
-    /// privilege; `Unsupported` before PostgreSQL 12; `Unavailable` if the server cannot be
-    /// reached, accepts no more connections, or is a standby.
+    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing (STO-3)
+    /// or have a version that this program cannot use (REC-1); `Config` for an invalid table name,
+    /// a wrong user or password, a database that does not exist, or a failed TLS handshake;
+    /// `Unexpected` for a missing privilege; `Unsupported` before PostgreSQL 12; `Unavailable` if
+    /// the server cannot be reached, accepts no more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }

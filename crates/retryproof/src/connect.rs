@@ -37,9 +37,10 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// ```
 ///
 /// # Errors
-/// [`Config`](ErrorKind::Config) if the URL names no store, [`Unsupported`](ErrorKind::Unsupported)
-/// if the store's feature is off, [`Unavailable`](ErrorKind::Unavailable) if the server does not
-/// answer, and the store's own error if it cannot be opened. No message shows a password (ID-4).
+/// [`Config`](ErrorKind::Config) if the URL names no store or is invalid,
+/// [`Unsupported`](ErrorKind::Unsupported) if the store's feature is off,
+/// [`Unavailable`](ErrorKind::Unavailable) if the server does not answer, and the store's own error
+/// if it cannot be opened. No message shows a password (ID-4).
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
