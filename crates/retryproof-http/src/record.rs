@@ -119,18 +119,18 @@ where
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
             // After `Unconfirmed`, or after a variant that a later engine adds, the response might
             // not have been recorded.
-            _ => completion_failed(unsent, Recorded::No, Served::Executed),
+            _ => completion_failed(unsent, Recorded::No, Served::Unconfirmed),
         })
     }
 }
 
 impl CommitFailure {
-    /// The outcome that the engine reports for the call (RUN-7).
+    /// The outcome that the engine reports for the call (RUN-7), if it knows the outcome.
     fn served(self) -> Served {
         match self {
             Self::RolledBack => Served::Failed,
             Self::LeaseLost => Served::Lost,
-            Self::InDoubt => Served::Executed,
+            Self::InDoubt => Served::Unconfirmed,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::protocol::problem::Code;
 /// | value | `as_str` | the response |
 /// |---|---|---|
 /// | [`Executed`](Self::Executed) | `executed` | is the handler's, or a 500 in its place; the extension [`Recorded`](retryproof_core::Recorded) shows whether the record has the response |
+/// | [`Unconfirmed`](Self::Unconfirmed) | `unconfirmed` | is the handler's, or a 500 in its place; a retry may run the handler again |
 /// | [`Released`](Self::Released) | `released` | is the handler's, or a rejection or problem in its place; the key is free |
 /// | [`Failed`](Self::Failed) | `failed` | is the handler's, or a 500 or 503 in its place; the response is [held](crate::Hold), or the writes were rolled back |
 /// | [`Lost`](Self::Lost) | `lost` | is the response of another run, which took over the key while this handler ran |
@@ -26,8 +27,10 @@ use crate::protocol::problem::Code;
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
 /// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up. Or its scope is switched off (`enabled = false`), and the handler ran unguarded |
 ///
-/// If the store did not confirm the completion in time, the value is `Executed`. The observers'
-/// event follows once the outcome is known, and may then be `completed`, `failed` or `lost`.
+/// `Unconfirmed` is the only value whose name is not an outcome in the log: the store did not confirm
+/// the completion in time (CMP-4), or did not say whether a joined transaction was committed (CMP-7).
+/// The log line and the observers' event follow when the call's outcome is decided, and have the
+/// outcome `executed`, `failed` or `lost`.
 ///
 /// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer guard does not
 /// handle the request, the response keeps the value of the inner guard. If the handler panics or the
@@ -55,6 +58,8 @@ use crate::protocol::problem::Code;
 pub enum Served {
     /// The handler ran, and its work counts as done.
     Executed,
+    /// The handler ran, but the store did not confirm that its work is recorded (CMP-4).
+    Unconfirmed,
     /// The key is free again, because the response was marked [`Release`](crate::Release), or the
     /// handler could not start its work.
     Released,
@@ -83,6 +88,7 @@ impl Served {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Executed => "executed",
+            Self::Unconfirmed => "unconfirmed",
             Self::Released => "released",
             Self::Failed => "failed",
             Self::Lost => "lost",

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceResponse};
@@ -14,9 +15,10 @@ use actix_web::{App, Error, HttpResponse};
 use retryproof_actix::{Idempotency, WithFate as _};
 use retryproof_core::observe::{CallEvent, LeaseEvent, Observer, Phase};
 use retryproof_core::store::HolderNote;
-use retryproof_core::{IdempotencyEngine, Recorded};
+use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Recorded, SharedStore};
 use retryproof_http::{AnswerFate, Code, IdempotencyFilter, Served};
 use retryproof_memory::MemoryStore;
+use retryproof_testkit::{Fault, FaultStore, Faults, Operation};
 
 use crate::endpoint::{User, guarded};
 use crate::world::{POLICY, post};
@@ -108,6 +110,28 @@ async fn http_18_run_8_each_answer_of_the_middleware_says_how_it_was_served() {
         assert_eq!(served(&app, request.to_request()).await, Some(expected));
     }
     assert_eq!(*heard.0.lock().unwrap(), Vec::<&str>::new());
+}
+
+/// The store accepts no completion, so a retry may run the handler again.
+#[actix_web::test]
+async fn http_18_cmp_4_an_unconfirmed_completion_has_its_own_value() {
+    let faults = Faults::none();
+    faults.fail_next(Operation::Complete, u64::MAX, Fault::Refused);
+    let store = SharedStore::new(FaultStore::new(MemoryStore::new(), faults));
+    let mut config = IdempotencyConfig::default();
+    config.operation_timeout = Duration::from_secs(2);
+    let engine = IdempotencyEngine::builder(store).config(config).build().unwrap();
+    let filter = IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap();
+    let app = test::init_service(
+        App::new()
+            .service(web::resource("/layered").wrap(Idempotency::new(&filter, POLICY)).to(answer))
+            .route("/annotated", web::post().to(guarded(&filter, answer))),
+    )
+    .await;
+    for path in ["/layered", "/annotated"] {
+        let request = post(path, path).to_request();
+        assert_eq!(served(&app, request).await, Some(Served::Unconfirmed), "{path}");
+    }
 }
 
 #[actix_web::test]

@@ -299,7 +299,7 @@ async fn http_18_run_8_a_record_that_cannot_be_sent_is_refused_and_not_told_as_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_executed() {
+async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_unconfirmed() {
     for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
         let (log, _logging) = Logged::start();
         let store = Faulty::new();
@@ -322,7 +322,7 @@ async fn http_18_run_8_a_run_that_was_taken_over_is_lost_and_an_unrecorded_one_e
         store.fault("complete", Fault::Fails(ErrorKind::Unexpected));
         let answer = served(&app, post("/pay", "u", "")).await;
         let told = (policy == CompletionFailurePolicy::LogAndReturn).then_some(Recorded::No);
-        assert_eq!(answer, (Some(Served::Executed), told));
+        assert_eq!(answer, (Some(Served::Unconfirmed), told));
         assert_eq!((log.outcomes(), world.heard.outcomes()), both("executed"));
     }
 }
@@ -462,10 +462,35 @@ async fn http_18_answers_over_grpc_say_how_they_were_served() {
     }
 }
 
+#[cfg(feature = "grpc")]
+#[tokio::test(start_paused = true)]
+async fn http_18_cmp_4_an_unconfirmed_completion_has_its_own_value_over_grpc() {
+    use retryproof_http::GuardedBody;
+    use tower::{Layer as _, service_fn};
+
+    let store = Faulty::new();
+    store.fault("complete", Fault::Fails(ErrorKind::Unexpected));
+    let world = World::on(store, |_| {});
+    let method = service_fn(|_: Request<GuardedBody<Body>>| async {
+        let response = http::Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "0");
+        Ok::<_, std::convert::Infallible>(response.body(Body::empty()).unwrap())
+    });
+    let service = world.filter.grpc(QUICK).streaming("/s.S/Watch").layer(method);
+    for path in ["/s.S/Charge", "/s.S/Watch"] {
+        let call = Request::post(path).header("content-type", "application/grpc");
+        let call = call.header("idempotency-key", path).body(Body::empty()).unwrap();
+        let Ok(response) = service.clone().oneshot(call).await;
+        assert_eq!(response.extensions().get(), Some(&Served::Unconfirmed), "{path}");
+    }
+}
+
 #[test]
 fn http_18_each_name_is_that_of_the_outcome() {
     for (served, name) in [
         (Served::Executed, "executed"),
+        (Served::Unconfirmed, "unconfirmed"),
         (Served::Released, "released"),
         (Served::Failed, "failed"),
         (Served::Lost, "lost"),
