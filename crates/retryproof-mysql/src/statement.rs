@@ -276,8 +276,8 @@ impl Statement {
                     ",result FROM `retryproof_records` WHERE scope=? AND k=?"
                 )
             }
-            // ACQ-4: FIND without details and value, for waiters. Binds: 1 scope, 2 key. Returns:
-            // the head.
+            // ACQ-4: like FIND, but without the details and the value; for waiters. Binds: 1 scope,
+            // 2 key. Returns: the head.
             Self::Peek => {
                 concat!(
                     "SELECT CONCAT(",

@@ -232,8 +232,8 @@ fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity errors.
         "22" | "23" => Some("values"),
-        // Errors of authentication and of connections (where poolers add details). The next line
-        // adds the error for too many connections of one role.
+        // The texts of authentication and connection errors may name the user (poolers add details
+        // to the latter). The next line adds the error for too many connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

@@ -135,8 +135,8 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result,holder FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: READ without the value and the note, for waiters. Binds: 1 scope, 2 key.
-            // Returns: state, owner, token, remaining.
+            // ACQ-4: like READ, but without the value and the note; for waiters. Binds: 1 scope, 2
+            // key. Returns: state, owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),

@@ -60,8 +60,8 @@ impl Statement {
                 "SELECT state,owner,token,expires_at,takeovers,holder,fp,result FROM \
                  retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // ACQ-4: the first columns of `Read`, for waiters. Binds: ?1 scope, ?2 key. Returns:
-            // state, owner, token, expires_at.
+            // ACQ-4: reads only the first columns of `Read`, for waiters. Binds: ?1 scope, ?2 key.
+            // Returns: state, owner, token, expires_at.
             Self::Peek => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }

@@ -72,8 +72,8 @@ impl Timing {
     fn of(record: &RecordSummary) -> Self {
         let lease = record.holder.as_ref().and_then(HolderNote::lease);
         let last_beat = match (record.state, lease, record.remaining) {
-            // Each heartbeat restores the lease's full length, so the part that has passed since
-            // then is the age of the last heartbeat.
+            // Each heartbeat restores the lease's full length, so the part that is gone is the time
+            // since the last heartbeat.
             (RecordState::InProgress, Some(lease), Some(left)) => Some(lease.saturating_sub(left)),
             _ => None,
         };

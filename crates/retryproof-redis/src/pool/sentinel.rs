@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asks the sentinels for the address of the primary.
+//! Queries the sentinels for the address of the primary.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
