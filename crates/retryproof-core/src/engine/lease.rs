@@ -61,7 +61,7 @@ pub(super) struct LeaseState {
     pub(super) ended: AtomicBool,
     /// The span of the call that took the lease, until the terminal event is reported; disabled if
     /// the call has no span.
-    span: Mutex<Span>,
+    pub(super) span: Mutex<Span>,
 }
 
 /// The state that the heartbeat and the end of the execution share.
@@ -256,11 +256,6 @@ impl LeaseState {
     /// Reports a heartbeat that failed or was cut off unanswered.
     fn beat_failed(&self, kind: ErrorKind) {
         self.store.observers.tell(|o| o.beat_failed(self.event(), kind));
-    }
-
-    /// Takes the span of the call out of the lease.
-    pub(super) fn take_span(&self) -> Span {
-        std::mem::replace(&mut *self.span.lock(), Span::none())
     }
 
     /// When the lease ends by the engine's clock.

@@ -81,7 +81,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
         log_end(state, end);
     }
     // The span ends here even if a clone of the lease lives on.
-    let span = state.take_span();
+    let span = std::mem::replace(&mut *state.span.lock(), Span::none());
     if !span.is_disabled() {
         record_end(&span, state, end);
     }
