@@ -15,7 +15,7 @@ mod package;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 19] = [
+const EDGES: [(&str, &[&str], &[&str]); 20] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
     // A store like the others, and what the tests of all adapters run on.
@@ -30,6 +30,8 @@ const EDGES: [(&str, &[&str], &[&str]); 19] = [
     // The same protocol in another framework.
     ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[MEMORY]),
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
+    // Measures the events that core describes.
+    ("retryproof-metrics", &["retryproof-core"], &[MEMORY]),
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
@@ -66,8 +68,8 @@ const KIT: &str = "retryproof-testkit";
 const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
 
-/// Drivers and HTTP types, by the beginning of their crates' names: core knows none of them.
-const FOREIGN_TO_CORE: [&str; 16] = [
+/// Drivers, HTTP types and metrics systems, by the beginning of their crates' names: core knows none of them.
+const FOREIGN_TO_CORE: [&str; 17] = [
     "http",
     "hyper",
     "axum",
@@ -84,6 +86,7 @@ const FOREIGN_TO_CORE: [&str; 16] = [
     "mysql",
     "redis",
     "fred",
+    "metrics",
 ];
 const CORE_BELOW: usize = 25;
 
