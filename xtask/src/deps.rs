@@ -15,7 +15,7 @@ mod package;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 20] = [
+const EDGES: [(&str, &[&str], &[&str]); 21] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
     // A store like the others, and what the tests of all adapters run on.
@@ -30,8 +30,9 @@ const EDGES: [(&str, &[&str], &[&str]); 20] = [
     // The same protocol in another framework.
     ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[MEMORY]),
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
-    // Measures the events that core describes.
+    // Two systems that measure the same events: core holds what they share.
     ("retryproof-metrics", &["retryproof-core"], &[MEMORY]),
+    ("retryproof-otel", &["retryproof-core"], &[MEMORY]),
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
@@ -69,7 +70,7 @@ const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
 
 /// Drivers, HTTP types and metrics systems, by the beginning of their crates' names: core knows none of them.
-const FOREIGN_TO_CORE: [&str; 17] = [
+const FOREIGN_TO_CORE: [&str; 18] = [
     "http",
     "hyper",
     "axum",
@@ -87,6 +88,7 @@ const FOREIGN_TO_CORE: [&str; 17] = [
     "redis",
     "fred",
     "metrics",
+    "opentelemetry",
 ];
 const CORE_BELOW: usize = 25;
 
