@@ -220,7 +220,7 @@ pub(crate) fn config_get(name: &str) -> Cmd {
     cmd
 }
 
-/// Asks a sentinel for the primary's address.
+/// Queries a sentinel for the primary's address.
 pub(crate) fn primary_address(service: &str) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("SENTINEL").arg("get-master-addr-by-name").arg(service);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Once a lease has expired, it passes to the next caller atomically, and never earlier.
+//! A lease passes to the next caller only once it has expired, and in one atomic step.
 
 use retryproof_core::store::{Acquired, FencedWrite, LiveLease};
 
