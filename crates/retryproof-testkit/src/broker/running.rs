@@ -54,7 +54,7 @@ impl Running {
     /// If the listener does not end within [`PATIENCE`], or ends with an error.
     pub async fn stop(self) {
         self.stop.notify_one();
-        self.ended().await.expect("the listener should end without an error");
+        self.ended().await.expect("the listener should stop without an error");
     }
 
     /// Waits for the listener to end, whether or not [`ask_to_stop`](Self::ask_to_stop) was called.
@@ -67,7 +67,7 @@ impl Running {
     pub async fn ended(self) -> Result<()> {
         timeout(PATIENCE, self.task)
             .await
-            .expect("the listener should end")
+            .expect("the listener should stop in time")
             .expect("the listener should not panic")
     }
 

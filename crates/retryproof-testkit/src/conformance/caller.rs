@@ -49,7 +49,7 @@ impl Subject {
             }
             tokio::time::sleep(MS).await;
         }
-        panic!("a record that lasts {over:?} still exists {:?} later", 10_000 * MS);
+        panic!("a record that should end after {over:?} still exists {:?} later", 10_000 * MS);
     }
 }
 

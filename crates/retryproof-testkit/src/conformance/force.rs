@@ -172,13 +172,18 @@ pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
             match (&again, &req.action) {
                 (Forced::Applied, _) => {}
                 (Forced::Absent, ForceAction::Release | ForceAction::Forget) => {}
-                _ => panic!("{times} awaits: {req:?}: {again:?}"),
+                _ => {
+                    panic!("{req:?}, dropped after {times} awaits and repeated, returned {again:?}")
+                }
             }
             stands(&req, holder.peek().await, true);
             let late = holder.complete(b"late").await;
             let erased = matches!(req.action, ForceAction::Erase);
             let expected = if erased { FencedWrite::AlreadyApplied } else { FencedWrite::NotOwner };
-            assert_eq!(late, expected, "{times} awaits: {req:?}");
+            assert_eq!(
+                late, expected,
+                "a late completion after {req:?}, which was dropped after {times} awaits"
+            );
             if done {
                 break;
             }
@@ -330,7 +335,7 @@ pub async fn ops_4_waiters_are_woken(s: &Subject) {
         tokio::time::timeout(WOKEN, waiting)
             .await
             .expect("the waiter should be woken")
-            .expect("the waiter should end");
+            .expect("the waiter should not panic");
     }
 }
 
@@ -346,7 +351,8 @@ pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
         let forcing = tokio::spawn(async move { operator.force(&of, &req).await });
         tokio::task::yield_now().await;
         let grant = taken(&taker).await;
-        let forced = forcing.await.expect("the task should end").expect("the call should succeed");
+        let forced =
+            forcing.await.expect("the task should not panic").expect("the call should succeed");
         match forced {
             Forced::Applied => {}
             Forced::AnotherToken(token) => assert_eq!(token, grant.token, "round {round}"),
@@ -369,7 +375,8 @@ pub async fn ops_3_a_resolve_races_a_completion(s: &Subject) {
         let forcing = tokio::spawn(async move { operator.force(&of, &req).await });
         tokio::task::yield_now().await;
         let written = holder.complete(b"done").await;
-        let forced = forcing.await.expect("the task should end").expect("the call should succeed");
+        let forced =
+            forcing.await.expect("the task should not panic").expect("the call should succeed");
         let expected: &[u8] = match (written, &forced) {
             (FencedWrite::Applied, Forced::Finished) => b"done",
             (FencedWrite::NotOwner, Forced::Applied) => b"forced",

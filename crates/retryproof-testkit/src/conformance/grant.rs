@@ -52,7 +52,7 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     } else {
         assert!(
             before - after >= passed - 5 * MS,
-            "{before:?} were left, and {after:?} were left {passed:?} later"
+            "the lease had {before:?} left, and {passed:?} later it had {after:?} left"
         );
         assert!(looked <= after && looked > LONG / 2, "{looked:?} after {after:?}");
     }

@@ -85,8 +85,8 @@ pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
             .collect();
         let mut winners = 0;
         for caller in callers {
-            winners += usize::from(caller.await.expect("the caller should end"));
+            winners += usize::from(caller.await.expect("the caller should not panic"));
         }
-        assert_eq!(winners, 1, "number of winners in round {round}");
+        assert_eq!(winners, 1, "round {round} should have one winner");
     }
 }

@@ -30,7 +30,7 @@ impl Subject {
             Peeked::Complete(stored) => stored.holder().cloned(),
             Peeked::Absent => panic!("expected a holder or a result, got no record"),
         };
-        assert_eq!(acquired, peeked, "the answers to an acquire and to a peek differ");
+        assert_eq!(acquired, peeked, "an acquire and a peek returned different holders");
         acquired
     }
 
@@ -205,13 +205,13 @@ pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
             .collect();
         let (mut winner, mut seen) = (None, Vec::new());
         for taker in takers {
-            match taker.await.expect("the taker should end") {
+            match taker.await.expect("the competing caller should not panic") {
                 (Acquired::Granted(_), taker) => assert!(winner.replace(taker).is_none()),
                 (Acquired::Busy(lease), _) => seen.extend(lease.holder),
                 (Acquired::Complete(_), _) => panic!("no caller completed"),
             }
         }
-        let winner = winner.expect("one taker should win");
+        let winner = winner.expect("one caller should win");
         // A busy answer that a lock in the database caused may have no note.
         assert!(seen.iter().all(|note| Some(note) == winner.note.as_ref()), "round {round}");
         s.shows(&winner).await;
@@ -236,7 +236,7 @@ pub async fn rec_2_an_operator_sees_the_holder(s: &Subject) {
 
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
-    assert_eq!(s.seen(&id).await.holder, holder.note, "the note of a dead holder");
+    assert_eq!(s.seen(&id).await.holder, holder.note, "a dead holder's note should be kept");
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     let seen = s.seen(&id).await;
     assert_eq!((seen.state, seen.holder), (RecordState::Complete, holder.note));
@@ -261,7 +261,11 @@ pub async fn rec_2_an_operator_sees_takeovers(s: &Subject) {
         assert!(granted(holder.acquire(LONG).await).took_over);
     }
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    assert_eq!(s.seen(&id).await.takeovers, Some(4), "the count of a complete record");
+    assert_eq!(
+        s.seen(&id).await.takeovers,
+        Some(4),
+        "a complete record should keep its takeover count"
+    );
 }
 
 /// The count starts again when a key is granted after its release or after its result's ttl.

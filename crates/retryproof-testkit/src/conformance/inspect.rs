@@ -55,7 +55,7 @@ pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
         .stats()
         .await
         .expect("the stats should be readable")
-        .expect("the store should offer inspection");
+        .expect("the store should support inspection");
     assert!(stats.records >= 6 && stats.in_progress >= 4, "{stats:?}");
     assert!(stats.in_progress + 2 <= stats.records, "{stats:?}");
 }

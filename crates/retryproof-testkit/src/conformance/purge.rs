@@ -17,7 +17,7 @@ impl Subject {
             match self.store().purge(100).await.expect("the purge should succeed") {
                 Some(100) => gone += 100,
                 Some(rest) => return gone + rest,
-                None => panic!("the store cannot purge"),
+                None => panic!("the store should be able to purge"),
             }
         }
         panic!("the purge does not end; it has deleted {gone} records so far");
@@ -74,10 +74,10 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     s.pass(s.short()).await;
     let gone = s.purge_all().await;
     if s.is_exact() {
-        assert!(gone >= 2, "{gone} records were deleted");
+        assert!(gone >= 2, "at least 2 records should be deleted, but {gone} were");
     }
     for id in [&done, &dead] {
-        assert_ne!(s.is_kept(id).await, Some(true), "an expired record is still there");
+        assert_ne!(s.is_kept(id).await, Some(true), "an expired record still exists");
         is_absent(s.caller(id).peek().await);
     }
     assert_eq!(
@@ -146,10 +146,10 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.pass(50 * MS).await;
     gone += s.purge_all().await;
     if s.is_exact() {
-        assert!(gone >= 11, "{gone} records were deleted");
+        assert!(gone >= 11, "at least 11 records should be deleted, but {gone} were");
     }
     for id in ids.iter().chain([&passed]) {
-        assert_ne!(s.is_kept(id).await, Some(true), "an expired record is still there");
+        assert_ne!(s.is_kept(id).await, Some(true), "an expired record still exists");
     }
 }
 
@@ -238,7 +238,7 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
         })
         .collect();
     for purge in purges {
-        purge.await.expect("the purge should end");
+        purge.await.expect("the purge should not panic");
     }
     s.purge_all().await;
     for id in &ids {

@@ -16,7 +16,7 @@ async fn all<T: Send + 'static>(
     let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
     let mut answers = Vec::new();
     for task in tasks {
-        answers.push(task.await.expect("the call should end"));
+        answers.push(task.await.expect("the call should not panic"));
     }
     answers
 }
@@ -35,10 +35,10 @@ async fn beside_takers<T: Send + 'static>(
     let before: Vec<_> = before.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
     let call = tokio::spawn(call);
     let after: Vec<_> = after.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
-    let answer = call.await.expect("the call should end");
+    let answer = call.await.expect("the call should not panic");
     let (mut grants, mut results) = (Vec::new(), 0);
     for taker in before.into_iter().chain(after) {
-        match taker.await.expect("the taker should end") {
+        match taker.await.expect("the competing caller should not panic") {
             Acquired::Granted(grant) => grants.push(grant),
             Acquired::Complete(_) => results += 1,
             Acquired::Busy(_) => {}
@@ -64,7 +64,11 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
             Acquired::Complete(_) => panic!("no caller completed"),
         }
     }
-    assert_eq!((grants.len(), seen.len()), (1, 99), "number of grants and busy answers");
+    assert_eq!(
+        (grants.len(), seen.len()),
+        (1, 99),
+        "there should be one grant and 99 busy answers"
+    );
     assert!(seen.iter().all(|token| *token == grants[0]));
 }
 
@@ -145,7 +149,7 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.release().await };
         let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
-        assert_eq!(grants.len(), 1, "number of grants after the answer {answer:?}");
+        assert_eq!(grants.len(), 1, "there should be one grant after the answer {answer:?}");
         assert_eq!(
             grants[0].took_over,
             answer == FencedWrite::NotOwner,
@@ -207,7 +211,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
                 }
                 tokio::task::yield_now().await;
             }
-            panic!("no result after 10,000 peeks");
+            panic!("no result after 10,000 acquires");
         }
     }))
     .await;
@@ -215,7 +219,10 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     for id in &ids {
         let mut results = read.iter().filter(|(of, _)| of == id).map(|(_, result)| result);
         let first = results.next().expect("a caller should have read the result");
-        assert!(results.all(|result| result == first), "different results under one key");
+        assert!(
+            results.all(|result| result == first),
+            "callers read different results for one key"
+        );
     }
 }
 

@@ -21,7 +21,7 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);
     assert_eq!(body(&stored), b"next");
-    assert!(stored.fingerprint().is_none(), "the released record's fingerprint was still there");
+    assert!(stored.fingerprint().is_none(), "the released record's fingerprint was still kept");
 }
 
 /// If the answer to a release was lost, the release can be repeated. A key without a record can
@@ -94,10 +94,10 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     if s.can_inspect() {
         let found = s.store().get(&id).await.expect("the inspection should succeed");
-        assert!(found.is_none(), "an operator still sees {found:?}");
+        assert!(found.is_none(), "the released record is still visible: {found:?}");
     }
     let again = granted(holder.acquire(LONG).await);
-    assert!(!again.took_over, "the owner that released the key should not take it over");
+    assert!(!again.took_over, "a grant after a release should not count as a takeover");
     assert!(
         again.token > token,
         "a grant after a release should have a larger token: {} after {token}",

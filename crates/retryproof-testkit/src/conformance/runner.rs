@@ -54,7 +54,7 @@ where
             Time::Real => PATIENCE,
         };
         let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
-        assert!(judged.is_ok(), "the case did not end in time");
+        assert!(judged.is_ok(), "the case did not finish in time");
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
 }

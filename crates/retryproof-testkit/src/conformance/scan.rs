@@ -20,7 +20,7 @@ impl Subject {
     /// The size of a page: small, unless that would take many pages of other subjects' records.
     async fn page(&self) -> usize {
         let stats = self.store().stats().await.expect("the stats should be readable");
-        let records = stats.expect("the store should offer inspection").records;
+        let records = stats.expect("the store should support inspection").records;
         if records < 1_000 { 7 } else { 500 }
     }
 
@@ -64,7 +64,7 @@ impl Pages {
         }
         let page = self.store.scan(self.after.as_ref(), self.limit).await;
         let page = page.expect("the scan should succeed");
-        let page = page.expect("the store should offer inspection");
+        let page = page.expect("the store should support inspection");
         // A cursor outlives the process that received it, so the next page starts from its bytes.
         self.after = page.next.as_ref().map(|next| ScanCursor::new(next.as_bytes()));
         self.is_over = page.next.is_none();
@@ -88,9 +88,14 @@ pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
             }
         }
     }
-    assert_eq!(seen.len(), RECORDS, "of {RECORDS} records, the scan found {:?}", seen.keys());
+    assert_eq!(
+        seen.len(),
+        RECORDS,
+        "the scan should find all {RECORDS} records, but found {:?}",
+        seen.keys()
+    );
     for (name, scanned) in &seen {
-        let looked = s.store().get(&callers[name].id).await.expect("the look should succeed");
+        let looked = s.store().get(&callers[name].id).await.expect("the inspection should succeed");
         let looked = looked.expect("the record should exist");
         let facts = |of: &RecordSummary| {
             let (fingerprint, holder) = (of.has_fingerprint, of.holder.clone());
@@ -119,7 +124,11 @@ pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
         }
     }
     assert!(gone > 0, "the case should have deleted records");
-    assert_eq!(seen.len(), RECORDS, "of {RECORDS} records, the scan found {seen:?}");
+    assert_eq!(
+        seen.len(),
+        RECORDS,
+        "the scan should find all {RECORDS} records, but found {seen:?}"
+    );
 }
 
 /// The smallest limit still leads to the end.
@@ -172,7 +181,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     loop {
         let page = s.store().scan_filtered(&filter, after.as_ref(), s.page().await).await;
         let page = page.expect("the scan should succeed");
-        let page = page.expect("the store should offer inspection");
+        let page = page.expect("the store should support inspection");
         found.extend(page.records.iter().map(|record| name(&record.id)));
         match page.next {
             Some(next) => after = Some(next),
@@ -186,7 +195,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
 
     let stats = s.store().stats_by_scope().await.expect("the scan should succeed");
-    let stats = stats.expect("the store should offer inspection");
+    let stats = stats.expect("the store should support inspection");
     let (_, counts) = stats
         .scopes()
         .find(|(scope, _)| *scope == of.scope().as_str())

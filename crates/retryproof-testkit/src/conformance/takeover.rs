@@ -83,7 +83,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
             .collect();
         let (mut winners, mut seen) = (Vec::new(), Vec::new());
         for caller in callers {
-            match caller.await.expect("the caller should end") {
+            match caller.await.expect("the caller should not panic") {
                 Acquired::Granted(grant) => {
                     assert!(grant.took_over);
                     winners.push(grant.token);
@@ -92,8 +92,15 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
                 Acquired::Complete(_) => panic!("no caller completed"),
             }
         }
-        assert_eq!((winners.len(), seen.len()), (1, 31), "winners and losers of round {round}");
-        assert!(seen.iter().all(|token| *token == winners[0]), "the losers should see the winner");
+        assert_eq!(
+            (winners.len(), seen.len()),
+            (1, 31),
+            "round {round} should have one winner and 31 losers"
+        );
+        assert!(
+            seen.iter().all(|token| *token == winners[0]),
+            "the losers should see the winner's token"
+        );
     }
 }
 

@@ -123,7 +123,7 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
         })
         .collect();
     for task in tasks {
-        task.await.expect("the caller should end");
+        task.await.expect("the caller should not panic");
     }
     let mut order = Order::default();
     notes.lock().iter().for_each(|token| order.next(*token));

@@ -69,7 +69,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     at_once("absent", FencingToken::new(1)).await;
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
-    at_once("another token is seen", FencingToken::new(seen.get() - 1)).await;
+    at_once("a different token", FencingToken::new(seen.get() - 1)).await;
     assert_eq!(holder.release().await, FencedWrite::Applied);
     at_once("released", seen).await;
     let dead = granted(s.caller(&id).acquire(s.short()).await).token;
@@ -89,7 +89,7 @@ pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("completed", async { waiter.await.expect("the waiter should end") }).await;
+    woken("completed", async { waiter.await.expect("the waiter should not panic") }).await;
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
 }
 
@@ -100,7 +100,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     assert_eq!(holder.release().await, FencedWrite::Applied);
-    woken("released", async { waiter.await.expect("the waiter should end") }).await;
+    woken("released", async { waiter.await.expect("the waiter should not panic") }).await;
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
@@ -112,7 +112,7 @@ pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let waiter = asleep(s, s.caller(&id), seen).await;
     s.expire(&id, lease).await;
     granted(s.caller(&id).acquire(LONG).await);
-    woken("taken over", async { waiter.await.expect("the waiter should end") }).await;
+    woken("taken over", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
 /// A wake-up reaches every waiter.
@@ -125,7 +125,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("64 waiters", async {
         for waiter in waiters {
-            waiter.await.expect("the waiter should end");
+            waiter.await.expect("the waiter should not panic");
         }
     })
     .await;
@@ -141,7 +141,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     dropped.abort();
     assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("the other waiter", async { waiter.await.expect("the waiter should end") }).await;
+    woken("the other waiter", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
 /// Heartbeats of the holder and peeks by other callers do not cause a lost wake-up.
@@ -156,7 +156,7 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
         s.pass(10 * MS).await;
     }
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
-    woken("after beats", async { waiter.await.expect("the waiter should end") }).await;
+    woken("after beats", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
 /// Polls a future up to `times` times, whether it was woken or not. Other tasks can run between the
@@ -209,9 +209,11 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
             }
             if round % 2 == 0 { holder.complete(b"done").await } else { holder.release().await }
         });
-        assert_eq!(ending.await.expect("the holder should end"), FencedWrite::Applied);
-        woken(&format!("round {round}"), async { waiter.await.expect("the waiter should end") })
-            .await;
+        assert_eq!(ending.await.expect("the holder should not panic"), FencedWrite::Applied);
+        woken(&format!("round {round}"), async {
+            waiter.await.expect("the waiter should not panic")
+        })
+        .await;
     }
 }
 
@@ -225,7 +227,8 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
         let waiter = asleep(s, s.caller(&id).on(&other), seen).await;
         let ended = if release { holder.release().await } else { holder.complete(b"done").await };
         assert_eq!(ended, FencedWrite::Applied);
-        woken("on another handle", async { waiter.await.expect("the waiter should end") }).await;
+        woken("on another handle", async { waiter.await.expect("the waiter should not panic") })
+            .await;
     }
 }
 
@@ -282,6 +285,6 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     };
     woken("calls while 65 waiters sleep", work).await;
     for waiter in waiters {
-        woken("a waiter", async { waiter.await.expect("the waiter should end") }).await;
+        woken("a waiter", async { waiter.await.expect("the waiter should not panic") }).await;
     }
 }
