@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Failure`]: a store error, and how the call can recover. [`classify_at_connect`] translates the
 //! driver's errors until the store has connected, and [`classify`] from then on.
+//!
+//! This file is over 400 lines long because the tests of the error codes stand beside their table.
 
 use std::fmt;
 

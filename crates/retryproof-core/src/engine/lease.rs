@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Lease`]: a running action's view of its hold on the key; [`HeldLease`]: the same lease, owned
 //! by the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
+//!
+//! This file is over 400 lines long because both types share one private state, and the examples of
+//! [`HeldLease`] stand beside its methods.
 
 use std::fmt;
 use std::sync::Arc;
