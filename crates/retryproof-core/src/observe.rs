@@ -105,7 +105,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, phase);
     }
 
-    /// Terminal: the completion was refused because another owner had taken over (CMP-2).
+    /// Terminal: the completion was refused because another owner had taken over, or because the
+    /// record was gone (CMP-2).
     fn lost(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }

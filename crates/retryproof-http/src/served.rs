@@ -19,7 +19,7 @@ use crate::protocol::problem::Code;
 /// | [`Unconfirmed`](Self::Unconfirmed) | `unconfirmed` | is the handler's, or a 500 in its place; a retry may run the handler again |
 /// | [`Released`](Self::Released) | `released` | is the handler's, or a rejection or problem in its place; the key is free |
 /// | [`Failed`](Self::Failed) | `failed` | is the handler's, or a 500 or 503 in its place; the response is [held](crate::Hold), or the writes were rolled back |
-/// | [`Lost`](Self::Lost) | `lost` | is the response of another run, which took over the key while this handler ran |
+/// | [`Lost`](Self::Lost) | `lost` | is what a duplicate gets, usually the response of the run that took over the key while this handler ran |
 /// | [`Replayed`](Self::Replayed) | `replayed` | is the stored one |
 /// | [`Mismatch`](Self::Mismatch) | `mismatch` | is the problem `fingerprint-mismatch` |
 /// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
@@ -65,7 +65,8 @@ pub enum Served {
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,
-    /// The handler ran, but another run had taken over; the response is the other run's.
+    /// The handler ran, but another run had taken over; the response is what a duplicate gets,
+    /// usually the other run's response.
     Lost,
     /// The stored response.
     Replayed,

@@ -37,8 +37,8 @@ pub struct MysqlStore {
     pub(crate) waiters: Waiters,
     /// Which records this process has recently seen complete.
     completed: CompletedHint,
-    /// Which records were recently seen in progress, or were released by this process. Their rows
-    /// exist, so only GRANT, not ENTER, can take them over.
+    /// Which records were recently seen in progress, or were released by this process. The rows of
+    /// these records exist, so only GRANT, not ENTER, can take the records over.
     has_row: CompletedHint,
     /// The completion's SQL text for the application's transaction.
     pub(crate) joined_completion: Arc<str>,

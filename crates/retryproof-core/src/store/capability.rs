@@ -48,8 +48,8 @@ pub struct RecordSummary {
     pub state: RecordState,
     /// The token of the last grant.
     pub token: FencingToken,
-    /// The time left on the lease or the retention by the store's clock; `None` if that time is
-    /// over.
+    /// The time left, by the store's clock, until the end of the lease or of the result's ttl;
+    /// `None` if that end has passed.
     pub remaining: Option<Duration>,
     /// The size of the stored value with its envelope, in bytes; 0 while the work is in progress.
     pub value_bytes: usize,

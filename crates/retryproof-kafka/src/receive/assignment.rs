@@ -16,7 +16,7 @@ pub(crate) type PartitionId = (String, i32);
 /// A consumer that reports rebalances to [`GroupCallbacks`].
 pub(crate) type GroupConsumer = StreamConsumer<GroupCallbacks>;
 
-/// Tells when the work on a partition has to stop, even if some of its messages are unanswered.
+/// Signals when the work on a partition has to stop, even if some of its messages are unanswered.
 #[derive(Debug, Clone)]
 pub(crate) struct PartitionStop {
     /// Whether the group has revoked the partition.

@@ -27,7 +27,7 @@ use crate::receive::connection::{BrokerConnection, with_timeout};
 use crate::receive::url::BrokerUrl;
 use crate::topology::{dead_lettering_to, declare};
 
-/// The longest lease is a day; rounded up to a power of two in seconds, a day and a half.
+/// The longest lease is a day. Rounded up to a power of two in seconds, that is a day and a half.
 const MAX_DELAY_SECONDS: u64 = 1 << 17;
 
 pub(crate) struct RequeuePublisher {
