@@ -166,16 +166,14 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1213 | 1020 | 3101 => (
             Retry,
             Unavailable,
-            "the statement ran into a deadlock or a conflicting change on every retry; check what \
-             else writes to the table",
+            "the statement ran into a conflict on every retry; check what else writes to the table",
         ),
         // The cause is a lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed
         // query.
         1205 | 1969 | 3024 | 1317 => (
             RowLocked,
             Unavailable,
-            "the record's row stayed locked, or the server stopped the statement; keep joined \
-             transactions short",
+            "the row stayed locked, or the statement was stopped; keep joined transactions short",
         ),
         // The server or the account has reached its connection limit.
         1040 | 1203 | 1226 => (
@@ -245,8 +243,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1118 | 1406 => (
             Recovery::None,
             TooLarge,
-            "the value is larger than the server can store in one row; raise \
-             `innodb_log_file_size`",
+            "the value is larger than the server stores in one row; raise `innodb_log_file_size`",
         ),
         1461 => (
             RetryOnNewConnection,
@@ -278,8 +275,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         | 3032 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server is shutting down or not ready, or it ended the connection; check that it \
-             is running",
+            "the server is shutting down or not ready, or it ended the connection; check its log",
         ),
         1690 => (
             Recovery::None,
