@@ -48,7 +48,7 @@ impl FacadeMeasurements {
     }
 }
 
-/// The name and labels of a series, as Prometheus shows those of OpenTelemetry.
+/// The name and labels of a series, as Prometheus shows them for OpenTelemetry's instruments.
 fn key(series: &Series) -> Key {
     let labels: Vec<Label> = series
         .labels()
@@ -64,7 +64,7 @@ impl Measurements for FacadeMeasurements {
     }
 
     fn change(&self, series: &Series, by: i64) {
-        // A lossless conversion of i64 does not exist. Each step is 0, 1 or -1.
+        // There is no lossless conversion from i64 to f64, but each step is 0, 1 or -1.
         let by = i32::try_from(by).unwrap_or_default();
         self.gauge(series).increment(f64::from(by));
     }

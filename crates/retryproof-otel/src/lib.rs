@@ -22,7 +22,7 @@ pub fn observer(config: &IdempotencyConfig) -> MeasuringObserver<OtelMeasurement
     observer_with(&opentelemetry::global::meter(METER), config)
 }
 
-/// Like [`observer`], but with a meter of your own, for a program without a global meter provider.
+/// Like [`observer`], but with your own meter, for a program without a global meter provider.
 #[must_use = "pass the observer to `EngineBuilder::observer`"]
 pub fn observer_with(
     meter: &Meter,

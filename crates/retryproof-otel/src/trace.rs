@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trace of the current call, and the link from a replay to the trace that executed (REC-2).
+//! The trace of the current call, and the link from a replay to the trace that executed the work
+//! (REC-2).
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
@@ -42,7 +43,8 @@ pub(crate) fn link(executed: TraceContext) {
         true,
         TraceState::default(),
     );
-    // A link to the current trace's own span, or to a trace without ids, says nothing.
+    // Add no link to the current span itself, or to a trace without ids: such a link would be of no
+    // use.
     if target.is_valid() && target.span_id() != span.span_context().span_id() {
         span.add_link(target, Vec::new());
     }
