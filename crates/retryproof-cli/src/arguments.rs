@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 #[cfg(unix)]
@@ -55,8 +56,40 @@ pub(crate) enum Verb {
                             retryproof get payments order-17 --caller alice --body\n  \
                             retryproof get payments order-17 --shared --output json")]
     Get(GetArguments),
+    /// Lists records. The store reads them in pages until enough are found.
+    #[command(after_help = "Examples:\n  retryproof ls --scope payments --state in-progress\n  \
+                            retryproof ls --older-than PT1H --holder pod-7 --show-keys")]
+    Ls(ListArguments),
+    /// Lists records in progress whose holder has died, or whose heartbeats fail.
+    Stuck {
+        /// Only records of this scope.
+        #[arg(long)]
+        scope: Option<String>,
+    },
     /// Counts the records. The store may have to read all of them.
-    Stats,
+    Stats {
+        /// Counts the records of each scope. The store has to read all records.
+        #[arg(long)]
+        by_scope: bool,
+    },
+    /// Deletes a record in progress, so that the next call runs at once.
+    #[command(
+        after_help = "Example:\n  retryproof release payments order-17 --token 1763857500000000 \
+                            --reason \"pod-7 was deleted\""
+    )]
+    Release(ReleaseArguments),
+    /// Completes a record in progress with a result that you give: retries get it, and nothing runs.
+    #[command(
+        after_help = "Examples:\n  retryproof resolve payments order-17 --caller alice --token \
+                            1763857500000000 --status 201 --body answer.json --reason \"found at the \
+                            bank\"\n  retryproof resolve mails m-4 --token 1763857500000000 --done \
+                            --reason \"it was sent\""
+    )]
+    Resolve(ResolveArguments),
+    /// Deletes a complete record, so that the work may run again.
+    Forget(CompleteArguments),
+    /// Deletes the stored answer of a complete record. The work does not run again.
+    Erase(CompleteArguments),
     /// Deletes all expired records.
     Purge,
     /// Creates or upgrades the tables of the store.
@@ -103,9 +136,9 @@ pub(crate) enum ConfigVerb {
     Show,
 }
 
-/// `get …`.
+/// The names of one record.
 #[derive(Debug, Args)]
-pub(crate) struct GetArguments {
+pub(crate) struct RecordArguments {
     /// The scope, such as `payments` or `POST /orders`.
     pub(crate) scope: String,
     /// The key. Without `--caller` and `--shared`: the key as stored. Write `--` before a key that
@@ -117,9 +150,110 @@ pub(crate) struct GetArguments {
     /// The key was sent over HTTP to a filter with `.callers_share_keys()`.
     #[arg(long)]
     pub(crate) shared: bool,
+}
+
+/// `get …`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
     /// Also prints the stored result.
     #[arg(long)]
     pub(crate) body: bool,
+}
+
+/// `ls …`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Only records of this scope.
+    #[arg(long)]
+    pub(crate) scope: Option<String>,
+    /// Only records in this state.
+    #[arg(long, value_enum)]
+    pub(crate) state: Option<ListedState>,
+    /// Only records that were granted at least this long ago: an ISO 8601 duration, such as PT10M.
+    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
+    pub(crate) older_than: Option<Duration>,
+    /// Only records whose holder's name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) holder: Option<String>,
+    /// The most records to list.
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    pub(crate) limit: usize,
+}
+
+/// The state of a record, as an option of `ls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListedState {
+    /// A holder has the record, or has died.
+    InProgress,
+    /// The record has a result, expired or not.
+    Complete,
+}
+
+/// What all verbs that change a record need.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeArguments {
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
+    /// Why you change the record. The audit line on stderr contains it.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) reason: String,
+    /// Changes the record without asking.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// `release …`, and what `resolve` shares with it.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArguments {
+    #[command(flatten)]
+    pub(crate) change: ChangeArguments,
+    /// The record's token, as `get` prints it. If the key was granted again since, nothing changes.
+    #[arg(long)]
+    pub(crate) token: u64,
+    /// Also ends a live lease. Its holder may still be at work, so the work may run twice.
+    #[arg(long)]
+    pub(crate) even_if_live: bool,
+}
+
+/// `resolve …`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("result").required(true))]
+pub(crate) struct ResolveArguments {
+    #[command(flatten)]
+    pub(crate) lease: ReleaseArguments,
+    /// The work is done, and there is no result to replay.
+    #[arg(long, group = "result")]
+    pub(crate) done: bool,
+    /// The result is the JSON in this file: the value of a function or a message.
+    #[arg(long, value_name = "FILE", group = "result")]
+    pub(crate) json: Option<PathBuf>,
+    /// The result is this exit code of a command of `run`, without output.
+    #[arg(long, value_name = "CODE", group = "result")]
+    pub(crate) exit_code: Option<u8>,
+    /// The result is an HTTP response with this status.
+    #[arg(long, group = "result", value_parser = clap::value_parser!(u16).range(200..=599))]
+    pub(crate) status: Option<u16>,
+    /// The body of the HTTP response.
+    #[arg(long, value_name = "FILE", requires = "status")]
+    pub(crate) body: Option<PathBuf>,
+    /// The type of the body. Default: application/json.
+    #[arg(long, value_name = "TYPE", requires = "body")]
+    pub(crate) content_type: Option<String>,
+    /// How long the result is kept. Default: the setting `ttl` of the scope, or `default-ttl`.
+    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// `forget …` and `erase …`.
+#[derive(Debug, Args)]
+pub(crate) struct CompleteArguments {
+    #[command(flatten)]
+    pub(crate) change: ChangeArguments,
+    /// The record's token, as `get` prints it. Default: the token that the record has now.
+    #[arg(long)]
+    pub(crate) token: Option<u64>,
 }
 
 /// `run …`.

@@ -39,6 +39,11 @@ impl VerbError {
         Self::new(USAGE, message)
     }
 
+    /// There is no such record.
+    pub(crate) fn not_found(identity: &str) -> Self {
+        Self::new(NOT_FOUND, format!("there is no record of {identity}"))
+    }
+
     pub(crate) fn other(message: impl Into<String>) -> Self {
         Self::new(OTHER, message)
     }

@@ -85,9 +85,30 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
             let config = sources()?.config;
             on_runtime(verbs::get::get(get, arguments.show_keys, &config, &printer))
         }
-        Verb::Stats => {
+        Verb::Ls(list) => {
+            let config = sources()?.config;
+            on_runtime(verbs::list::list(list, arguments.show_keys, &config, &printer))
+        }
+        Verb::Stuck { scope } => {
+            let (config, scope) = (sources()?.config, scope.as_deref());
+            on_runtime(verbs::list::stuck(scope, arguments.show_keys, &config, &printer))
+        }
+        Verb::Stats { by_scope: true } => {
+            let config = sources()?.config;
+            on_runtime(verbs::list::stats_by_scope(&config, &printer))
+        }
+        Verb::Stats { by_scope: false } => {
             let config = sources()?.config;
             on_runtime(verbs::store::stats(&config, &printer))
+        }
+        Verb::Release(_) | Verb::Resolve(_) | Verb::Forget(_) | Verb::Erase(_) => {
+            let config = sources()?.config;
+            on_runtime(verbs::change::change(
+                &arguments.verb,
+                arguments.show_keys,
+                &config,
+                &printer,
+            ))
         }
         Verb::Purge => {
             let config = sources()?.config;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The key under which the HTTP filter stores a record: the caller, then the client's key.
 
-use retryproof::Identity;
 use retryproof::http::adapter;
+use retryproof::{Identity, Scope};
+
+use crate::arguments::RecordArguments;
+use crate::exit::VerbError;
 
 /// Who sent the key.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +25,17 @@ pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
         SentBy::AnyCaller => adapter::stored_key(None, key),
         SentBy::Caller(caller) => adapter::stored_key(Some(caller), key),
     }
+}
+
+/// The identity that the arguments name.
+pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbError> {
+    let sent_by = match (&arguments.caller, arguments.shared) {
+        (Some(caller), _) => SentBy::Caller(caller),
+        (None, true) => SentBy::AnyCaller,
+        (None, false) => SentBy::AsStored,
+    };
+    let key = stored_key(&arguments.key, sent_by);
+    Ok(Identity::of(Scope::new(arguments.scope.as_str())?, key)?)
 }
 
 /// The identity in the form to print: the key is masked unless the user wants to see it (ID-4).

@@ -11,7 +11,8 @@
 //! - [`listeners`]: consumers of message brokers, and how each message is acknowledged.
 //! - [`guarantees`]: what happens in every failure, and how to protect effects elsewhere.
 //! - [`writing_a_store`]: the contract, and the kit that tests it.
-//! - [`operating`]: the command line: look at records, and run any command once per key.
+//! - [`operating`]: the command line: look at records, change them, and run any command once per
+//!   key.
 //! - [`operations`]: settings, what to monitor, and what to do about each message.
 
 // Each page also defines its own links, but the first definition of a link wins, so the links lead

@@ -4,15 +4,13 @@
 use std::time::Duration;
 
 use retryproof::store::{HolderNote, Peeked, RecordState, RecordSummary};
-use retryproof::{
-    IdempotencyConfig, IdempotencyStore as _, Identity, Scope, SharedStore, connect_with,
-};
+use retryproof::{IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore, connect_with};
 use serde_json::{Value, json};
 
 use crate::arguments::GetArguments;
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, write_out};
-use crate::record_key::{SentBy, shown, stored_key};
+use crate::record_key::{identity, shown};
 use crate::time::{millis, spoken};
 
 mod body;
@@ -24,19 +22,10 @@ pub(crate) async fn get(
     config: &IdempotencyConfig,
     print: &Printer,
 ) -> Result<u8, VerbError> {
-    let sent_by = match (&arguments.caller, arguments.shared) {
-        (Some(caller), _) => SentBy::Caller(caller),
-        (None, true) => SentBy::AnyCaller,
-        (None, false) => SentBy::AsStored,
-    };
-    let key = stored_key(&arguments.key, sent_by);
-    let identity = Identity::of(Scope::new(arguments.scope.as_str())?, key)?;
+    let identity = identity(&arguments.record)?;
     let store = connect_with(config).await?;
     let Some(record) = store.get(&identity).await? else {
-        return Err(VerbError::new(
-            exit::NOT_FOUND,
-            format!("there is no record of {}", shown(&identity, show_keys)),
-        ));
+        return Err(VerbError::not_found(&shown(&identity, show_keys)));
     };
     let body = if arguments.body { Some(body_of(&store, &identity).await?) } else { None };
     let mut value = as_json(&record, &identity, show_keys);
@@ -62,14 +51,14 @@ async fn body_of(store: &SharedStore, id: &Identity) -> Result<(String, Value), 
 }
 
 /// What is known about the lease of a record.
-struct Timing {
+pub(super) struct Timing {
     /// The time since the last heartbeat.
-    last_beat: Option<Duration>,
-    lease: Option<Duration>,
+    pub(super) last_beat: Option<Duration>,
+    pub(super) lease: Option<Duration>,
 }
 
 impl Timing {
-    fn of(record: &RecordSummary) -> Self {
+    pub(super) fn of(record: &RecordSummary) -> Self {
         let lease = record.holder.as_ref().and_then(HolderNote::lease);
         let last_beat = match (record.state, lease, record.remaining) {
             // Each heartbeat restores the lease's full length, so the part that is gone is the time
@@ -125,7 +114,7 @@ fn rows(record: &RecordSummary, identity: String) -> Vec<(&'static str, String)>
     rows
 }
 
-fn holder(record: &RecordSummary) -> String {
+pub(super) fn holder(record: &RecordSummary) -> String {
     match &record.holder {
         Some(note) if note.is_newer() => "(written by a newer version)".to_owned(),
         Some(note) => note.label().unwrap_or("(unnamed)").to_owned(),
@@ -138,7 +127,7 @@ fn trace_id(record: &RecordSummary) -> Option<String> {
     Some(trace.trace_id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn as_json(record: &RecordSummary, identity: &Identity, show_keys: bool) -> Value {
+pub(super) fn as_json(record: &RecordSummary, identity: &Identity, show_keys: bool) -> Value {
     let Timing { last_beat, lease } = Timing::of(record);
     let key =
         if show_keys { identity.key().expose().to_owned() } else { identity.key().to_string() };

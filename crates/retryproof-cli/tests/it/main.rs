@@ -4,6 +4,7 @@
 
 mod kills;
 mod manual;
+mod operate;
 mod output;
 mod run;
 mod servers;

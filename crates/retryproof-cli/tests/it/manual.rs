@@ -9,8 +9,23 @@ fn printed(arguments: &[&str]) -> String {
     out(&output)
 }
 
-const VERBS: [&str; 9] =
-    ["get", "stats", "purge", "migrate", "config", "run", "key", "completions", "man"];
+const VERBS: [&str; 15] = [
+    "get",
+    "ls",
+    "stuck",
+    "stats",
+    "release",
+    "resolve",
+    "forget",
+    "erase",
+    "purge",
+    "migrate",
+    "config",
+    "run",
+    "key",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_pages_and_completions_name_every_verb_and_no_internal_one() {

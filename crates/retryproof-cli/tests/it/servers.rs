@@ -4,6 +4,7 @@
 use retryproof::OwnerId;
 
 use crate::kills::one_run_at_a_time;
+use crate::operate::records_are_listed_and_changed;
 use crate::support::{Place, code, err, out};
 
 /// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
@@ -51,6 +52,13 @@ fn acq_1_one_run_at_a_time_on_postgres() {
 #[test]
 fn acq_1_one_run_at_a_time_on_redis() {
     one_run_at_a_time(&redis());
+}
+
+#[test]
+fn ops_3_records_are_listed_and_changed_on_every_server() {
+    for place in [postgres(), mariadb(), redis()] {
+        records_are_listed_and_changed(&place);
+    }
 }
 
 #[test]

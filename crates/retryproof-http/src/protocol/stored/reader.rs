@@ -4,10 +4,10 @@
 use std::fmt;
 
 use bytes::Bytes;
-use retryproof_core::{CodecId, Error, Payload};
+use retryproof_core::{CodecId, Error, ErrorKind, Payload};
 
 use super::names::{COMMON_NAMES, code_of};
-use super::{FIRST_LITERAL, RESPONSE, SCHEMA, TOMBSTONE, VERSION};
+use super::{FIRST_LITERAL, RESPONSE, ResponseDraft, SCHEMA, TOMBSTONE, VERSION, encode_response};
 
 /// A record that this version cannot read (CMP-8). The error's text names the defect, and shows no
 /// stored data (ID-4).
@@ -81,6 +81,27 @@ impl StoredResponse {
         reader.ends_after(body_len)?;
         let body = record.len() - body_len;
         Ok(Self { status, tombstone, headers, trailers, body, record })
+    }
+
+    /// Encodes a response that no handler has returned, so that an operator can complete a record
+    /// with it (OPS-4). The names of fields are lower case.
+    ///
+    /// # Errors
+    /// `Invalid` for a status below 200 or above 599, and for a field that no response can have.
+    pub fn encode(status: u16, headers: &[(&str, &[u8])], body: &[u8]) -> Result<Payload, Error> {
+        let draft = ResponseDraft {
+            status,
+            headers: headers.iter().copied(),
+            trailers: std::iter::empty(),
+            body: std::iter::once(body),
+        };
+        let mut record = Vec::with_capacity(draft.len());
+        encode_response(&draft, &mut record);
+        if !(200..600).contains(&status) || Self::decode(record.clone().into()).is_err() {
+            return Err(Error::new(ErrorKind::Invalid, "the response cannot be stored")
+                .with("status", status));
+        }
+        Ok(Payload::new(CodecId::HTTP, SCHEMA, &record))
     }
 
     /// Reads a record from the engine's envelope.

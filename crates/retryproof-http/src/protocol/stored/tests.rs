@@ -299,3 +299,25 @@ fn http_9_the_trailer_field_is_made_anew() {
     assert_eq!(trailer_field(["x-a", "x-b", "x-a"].into_iter()), "x-a, x-b");
     assert_eq!(trailer_field(std::iter::empty()), "");
 }
+
+#[test]
+fn ops_4_a_response_of_an_operator_is_stored_as_one_of_a_handler() {
+    let payload = StoredResponse::encode(201, &[("content-type", b"text/plain")], b"done").unwrap();
+    assert_eq!((payload.codec(), payload.schema()), (retryproof_core::CodecId::HTTP, SCHEMA));
+    let by_handler = response(201, &vec![line("content-type", "text/plain")], &vec![], &[b"done"]);
+    assert_eq!(payload.body(), &by_handler[..]);
+    assert!(StoredResponse::encode(204, &[], b"").is_ok());
+}
+
+#[test]
+fn ops_4_a_response_that_no_handler_returns_is_refused() {
+    for status in [0, 100, 199, 600, 999] {
+        assert!(StoredResponse::encode(status, &[], b"").is_err(), "{status}");
+    }
+    for name in ["", "Content-Type", "a b", "a\r\nb"] {
+        assert!(StoredResponse::encode(200, &[(name, b"x")], b"").is_err(), "{name:?}");
+    }
+    for value in [&b"a\r\nb: c"[..], b"\n", b"\0", b"\x7f"] {
+        assert!(StoredResponse::encode(200, &[("a", value)], b"").is_err(), "{value:?}");
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verbs that list records and change them, on a file and on servers.
+
+use std::process::{Child, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Place, code, err, eventually, out, started};
+
+/// Runs a verb, and returns its output.
+fn verb(place: &Place, arguments: &[&str]) -> Output {
+    place.retryproof(arguments).output().unwrap()
+}
+
+fn json(place: &Place, arguments: &[&str]) -> Value {
+    let output = place.retryproof(arguments).args(["--output", "json"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
+    serde_json::from_str(&out(&output)).unwrap()
+}
+
+/// Changes a record without a question, and returns the exit code and stderr.
+fn change(place: &Place, arguments: &[&str]) -> (i32, String) {
+    let mut command = place.retryproof(arguments);
+    let output = command.args(["--reason", "a test", "--yes"]).output().unwrap();
+    (code(&output), err(&output))
+}
+
+/// A run in progress of `work k`, and its token.
+fn running(place: &Place, lease: &str) -> (Child, String) {
+    let mut command = place.run(&["--lease", lease], "echo > up; read line");
+    let run = started(command.stdin(Stdio::piped()));
+    eventually("a run", || place.path("up").exists().then_some(()));
+    let token = json(place, &["get", "work", "k"])["token"].to_string();
+    (run, token)
+}
+
+fn killed(mut run: Child) {
+    run.kill().unwrap();
+    run.wait().unwrap();
+}
+
+pub(crate) fn records_are_listed_and_changed(place: &Place) {
+    // A live lease.
+    let (run, token) = running(place, "PT1M");
+    let (live, said) = change(place, &["release", "work", "k", "--token", &token]);
+    assert!(live == 4 && said.contains("live lease (holder: "), "{live}: {said}");
+    let (other, said) = change(place, &["release", "work", "k", "--token", "1", "--even-if-live"]);
+    assert!(other == 4 && said.contains(&format!("the token {token} now")), "{other}: {said}");
+    let (unfinished, said) = change(place, &["erase", "work", "k"]);
+    assert_eq!(unfinished, 4, "{said}");
+    let listed = json(place, &["ls", "--scope", "work", "--state", "in-progress", "--show-keys"]);
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["key"]), (1, &"k".into()));
+    assert_eq!(json(place, &["stuck"]), Value::Array(Vec::new()));
+    killed(run);
+
+    // The holder is dead, and the operator does not wait for the lease.
+    let file = place.path("answer.json");
+    std::fs::write(&file, b"{\"id\":1}").unwrap();
+    let resolve = [
+        "resolve",
+        "work",
+        "k",
+        "--token",
+        &token,
+        "--status",
+        "201",
+        "--body",
+        file.to_str().unwrap(),
+        "--even-if-live",
+    ];
+    let (resolved, said) = change(place, &resolve);
+    assert_eq!(resolved, 0, "{said}");
+    let audit: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!((&audit["audit"], &audit["outcome"]), (&"resolve".into(), &"applied".into()));
+    assert_eq!(audit["reason"], "a test");
+    let got = json(place, &["get", "work", "k", "--body"]);
+    assert_eq!((&got["state"], &got["body"]["status"]), (&"complete".into(), &201.into()));
+    assert_eq!(got["body"]["body"]["text"], "{\"id\":1}");
+    let (finished, said) = change(place, &["release", "work", "k", "--token", &token]);
+    assert!(finished == 4 && said.contains("is complete"), "{finished}: {said}");
+
+    // Erased: the promise stays. Forgotten: the work may run again.
+    assert_eq!(change(place, &["erase", "work", "k", "--token", &token]).0, 0);
+    assert_eq!(json(place, &["get", "work", "k", "--body"])["body"]["codec"], "tombstone");
+    let again = place.run(&[], "echo again").output().unwrap();
+    assert_eq!((code(&again), out(&again)), (125, String::new()), "{}", err(&again));
+    assert_eq!(change(place, &["forget", "work", "k", "--token", &token]).0, 0);
+    let (absent, said) = change(place, &["forget", "work", "k", "--token", &token]);
+    assert!(absent == 1 && said.contains("there is no record of work#"), "{absent}: {said}");
+    let again = place.run(&[], "echo again").output().unwrap();
+    assert_eq!((code(&again), out(&again)), (0, "again\n".to_owned()), "{}", err(&again));
+
+    let counts = json(place, &["stats", "--by-scope"]);
+    let work = counts.as_array().unwrap().iter().find(|scope| scope["scope"] == "work").unwrap();
+    assert!(work["complete"].as_u64() >= Some(1) && work["in_progress"] == 0, "{counts}");
+}
+
+#[test]
+fn ops_3_records_are_listed_and_changed() {
+    records_are_listed_and_changed(&Place::sqlite());
+}
+
+#[test]
+fn ops_4_a_dead_holder_is_stuck_until_its_key_is_released() {
+    let place = Place::sqlite();
+    let (run, token) = running(&place, "PT2S");
+    killed(run);
+    let stuck = eventually("a stuck key", || {
+        let stuck = json(&place, &["stuck", "--scope", "work"]);
+        stuck[0]["is_over"].as_bool().filter(|over| *over).map(|_| stuck)
+    });
+    assert_eq!(stuck[0]["token"].to_string(), token);
+    let table = out(&verb(&place, &["stuck"]));
+    assert!(table.contains("the next call takes over"), "{table}");
+    assert_eq!(change(&place, &["release", "work", "k", "--token", &token]).0, 0);
+    assert_eq!(json(&place, &["stuck"]), Value::Array(Vec::new()));
+    let fresh = place.run(&[], "echo $RETRYPROOF_ATTEMPT").output().unwrap();
+    assert_eq!(out(&fresh), "first\n", "{}", err(&fresh));
+}
+
+#[test]
+fn ops_3_nothing_changes_without_a_reason_and_a_confirmation() {
+    let place = Place::sqlite();
+    assert_eq!(code(&place.run(&[], "true").output().unwrap()), 0);
+    let unasked = place
+        .retryproof(["forget", "work", "k", "--reason", "x"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(code(&unasked), 2, "{}", err(&unasked));
+    assert!(err(&unasked).contains("--yes"), "{}", err(&unasked));
+    for wrong in [
+        &["forget", "work", "k", "--yes"][..],
+        &["forget", "work", "k", "--yes", "--reason", ""],
+        &[
+            "resolve", "work", "k", "--yes", "--reason", "x", "--token", "1", "--done", "--ttl",
+            "PT0S",
+        ],
+        &["release", "work", "k", "--yes", "--reason", "x"],
+        &["resolve", "work", "k", "--yes", "--reason", "x", "--token", "1"],
+        &[
+            "resolve", "work", "k", "--yes", "--reason", "x", "--token", "1", "--done", "--status",
+            "200",
+        ],
+        &["resolve", "work", "k", "--yes", "--reason", "x", "--token", "1", "--status", "99"],
+        &["resolve", "work", "k", "--yes", "--reason", "x", "--token", "1", "--json", "missing"],
+    ] {
+        let output = verb(&place, wrong);
+        assert_eq!(code(&output), 2, "{wrong:?}: {}", err(&output));
+    }
+    assert_eq!(json(&place, &["get", "work", "k"])["state"], "complete");
+}
+
+#[test]
+fn ops_2_a_list_has_a_limit_and_masks_keys() {
+    let place = Place::sqlite();
+    for key in ["canary-1", "canary-2", "canary-3"] {
+        let run = verb(&place, &["run", "work", key, "--", "true"]);
+        assert_eq!(code(&run), 0, "{}", err(&run));
+    }
+    let cut = verb(&place, &["ls", "--limit", "2", "--output", "jsonl"]);
+    assert_eq!((out(&cut).lines().count(), code(&cut)), (2, 0));
+    assert!(err(&cut).contains("there are more records"), "{}", err(&cut));
+    let all = verb(&place, &["ls"]);
+    assert!(!format!("{}{}", out(&all), err(&all)).contains("canary"), "{}", out(&all));
+    assert_eq!(json(&place, &["ls", "--show-keys"]).as_array().unwrap().len(), 3);
+    assert_eq!(json(&place, &["ls", "--holder", "no such holder"]), Value::Array(Vec::new()));
+    assert_eq!(json(&place, &["ls", "--older-than", "P1D"]), Value::Array(Vec::new()));
+}
