@@ -14,6 +14,8 @@ use retryproof_core::{
     CodecId, Error, ErrorKind, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
 use retryproof_redis::{RedisConfig, RedisStore};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::net::TcpStream;
 
 use crate::support::server::Server;
 
@@ -150,4 +152,23 @@ pub(crate) fn is(error: &Error, kind: ErrorKind, says: &str) {
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(says), "{error}");
     assert_masked(error);
+}
+
+/// Reads a command that the store sends to a simulated server.
+pub(crate) async fn read_command(line: &mut BufReader<TcpStream>) -> std::io::Result<Vec<String>> {
+    let mut head = String::new();
+    line.read_line(&mut head).await?;
+    let count: usize =
+        head.trim_end().trim_start_matches('*').parse().map_err(std::io::Error::other)?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        head.clear();
+        line.read_line(&mut head).await?;
+        let len: usize =
+            head.trim_end().trim_start_matches('$').parse().map_err(std::io::Error::other)?;
+        let mut word = vec![0; len + 2];
+        line.read_exact(&mut word).await?;
+        words.push(String::from_utf8_lossy(&word[..len]).into_owned());
+    }
+    Ok(words)
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use retryproof_core::store::Peeked;
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::support::server::Server;
-use crate::support::{LONG, ask, config, grant, id};
+use crate::support::{LONG, ask, config, grant, id, read_command};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -72,20 +72,7 @@ async fn serve(line: TcpStream, names: &AtomicU16, looks: &AtomicUsize) -> std::
     let mut line = BufReader::new(line);
     let mut listens = false;
     loop {
-        let mut words = Vec::new();
-        let mut head = String::new();
-        line.read_line(&mut head).await?;
-        let count: usize =
-            head.trim_end().trim_start_matches('*').parse().map_err(std::io::Error::other)?;
-        for _ in 0..count {
-            head.clear();
-            line.read_line(&mut head).await?;
-            let len: usize =
-                head.trim_end().trim_start_matches('$').parse().map_err(std::io::Error::other)?;
-            let mut word = vec![0; len + 2];
-            line.read_exact(&mut word).await?;
-            words.push(String::from_utf8_lossy(&word[..len]).into_owned());
-        }
+        let words = read_command(&mut line).await?;
         let answer = match words[0].as_str() {
             "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
             "SUBSCRIBE" => {

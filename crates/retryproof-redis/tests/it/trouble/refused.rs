@@ -6,11 +6,13 @@ use std::time::Duration;
 use retryproof_core::store::{FencedWrite, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
+use tokio::io::{AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::server::Server;
 use crate::support::{
-    CANARY, LONG, ask, completion, config, connected, execute, grant, id, is, own_prefix, refused,
-    replay, request, service,
+    CANARY, LONG, ask, completion, config, connected, execute, grant, id, is, own_prefix,
+    read_command, refused, replay, request, service,
 };
 
 #[tokio::test]
@@ -26,7 +28,7 @@ async fn sto_5_nobody_at_the_address_is_unavailable() {
 
 #[tokio::test]
 async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     // The listener accepts connections and sends nothing.
     let error =
@@ -35,9 +37,7 @@ async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
     is(&error, ErrorKind::Unavailable, "in time");
     let talking = tokio::spawn(async move {
         while let Ok((mut line, _)) = listener.accept().await {
-            let _ =
-                tokio::io::AsyncWriteExt::write_all(&mut line, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    .await;
+            let _ = line.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
     });
     let error = refused(RedisConfig::new("127.0.0.1", port)).await;
@@ -101,6 +101,44 @@ async fn sto_1_a_cluster_is_refused() {
     let server = Server::start("cluster-enabled yes").await;
     is(&refused(config(&server.url())).await, ErrorKind::Unsupported, "Cluster");
     is(&refused(config(&server.url()).with_db(1)).await, ErrorKind::Unsupported, "Cluster");
+}
+
+/// Answers the first batch of a connection, with an error for one of the scripts.
+async fn refuse_script(line: TcpStream, at: usize) -> std::io::Result<()> {
+    let mut line = BufReader::new(line);
+    let mut scripts = 0;
+    loop {
+        let words = read_command(&mut line).await?;
+        let answer = match words[0].as_str() {
+            "HELLO" => "%2\r\n$5\r\nproto\r\n:3\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n",
+            "ROLE" => "*1\r\n$6\r\nmaster\r\n",
+            "SCRIPT" => {
+                scripts += 1;
+                if scripts == at { "-ERR Error compiling script\r\n" } else { "+OK\r\n" }
+            }
+            _ => "+OK\r\n",
+        };
+        line.get_mut().write_all(answer.as_bytes()).await?;
+    }
+}
+
+#[tokio::test]
+async fn sto_1_the_answer_to_every_script_is_read() {
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+    let scripts = std::fs::read_dir(scripts).expect("a folder").count();
+    assert!(scripts >= 5, "{scripts} scripts");
+    for at in 1..=scripts {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let answering = tokio::spawn(async move {
+            while let Ok((line, _)) = listener.accept().await {
+                tokio::spawn(refuse_script(line, at));
+            }
+        });
+        let error = refused(RedisConfig::new("127.0.0.1", port)).await;
+        is(&error, ErrorKind::Unsupported, "older than Redis 7.0");
+        answering.abort();
+    }
 }
 
 #[tokio::test]
