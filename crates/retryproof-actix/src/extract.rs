@@ -61,7 +61,7 @@ impl fmt::Display for NotGuarded {
                  `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "two arguments need different transaction types, but a request has only one \
+                "two arguments need transactions of different types, but a request has only one \
                  transaction"
             }
         })

@@ -148,7 +148,7 @@ where
 ///
 /// # Panics
 /// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` would have a larger future")]
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     admitted: AdmittedRequest,
     parts: Box<Parts>,

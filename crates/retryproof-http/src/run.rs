@@ -101,7 +101,7 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
 ///
 /// # Panics
 /// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` would have a larger future")]
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn run_to_end<C, R, E>(
     mut call: Pin<Box<C>>,
     filter: IdempotencyFilter,

@@ -75,7 +75,7 @@ impl SqliteConfig {
         }
         if file.contains(":memory:") {
             return Err(refuse(
-                "a SQLite store needs a file; to keep records in the process only, use `memory:`",
+                "a SQLite store needs a file; to keep records only in the process, use `memory:`",
             ));
         }
         let mut config = Self::new(file);

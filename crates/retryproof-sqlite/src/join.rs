@@ -79,7 +79,7 @@ pub(crate) fn run(conn: &Connection, sql: &str, params: &[Param<'_>]) -> Result<
     if conn.is_autocommit() {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the connection has no open transaction: the action ended it, or SQLite rolled it \
+            "no transaction is open on the connection: the action ended it, or SQLite rolled it \
              back after an error",
         ));
     }

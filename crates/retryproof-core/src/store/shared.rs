@@ -394,7 +394,7 @@ impl SharedStore {
         let (dialect, spoken) = join.dyn_dialect();
         if dialect != TypeId::of::<D>() {
             return Err(refused(
-                "the transaction's database is of a different kind than the store's",
+                "the transaction's database is of a different kind than the store's database",
             )
             .with("store", name)
             .with("store_speaks", spoken)

@@ -202,7 +202,7 @@ impl fmt::Display for GuardedTxRejection {
         match self {
             Self::NotGuarded(rejection) => write!(f, "{rejection}"),
             Self::Another => f.write_str(
-                "two arguments need different transaction types, but a request has only one \
+                "two arguments need transactions of different types, but a request has only one \
                  transaction",
             ),
         }
@@ -219,7 +219,7 @@ impl IntoResponse for GuardedTxRejection {
                 tracing::error!("{self}");
                 (
                     http::StatusCode::INTERNAL_SERVER_ERROR,
-                    "the endpoint's arguments need two different transactions",
+                    "the endpoint's arguments need transactions of two different types",
                 )
                     .into_response()
             }

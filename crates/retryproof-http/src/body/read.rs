@@ -73,7 +73,7 @@ pub(crate) enum BodyError {
 /// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body that arrives whole, as most
 /// do, is hashed later, in one go with the rest of the request. Any other body is hashed while it
 /// arrives, if `hasher` returns a hasher.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` would have a larger future")]
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn read_request<B>(
     body: B,
     limit: usize,

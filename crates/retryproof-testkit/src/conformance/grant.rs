@@ -138,7 +138,7 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     assert_eq!(
         holder.with_ttl(DAY).complete(b"late").await,
         FencedWrite::Applied,
-        "the record should outlive the ttl of its acquire"
+        "the record should outlive the ttl that its acquire set"
     );
     assert_eq!(body(&completed(kept.acquire(LONG).await)), b"late");
 }
