@@ -27,10 +27,10 @@ use crate::protocol::problem::Code;
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
 /// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up. Or its scope is switched off (`enabled = false`), and the handler ran unguarded |
 ///
-/// `Unconfirmed` is the only value whose name is not an outcome in the log: the store did not confirm
-/// the completion in time (CMP-4), or did not say whether a joined transaction was committed (CMP-7).
-/// The log line and the observers' event follow when the call's outcome is decided, and have the
-/// outcome `executed`, `failed` or `lost`.
+/// `Unconfirmed` is the only value whose name is not an outcome in the log. It means that the store
+/// did not confirm the completion in time (CMP-4), or did not report whether a joined transaction
+/// was committed (CMP-7). The log line and the observers' event follow once the call's outcome is
+/// decided, and then show the outcome `executed`, `failed` or `lost`.
 ///
 /// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer guard does not
 /// handle the request, the response keeps the value of the inner guard. If the handler panics or the
