@@ -179,7 +179,7 @@ fn question(
         (RecordState::InProgress, Some(left)) => {
             format!("in progress with a live lease ({} left)", spoken(left))
         }
-        (RecordState::InProgress, None) => "in progress, and its lease is over".to_owned(),
+        (RecordState::InProgress, None) => "in progress, but its lease has expired".to_owned(),
         (RecordState::Complete, _) => "complete".to_owned(),
     };
     let (verb, effect, holder) = (change.verb, change.effect, harmless(&holder(record)));
@@ -194,7 +194,7 @@ fn question(
 fn confirm(question: &str) -> Result<(), VerbError> {
     if !std::io::stdin().is_terminal() {
         return Err(VerbError::usage(
-            "nothing was changed: add `--yes`, because stdin is not a terminal that could confirm",
+            "nothing was changed: stdin is not a terminal, so confirm with `--yes`",
         ));
     }
     let mut stderr = anstream::stderr();

@@ -141,7 +141,9 @@ async fn found(
     })
     .await?;
     if is_cut {
-        remark(format_args!("there are more records; `--limit` shows more than {limit}"));
+        remark(format_args!(
+            "there are more than {limit} such records; raise `--limit` to see more"
+        ));
     }
     Ok(found)
 }
@@ -198,7 +200,9 @@ fn row(record: &ScannedRecord, show_keys: bool) -> [String; 7] {
         }
         (RecordState::InProgress, None) => ("lease over", "the next call takes over".to_owned()),
         (RecordState::Complete, Some(left)) => ("complete", format!("kept for {}", spoken(left))),
-        (RecordState::Complete, None) => ("expired", "the next call runs again".to_owned()),
+        (RecordState::Complete, None) => {
+            ("expired", "the next call runs the work again".to_owned())
+        }
     };
     let granted = summary.granted_ago.map(|ago| format!("{} ago", spoken(ago)));
     [

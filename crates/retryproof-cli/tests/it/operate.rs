@@ -160,7 +160,7 @@ fn ops_2_a_list_has_a_limit_and_masks_keys() {
     }
     let cut = verb(&place, &["ls", "--limit", "2", "--output", "jsonl"]);
     assert_eq!((out(&cut).lines().count(), code(&cut)), (2, 0));
-    assert!(err(&cut).contains("there are more records"), "{}", err(&cut));
+    assert!(err(&cut).contains("raise `--limit` to see more"), "{}", err(&cut));
     let all = verb(&place, &["ls"]);
     assert!(!format!("{}{}", out(&all), err(&all)).contains("canary"), "{}", out(&all));
     assert_eq!(json(&place, &["ls", "--show-keys"]).as_array().unwrap().len(), 3);
