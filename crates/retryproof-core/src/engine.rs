@@ -24,6 +24,7 @@ mod holder;
 mod join;
 mod joined;
 mod lease;
+mod nested;
 mod outcome_event;
 mod purge;
 mod span;
@@ -41,6 +42,8 @@ pub use execute::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use join::{JoinError, PendingCommit};
 pub use joined::{JoinedCall, JoinedEngine};
 pub use lease::{HeldLease, Lease};
+#[doc(hidden)]
+pub use nested::poll_inside;
 pub use outcome_event::CallAnswer;
 pub use tasks::Permit;
 

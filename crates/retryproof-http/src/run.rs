@@ -12,7 +12,7 @@ use http::response::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use retryproof_core::ErrorKind;
-use retryproof_core::internal::{Panic, catch_panic, catch_panic_of};
+use retryproof_core::internal::{Panic, catch_panic, catch_panic_of, poll_inside};
 use tokio::task::JoinHandle;
 use tracing::{Instrument as _, Span};
 
@@ -58,8 +58,9 @@ where
         // reuse its space in the call's future. The handler is called within the inner `async`
         // block, because it may panic before it returns a future.
         let returned = {
+            let inside = mark.lease().clone();
             let running = pin!(async move { handler(head, mark, body, trailers).await });
-            catch_panic_of(running).await
+            catch_panic_of(pin!(poll_inside(inside, running))).await
         };
         let ended = match fate_of(&call, returned) {
             Ok((response, delivery)) => record(call, response, delivery).await,

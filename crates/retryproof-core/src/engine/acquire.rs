@@ -16,6 +16,7 @@ use self::clean_up::ReleaseIfGranted;
 use self::shared_wait::Holder;
 use super::IdempotencyEngine;
 use super::lease::{GrantTerms, HeldLease};
+use super::nested;
 use super::outcome_event::{self, CallAnswer};
 use super::span;
 use super::state::EngineState;
@@ -164,8 +165,11 @@ impl<'a> AcquireLoop<'a> {
             Found::Busy(holder) => holder,
         };
         // One store call may run past the wait timeout (ACQ-6). If the first call did, no other
-        // call may follow.
-        if self.durations.wait.is_zero() || self.left().is_zero() {
+        // call may follow. A call inside the action of its own key would wait for itself (ACQ-14).
+        if self.durations.wait.is_zero()
+            || self.left().is_zero()
+            || nested::is_inside(self.store, self.identity(), holder.token)
+        {
             return Ok(self.in_flight(holder));
         }
         match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {

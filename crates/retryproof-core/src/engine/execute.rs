@@ -9,6 +9,7 @@ use tracing::Instrument as _;
 
 use super::IdempotencyEngine;
 use super::lease::{HeldLease, Lease};
+use super::nested::{poll_inside, run_inside};
 use super::span;
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
@@ -176,7 +177,8 @@ impl<C, H> Call<C, H> {
             Err(answer) => return answer,
         };
         let lease = held.lease().clone();
-        let returned = span::of_action().in_scope(|| catch_panic(|| action(lease)));
+        let returned = span::of_action()
+            .in_scope(|| catch_panic(|| run_inside(held.lease(), || action(lease))));
         let guard = DropGuard::new(held, options.on_drop, Phase::Released);
         runtime.block_on(end(&engine, &ctx, options, guard, Alone, returned))
     }
@@ -291,11 +293,18 @@ where
 {
     guard.polled = true;
     let returned = match guard.held.as_ref().map(|held| held.lease().clone()) {
-        Some(lease) => match catch_panic(|| action(lease)) {
-            Ok(running) => catch_panic_of(pin!(running)).instrument(span::of_action()).await,
-            // The closure may run code, and panic, before it returns the future.
-            Err(panic) => Err(panic),
-        },
+        Some(lease) => {
+            let inside = lease.clone();
+            match catch_panic(|| run_inside(&inside, || action(lease))) {
+                Ok(running) => {
+                    let running = pin!(running);
+                    let acting = pin!(poll_inside(inside, running));
+                    catch_panic_of(acting).instrument(span::of_action()).await
+                }
+                // The closure may run code, and panic, before it returns the future.
+                Err(panic) => Err(panic),
+            }
+        }
         None => return Err(ExecuteError::LeaseLost),
     };
     end(engine, ctx, options, guard, Alone, returned).await

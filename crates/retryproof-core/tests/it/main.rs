@@ -17,6 +17,7 @@ mod fork;
 mod hold;
 mod holder;
 mod joined;
+mod nested;
 mod observe;
 mod outcomes;
 mod redaction;

@@ -124,3 +124,20 @@ async fn http_7_http_15_a_layer_inside_that_lets_the_method_pass_leaves_the_mark
     }
     assert_eq!(runs.count(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn acq_14_a_request_inside_the_handler_of_its_own_key_is_in_flight_at_once() {
+    let filter = filter();
+    let inner = Router::new().route("/order", on_post(|| async { "in" }).layer(filter.guard(STD)));
+    let handler = move || async move {
+        // The handler has waited before, so that it runs in a task of its own.
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        let began = tokio::time::Instant::now();
+        let answer = send(&inner, post("/order", "k", "")).await;
+        assert!(began.elapsed().is_zero(), "{:?}", began.elapsed());
+        (answer.status, answer.code().to_owned())
+    };
+    let app = Router::new().route("/order", on_post(handler).layer(filter.guard(STD)));
+    let outer = send(&app, post("/order", "k", "")).await;
+    assert_eq!((outer.status, outer.text()), (StatusCode::CONFLICT, "in-flight"));
+}

@@ -14,6 +14,7 @@ use crate::context::IdempotencyContext;
 use crate::engine::complete::CompletionResult;
 use crate::engine::execute::{Call, CompletionRecorder, DropGuard, Options, end, granted, undo};
 use crate::engine::lease::{HeldLease, Lease};
+use crate::engine::nested::poll_inside;
 use crate::engine::span;
 use crate::engine::{Hook, IdempotencyEngine, NoHook, OnDrop, OnFenced};
 use crate::error::{Error, Result};
@@ -121,7 +122,9 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         };
         let limit = joined.source.open_at_most(&tx);
         let returned = {
+            let inside = lease.clone();
             let acting = pin!(action(lease, &mut tx));
+            let acting = pin!(poll_inside(inside, acting));
             let acting = catch_panic_of(acting).instrument(span::of_action());
             match limit {
                 None => Ok(acting.await),
@@ -170,8 +173,11 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
         let lease = held.lease().clone();
-        let returned =
-            span::of_action().in_scope(|| crate::panics::catch_panic(|| action(lease, &mut tx)));
+        let returned = span::of_action().in_scope(|| {
+            crate::panics::catch_panic(|| {
+                crate::engine::nested::run_inside(held.lease(), || action(lease, &mut tx))
+            })
+        });
         let recorder = InTransaction { joined: &joined, tx };
         runtime.block_on(end(&engine, &ctx, options, rolling_back(held), recorder, returned))
     }
