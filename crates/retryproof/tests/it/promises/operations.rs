@@ -9,6 +9,7 @@ use axum::Router;
 use axum::routing::post;
 use retryproof::http::{Code, IdempotencyFilter, Policy};
 use retryproof::observe::LeaseEvent;
+use retryproof::observe::telemetry::Instrument;
 use retryproof::{
     Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore,
     Observer, Outcome, config,
@@ -280,4 +281,50 @@ fn every_log_line_is_on_the_page_and_no_other() {
             "{line:?} is not said anywhere"
         );
     }
+}
+
+/// A file of `docs/operate`, in a checkout of the repository.
+fn operate(name: &str) -> Option<String> {
+    let path = repository()?.join("docs/operate").join(name);
+    Some(std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}")))
+}
+
+#[test]
+fn run_9_each_alert_links_to_its_section_of_the_page() {
+    let Some(alerts) = operate("alerts.yml") else { return };
+    let tests = operate("alerts-test.yml").unwrap();
+    let names: Vec<&str> =
+        alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert_eq!(names.len(), 10, "{names:?}");
+    for name in names {
+        assert!(PAGE.contains(&format!("\n### {name}\n")), "{name} has no section");
+        let link = format!("/operations/index.html#{}\n", name.to_lowercase());
+        assert!(alerts.contains(&link), "{name} has no link");
+        assert!(tests.contains(&format!("alertname: {name}\n")), "{name} has no test");
+    }
+}
+
+#[test]
+fn run_9_the_board_and_the_alerts_use_only_metrics_that_exist() {
+    const LABELS: [&str; 6] = ["scope", "outcome", "ended_by", "attempt", "reason", "operation"];
+    let is_known = |word: &str| {
+        let metric = ["_bucket", "_count", "_sum"]
+            .iter()
+            .find_map(|suffix| word.strip_suffix(suffix))
+            .unwrap_or(word);
+        let label = word.trim_start_matches("idempotency_");
+        LABELS.contains(&label) || Instrument::ALL.iter().any(|one| one.prometheus_name() == metric)
+    };
+    let mut used = 0;
+    for file in ["alerts.yml", "alerts-test.yml", "grafana.json"] {
+        let Some(text) = operate(file) else { return };
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("idempotency_")) {
+            assert!(is_known(word), "{file}: {word}");
+            used += 1;
+        }
+    }
+    assert!(used > 100, "the search finds them: {used}");
+    let board = operate("grafana.json").unwrap();
+    assert_eq!(board.matches("\"gridPos\"").count(), 12, "panels");
 }
