@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+mod alerts;
 mod arch;
 mod bench;
 mod cargo;
@@ -29,6 +30,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   arch-check     crates and files that ARCHITECTURE.md names exist; no import circles
   names-check    no type name of the shipped crates means two things
   deps-check     who may depend on whom, pins, minimum Rust version, size of core
+  alerts-check   the alerts of docs/operate by promtool, which is installed first where Debian's package is missing
   features       `cargo check` of the facade: no feature, each alone, all
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
   services up|down|status [NAME...]
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         "arch-check" => arch::check(&root),
         "names-check" => names::check(&root),
         "deps-check" => deps::check(&root),
+        "alerts-check" => alerts::check(&root),
         "features" => features::check(&root),
         "lock-check" => lock::check(&root),
         "services" => services::run(&root, rest),

@@ -103,6 +103,16 @@ pub(crate) const SERVICES: [Service; 8] = [
     },
 ];
 
+/// Not a server of the tests: its tool checks the alerts.
+const PROMETHEUS: Service =
+    Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
+
+/// The path of `promtool`, which is installed first if it is missing.
+pub(crate) fn promtool() -> Result<String, String> {
+    let tools = install::tools(&[&PROMETHEUS])?;
+    tools.path("promtool").map_err(|error| error.to_string())
+}
+
 /// `cargo xtask services COMMAND [NAME...]`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     let Some((command, names)) = arguments.split_first() else {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cargo::{self, Cargo};
 use crate::services::ForTests;
 use crate::tally::{self, Tally};
-use crate::{Verdict, arch, deps, features, lock, names, rules, size};
+use crate::{Verdict, alerts, arch, deps, features, lock, names, rules, size};
 
 enum Work {
     Check(fn(&Path) -> Verdict),
@@ -43,6 +43,7 @@ fn plan(root: &Path) -> Vec<Step> {
     step("arch-check", "ARCHITECTURE.md names what exists; no circles", Work::Check(arch::check));
     step("names-check", "a type name means one thing", Work::Check(names::check));
     step("deps-check", "dependencies between crates", Work::Check(deps::check));
+    step("alerts-check", "the alerts fire, and only when they should", Work::Check(alerts::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
     // The whole workspace, here and below, including the members that `default-members` leaves out
