@@ -214,7 +214,8 @@ fn log_lines(source: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for level in ["info", "warn", "error"] {
         for call in source.split(&format!("tracing::{level}!(")).skip(1) {
-            let call = call.split(");").next().unwrap_or_default();
+            // A message may contain `);` as well.
+            let call = call.split(");\n").next().unwrap_or_default();
             // The message is the last string literal of the call; a broken line goes on without its
             // indent.
             let Some(text) = call.rsplit('"').nth(1) else { continue };
