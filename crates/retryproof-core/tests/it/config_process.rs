@@ -42,7 +42,8 @@ fn cfg_1_load_reads_the_file_and_the_process_environment() {
         use std::os::unix::ffi::OsStrExt;
         let said = run("IDEMPOTENCY_STORE", std::ffi::OsStr::from_bytes(b"memory:\xff"));
         assert!(
-            said.contains("refused") && said.contains("(IDEMPOTENCY_STORE): not UTF-8"),
+            said.contains("refused")
+                && said.contains("(IDEMPOTENCY_STORE): the value is not UTF-8"),
             "{said}"
         );
     }
