@@ -45,6 +45,7 @@ pub(crate) struct Busy {
     /// When the lease was granted. A purge keeps the record for at least `ttl` after this time
     /// (STO-4).
     pub(crate) granted: Instant,
+    /// How long after the grant a purge may delete the record.
     pub(crate) ttl: Duration,
     /// The index of the record's slot; in a free entry, the index of the next free entry.
     pub(crate) slot: u32,
@@ -89,7 +90,17 @@ impl Busy {
         self.grant(req, now);
     }
 
-    /// Writes the fields that every grant replaces.
+    /// Writes the fields of a repeated acquire. The grant stays the same one, so its time stays too;
+    /// the ttl is counted from now.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, req: &AcquireRequest, now: Instant) {
+        let granted = self.granted;
+        self.grant(req, now);
+        self.granted = granted;
+        self.ttl = now.saturating_duration_since(granted).saturating_add(req.ttl);
+    }
+
+    /// Writes the fields that every new grant replaces.
     #[inline(always)]
     pub(crate) fn grant(&mut self, req: &AcquireRequest, now: Instant) {
         self.owner = req.owner;

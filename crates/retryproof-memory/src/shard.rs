@@ -285,8 +285,10 @@ impl Shard {
             self.last_token += 1;
             busy.token = self.last_token;
             left.busy.ended = busy.ended.take();
+            busy.grant(req, now);
+        } else {
+            busy.renew(req, now);
         }
-        busy.grant(req, now);
         note(&mut self.busy_due, busy.expires);
         let token = busy.token;
         let amended = takes_over || req.holder.is_some() || busy.extra.is_some();
