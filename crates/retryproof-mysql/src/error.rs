@@ -187,8 +187,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
         1045 | 1698 | 1130 | 4151 => (
             RetryOnNewConnection,
             Config,
-            "the server rejected the login; correct the URL, the account, or the hosts that the \
-             account may connect from",
+            "the server rejected the login; correct the user and the password in the URL, the \
+             account, or the hosts that the account may connect from",
         ),
         1251 | 1275 | 2059 => (
             RetryOnNewConnection,
