@@ -296,10 +296,10 @@ The first run passes on the command's output and keeps a copy of it. A duplicate
 progress to end, prints the copy, and exits with the same code. A command that a signal killed may
 have had effects: its key stays taken until the lease ends.
 
-The command finds RETRYPROOF_TOKEN (a number that grows with each run of the key),
-RETRYPROOF_ATTEMPT (`first`, or `takeover` if an earlier run lost its lease), RETRYPROOF_SCOPE and
-RETRYPROOF_KEY in its environment. On Linux, the command is killed if retryproof is killed, but
-processes that the command has started are not.
+The command's environment contains RETRYPROOF_TOKEN (a number that grows with each run under the
+key), RETRYPROOF_ATTEMPT (`first`, or `takeover` if an earlier run lost its lease), RETRYPROOF_SCOPE
+and RETRYPROOF_KEY. On Linux, the command is killed if retryproof is killed, but processes that the
+command has started are not.
 
 Exit codes: that of the command; 128 plus the signal's number if a signal killed it; 75 if another
 run is still in progress; 125 if retryproof failed; 126 or 127 if the command could not be started.";

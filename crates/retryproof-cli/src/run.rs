@@ -123,7 +123,8 @@ async fn execute(
     code
 }
 
-/// The exit code after the attempt to record the result (CMP-4).
+/// Reports whether the result was recorded, and returns the command's exit code. Returns an error
+/// if the result was not recorded and the policy is `propagate` (CMP-4).
 fn recorded(
     engine: &IdempotencyEngine,
     name: &str,

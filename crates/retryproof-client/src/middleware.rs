@@ -190,8 +190,8 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // Without a key, the answer may be a large download, so only a problem document is
-            // collected.
+            // The answer to a request without a key may be a large download, so its body is
+            // collected only if it is a problem document.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);

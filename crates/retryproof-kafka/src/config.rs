@@ -103,8 +103,8 @@ impl KafkaListenerBuilder {
 
     /// Sets the topic for messages that cannot be handled or have failed too often (LST-2);
     /// required. The topic should accept messages as large as those in the topics that are read: a
-    /// message that is too large for the topic is published without its body, and the header
-    /// `retryproof-omitted` says so.
+    /// message that is too large for the topic is published without its body or, if necessary,
+    /// without its headers and key too, and the header `retryproof-omitted` says so.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self

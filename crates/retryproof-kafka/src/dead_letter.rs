@@ -105,7 +105,7 @@ impl DeadLetterTopic {
             content = reduced.ok_or_else(|| dead_letter_not_delivered(error))?;
             tracing::error!(
                 ?delivery,
-                "dead letter too large for its topic; sending it without its body"
+                "dead letter too large for its topic; sending it with less content"
             );
         }
     }

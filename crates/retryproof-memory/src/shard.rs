@@ -260,7 +260,8 @@ impl Shard {
         let mut left = Leftover::default();
         let slot = &mut self.table.slots[at];
         let Body::Busy(place) = slot.body else {
-            // A COMPLETE record past its ttl is replaced as if it were absent (CMP-6).
+            // A COMPLETE record past its ttl counts as absent (CMP-6), so the grant replaces it and
+            // is not a takeover.
             self.last_token += 1;
             let (place, busy) = self.busy.add(now);
             busy.start(id.key(), at, self.last_token, req, now);
@@ -367,8 +368,10 @@ impl Shard {
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // If the slot is still in the wheel, it was filed for an expired
-                            // record. A sweep soon takes the slot out and files it again.
+                            // A slot that is still in the wheel must not be filed twice. A sweep
+                            // takes it out when its earlier record is due, and files it again. That
+                            // is soon, unless an operator deleted the earlier record before its ttl
+                            // was over.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }

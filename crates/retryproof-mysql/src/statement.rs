@@ -350,7 +350,7 @@ impl Statement {
             }
             // OPS-1: one page in the order of the primary key. The server reads a range of the key
             // for each side of the OR, but would read the whole key for `(scope,k)>(?,?)`. Binds: 1
-            // scope, 2 key, 3 scope, 4 limit. Returns: the columns of SUMMARY, scope, key.
+            // scope, 2 key, 3 scope, 4 limit. Returns: the columns of SUMMARY, then scope and key.
             Self::Scan => {
                 concat!(
                     "SELECT ",

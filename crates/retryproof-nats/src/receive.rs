@@ -43,7 +43,8 @@ pub(crate) struct Fetcher<'a> {
 pub(crate) struct FetchRequest {
     batch: Batch,
     client: Client,
-    /// The number of the connection that the request was sent over.
+    /// How many times the client had connected when the request was sent. A higher count now means
+    /// that the connection was replaced.
     connection: u64,
 }
 

@@ -213,7 +213,7 @@ impl Caller {
 /// What a caller hook can return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
 /// one of these; its error is the response that refuses the request.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the result of a caller hook",
+    message = "a caller hook cannot return `{Self}`",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` with \
              one of these as `Ok` and a response as `Err`",
     note = "to refuse a request, return `Err(response)`; if the hook is async, pass it to \

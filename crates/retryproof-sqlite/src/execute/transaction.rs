@@ -15,9 +15,9 @@ use crate::error::{Failure, classify, is_full, is_locked};
 use crate::statement::StatementTexts;
 use crate::waiters::Waiters;
 
-/// How long a transition from a failed batch is retried while another process holds the lock, and
-/// the pause between two attempts.
+/// How long a transition from a failed batch is retried while another process holds the lock.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause between two of these attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The writing connection and its state.
@@ -121,7 +121,8 @@ impl WriteConnection {
         let done = self.inside(transitions);
         // SQLite may already have rolled the transaction back.
         if done.is_err() && !self.conn.is_autocommit() {
-            // If the rollback fails too, the next BEGIN fails and reports the error.
+            // A failed rollback leaves the transaction open, so the next BEGIN fails, and its error
+            // is reported then.
             let _ = self.execute("ROLLBACK");
         }
         done

@@ -227,7 +227,8 @@ impl<'a> WriteTransaction<'a> {
         self.execute(Statement::Purge, (self.now, limit))
     }
 
-    /// Draws a token under the write lock, larger than every earlier token of this file (ACQ-10).
+    /// Draws a token that is larger than every earlier token in the database file (ACQ-10). The
+    /// transaction holds the write lock, so no other process draws one at the same time.
     fn draw(&mut self) -> Result<FencingToken> {
         let last = match self.last_token {
             Some(last) => last,

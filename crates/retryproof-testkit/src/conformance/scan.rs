@@ -194,7 +194,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
 
-    let stats = s.store().stats_by_scope().await.expect("the scan should succeed");
+    let stats = s.store().stats_by_scope().await.expect("counting by scope should succeed");
     let stats = stats.expect("the store should support inspection");
     let (_, counts) = stats
         .scopes()
