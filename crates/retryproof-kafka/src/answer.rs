@@ -15,7 +15,7 @@ use offsets::{OffsetTracker, OpenOffset};
 pub(crate) mod offsets;
 
 /// Marks the message as done, and stores the partition's offset if the offset has moved. librdkafka
-/// commits a stored offset soon afterwards, and always before the partition is revoked.
+/// commits stored offsets every `auto.commit.interval.ms` and before the partition is revoked.
 pub(crate) fn store_offset(
     consumer: &GroupConsumer,
     delivery: &Delivery,

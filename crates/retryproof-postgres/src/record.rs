@@ -39,7 +39,7 @@ impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 7, "token")? {
             // The value was left out because the ttl ended while the row was read. If the value is
-            // really missing, a later read reports the error.
+            // really missing, a later read reports that.
             None | Some(0)
                 if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
                     && has_no_value(row)? =>

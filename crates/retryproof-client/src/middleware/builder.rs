@@ -68,7 +68,7 @@ impl Builder {
     /// The time limit for one attempt, from connecting until the middleware returns the answer. It
     /// covers the part of the body that the middleware collects, but not what arrives as a stream
     /// afterwards. This limit should exceed the server's wait timeout for duplicates (10 s by
-    /// default); otherwise, the server's 409 never arrives. Default: 20 s.
+    /// default); otherwise, the attempt ends before the server's 409 arrives. Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self

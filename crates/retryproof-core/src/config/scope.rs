@@ -93,11 +93,11 @@ fn is_pointer(text: &str) -> bool {
         && text.split('~').skip(1).all(|after| after.starts_with(['0', '1']))
 }
 
-/// Which answers of a handler are stored, by status (HTTP-19). An answer that is not stored is
-/// released: its key is free, and **the next request runs the work again**.
+/// Which unmarked answers of a handler are stored, by status (HTTP-19). An answer that is not
+/// stored is released: its key is free, and **the next request runs the work again**.
 ///
-/// A status below 400 is always stored, because such an answer commits the handler's writes. An
-/// error status is stored unless it is left out.
+/// An error status is stored unless it is left out. No value leaves out a status below 400, because
+/// such an answer commits the handler's writes.
 ///
 /// ```
 /// use retryproof_core::config::StoredStatuses;

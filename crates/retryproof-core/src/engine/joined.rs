@@ -38,8 +38,8 @@ use source::{DynTxSource, ErasedSource, TxThrough};
 /// out. If the record cannot be written, the call fails whatever the completion policy, because the
 /// writes are rolled back with it.
 ///
-/// A retry that finds the lease of a dead process waits for that lease to run out; it never finds
-/// half-finished work.
+/// A retry that finds the lease of a dead process waits for that lease to run out, at most for its
+/// wait timeout. It never finds only a part of the transaction's writes.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
     source: Arc<dyn DynTxSource<T>>,

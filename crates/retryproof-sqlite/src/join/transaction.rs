@@ -258,7 +258,8 @@ impl SqliteTx {
     /// Rolls the transaction back if it is still open.
     fn roll_back(&self) {
         if !self.conn.is_autocommit() {
-            // If the rollback fails, the next `begin` tries again, or fails and reports the error.
+            // If the rollback fails, the next `begin` repeats it. If it fails again, BEGIN fails,
+            // and its error is reported then.
             let _ = self.conn.execute_batch("ROLLBACK");
         }
     }
