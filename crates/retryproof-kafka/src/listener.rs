@@ -97,8 +97,8 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the verdicts by reason. Each wait of a message, for another owner or for its
-    /// next attempt, counts as a nack, although Kafka receives no answer.
+    /// Counters of the three kinds of verdict and of their reasons. Each wait of a message, for
+    /// another owner or for its next attempt, counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)

@@ -106,7 +106,8 @@ impl NatsListener {
         NatsListenerBuilder::new(jetstream, consumer, scope)
     }
 
-    /// Counters of the verdicts by reason. A verdict is counted when its message is answered.
+    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted when its
+    /// message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.replies.counters)

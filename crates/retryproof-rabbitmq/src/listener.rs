@@ -71,7 +71,8 @@ impl RabbitmqListener {
         RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Counters of the verdicts by reason. A verdict is counted when its message is answered.
+    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted when its
+    /// message is answered.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.counters)
