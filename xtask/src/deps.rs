@@ -28,7 +28,7 @@ const EDGES: [(&str, &[&str], &[&str]); 21] = [
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT, MEMORY]),
     // The same protocol in another framework.
-    ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[MEMORY]),
+    ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[KIT, MEMORY]),
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
     // Two systems that measure the same events: core holds what they share.
     ("retryproof-metrics", &["retryproof-core"], &[MEMORY]),
