@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Switches`]: what the configuration of a scope changes in the filter (HTTP-19, HTTP-20, FP-5).
+//! [`Switches`]: what the configuration of a scope changes in the filter: which statuses are stored
+//! (HTTP-19), the status of a mismatch (HTTP-20), and which members fingerprints leave out (FP-5).
+//! The engine, not the filter, reads whether the scope is switched off (CTX-5).
 
 use std::collections::HashMap;
 use std::sync::Arc;

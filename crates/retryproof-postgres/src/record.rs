@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads rows strictly: a row in a form that the store never writes is an error, and stays
-//! unchanged (CMP-8).
+//! unchanged (CMP-8). Of a grant, only the token is read; a negative token marks a takeover.
 
 pub(crate) mod hash;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Applies the application's `DefaultBodyLimit` or the filter's own limit, whichever is smaller
-//! (HTTP-4).
+//! Limits on a request's body (HTTP-4). Before the grant, [`body_limit`] chooses the application's
+//! `DefaultBodyLimit` or the filter's own limit, whichever is smaller. After the grant,
+//! [`lift_body_limit`] raises axum's default limit for a longer body that the guard has admitted.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! 64-bit FNV-1a hashes, which are the same in every build and process. A collision only causes an
-//! unnecessary wake-up.
+//! 64-bit FNV-1a hashes, which are the same in every build and process. If two identities have the
+//! same hash, their waiters wake each other without need, and their acquires share one limit on
+//! connections, so an acquire of one may be answered busy while the row of the other is locked.
 
 use retryproof_core::Identity;
 
