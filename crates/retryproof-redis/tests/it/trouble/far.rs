@@ -37,23 +37,25 @@ async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
 }
 
-/// A heartbeat of this lease may take 480 ms, which is less than connecting, with two round trips.
-/// Connecting and the call together fit into the half of the lease that is left, with some 200 ms
+/// A heartbeat of this lease may take 1.92 s, which is less than connecting, with two round trips.
+/// Connecting and the call together fit into the half of the lease that is left, with some 800 ms
 /// to spare for a busy machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_lease_on_a_far_server_outlives_a_broken_connection() {
     let (proxy, config) = far().await;
+    let (dial, call) = (Duration::from_secs(4), Duration::from_secs(8));
+    let config = config.with_connect_timeout(dial).with_call_timeout(call);
     let store = RedisStore::connect(config).await.expect("it connects");
-    proxy.delay(Duration::from_millis(260));
+    proxy.delay(Duration::from_millis(1_040));
     let engine = IdempotencyEngine::builder(store).build().expect("an engine");
-    let context = IdempotencyContext::builder("redis.far", "k").lease(Duration::from_secs(2));
+    let context = IdempotencyContext::builder("redis.far", "k").lease(Duration::from_secs(8));
     let context = context.wait_timeout(Duration::ZERO).build().expect("a context");
     let Acquisition::Granted(held) = engine.try_acquire(&context).await.expect("acquired") else {
         panic!("the key is new")
     };
     for _ in 0..2 {
         proxy.cut();
-        let lost = timeout(Duration::from_millis(3_200), held.lease().lost()).await;
+        let lost = timeout(Duration::from_millis(12_800), held.lease().lost()).await;
         assert!(lost.is_err(), "nothing was away: {lost:?}");
     }
 }
