@@ -262,8 +262,8 @@ pub(crate) struct CompleteArguments {
 pub(crate) struct RunArguments {
     /// The kind of work, such as `backup`.
     pub(crate) scope: String,
-    /// The unit of work, such as a date or an order number. The key alone decides what a duplicate
-    /// is: commands are not compared.
+    /// The unit of work, such as a date or an order number. Scope and key alone decide what a
+    /// duplicate is: commands are not compared.
     pub(crate) key: String,
     /// How long the result is kept: an ISO 8601 duration, such as P7D. Default: 24 hours.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
