@@ -42,10 +42,11 @@ pub(crate) fn run() -> Result<Report, String> {
     latency(&mut report, &load, PLAIN)?;
     inside_rows(&mut report)?;
     report.note(format!(
-        "{}plain actix-web is sent the same request as its neighbours, with a key or without; \
-         one worker; user and system time of the server process, pinned to one core. The \
-         annotated handler takes its body as `Bytes`, which a replay does not read; one that \
-         takes `Json` or a form has it read before the key is looked up, and pays for that.",
+        "{}Plain actix-web gets the same requests as the rows below it, with a key or without. \
+         The server has one worker. Times are the user and system time of the server process, \
+         which is pinned to one core. The annotated handler takes its body as `Bytes`, which a \
+         replay does not read. If a handler takes `Json` or a form, the body is read before the \
+         key is looked up, and replays take longer.",
         how()
     ));
     Ok(report)
@@ -72,7 +73,7 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         Some("serve") => serve(),
         Some("inside") => inside::count(heap),
         Some("call") => inside::repeat(&args[1..]),
-        _ => Err("actix: the child serves, counts or calls".into()),
+        _ => Err("actix: the child takes `serve`, `inside` or `call`".into()),
     }
 }
 
@@ -96,7 +97,8 @@ fn routes(
         let wrapped = |path: &str, filter| {
             web::resource(path).wrap(Idempotency::new(filter, policy)).route(web::post().to(plain))
         };
-        // The router tries them in turn, so a plain one stands between its guarded neighbours.
+        // The router tries the routes in turn, so each plain route stands between two guarded
+        // routes.
         config
             .route("/annotated", web::post().to(annotated(strict.clone())))
             .route("/plain", web::post().to(plain))

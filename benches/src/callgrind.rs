@@ -48,12 +48,12 @@ pub fn instructions_without(
     let profile = std::env::temp_dir().join(format!("retryproof-callgrind-{}", std::process::id()));
     let own = |operations| {
         run(args, operations, &profile.display().to_string())?;
-        let text =
-            std::fs::read_to_string(&profile).map_err(|error| format!("the profile: {error}"))?;
+        let text = std::fs::read_to_string(&profile)
+            .map_err(|error| format!("cannot read the profile of callgrind: {error}"))?;
         Ok::<_, String>(spent_in(part, &text))
     };
     let counted = own(few).and_then(|less| Ok((less, own(many)?)));
-    // It may not be there.
+    // The file may not exist.
     let _ = std::fs::remove_file(&profile);
     let (less, more) = counted?;
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
@@ -81,7 +81,7 @@ pub fn row(
 /// The instructions of a callgrind profile that were spent in functions whose name contains `part`,
 /// callees left out.
 fn spent_in(part: &str, profile: &str) -> u64 {
-    // A name is spelled out once, behind its number, and is the number alone after that.
+    // The first time, a name follows its number. Later, only the number appears.
     let mut wanted = HashSet::new();
     let (mut inside, mut of_callee, mut spent) = (false, false, 0);
     for line in profile.lines() {
@@ -111,7 +111,8 @@ fn count(args: &[&str], operations: u64) -> Result<u64, String> {
 }
 
 fn run(args: &[&str], operations: u64, profile: &str) -> Result<u64, String> {
-    let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("cannot find this program's path: {error}"))?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", &format!("--callgrind-out-file={profile}")])
         .arg(program)
@@ -119,7 +120,7 @@ fn run(args: &[&str], operations: u64, profile: &str) -> Result<u64, String> {
         .args(args)
         .arg(operations.to_string())
         .output()
-        .map_err(|error| format!("valgrind: {error}"))?;
+        .map_err(|error| format!("cannot run valgrind: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let collected = text.lines().find_map(|line| line.split_once("Collected :"));
     collected

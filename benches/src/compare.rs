@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_a_round() {
         let (mut a, mut b) = (0.0, 0.0);
-        // The machine slows down steadily; the second contender always costs twice the first.
+        // The machine slows down steadily, but the second contender always costs twice as much as
+        // the first.
         let medians = interleave(
             9,
             vec![

@@ -50,7 +50,7 @@ pub fn counted(args: &[&str]) -> Result<BTreeMap<String, f64>, String> {
         .args(args)
         .current_dir(crate::root())
         .output()
-        .map_err(|error| format!("cargo: {error}"))?;
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         return Err(format!("the counting run of `child {}` failed: {text}", args.join(" ")));

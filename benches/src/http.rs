@@ -56,8 +56,8 @@ pub(crate) fn run() -> Result<Report, String> {
     inside_rows(&mut report)?;
     instruction_rows(&mut report)?;
     report.note(format!(
-        "{}plain axum is sent the same request as its neighbours, with a key or \
-         without; user and system time of the server process, pinned to one core.",
+        "{}Plain axum gets the same requests as the rows below it, with a key or without. Times \
+         are the user and system time of the server process, which is pinned to one core.",
         how()
     ));
     Ok(report)
@@ -66,10 +66,11 @@ pub(crate) fn run() -> Result<Report, String> {
 /// How a batch is made, for the note of a report.
 pub(crate) fn how() -> String {
     format!(
-        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} \
-         connections, HTTP/1.1, memory store; the client looks at its sockets instead of \
-         sleeping, since to wake it would be charged to the server, and more to a slower one; \
-         {ROUNDS} rounds of {BATCH} requests each, in turn; "
+        "Each request is a POST with a body of 180 bytes, and the handler answers with 180 bytes \
+         of its own. {CONNECTIONS} connections, HTTP/1.1, memory store. The client polls its \
+         sockets and never sleeps, because the work of waking it would be charged to the server, \
+         and more of it to a slower server. {ROUNDS} rounds of {BATCH} requests for each \
+         contender, in turn. "
     )
 }
 
@@ -175,6 +176,6 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         Some("inside") => inside::count(heap),
         Some("call") => inside::repeat(&args[1..]),
         Some("load") => load::one(&args[1..]),
-        _ => Err("http: the child serves, counts, calls or loads".into()),
+        _ => Err("http: the child takes `serve`, `inside`, `call` or `load`".into()),
     }
 }

@@ -38,6 +38,7 @@ mod postgres;
 mod redis;
 mod servers;
 mod sqlite;
+mod telemetry;
 
 use heap::HeapCounter;
 use report::Report;
@@ -66,6 +67,7 @@ impl Suite {
 /// All suites, in the order in which they run.
 const SUITES: &[Suite] = &[
     Suite::new("memory", memory::run, memory::child),
+    Suite::new("telemetry", telemetry::run, telemetry::child),
     Suite::new("http", http::run, http::child),
     Suite::new("actix", actix::run, actix::child),
     Suite::new("sqlite", sqlite::run, sqlite::child),
@@ -97,7 +99,9 @@ pub fn main(heap: HeapCounter) -> ExitCode {
 /// Whether all goals were met.
 fn run(names: &[String]) -> Result<bool, String> {
     if cfg!(debug_assertions) {
-        return Err("measure an optimised build: cargo run --release -p retryproof-benches".into());
+        return Err(
+            "this build is not optimised: use cargo run --release -p retryproof-benches".into()
+        );
     }
     let chosen: Vec<&Suite> = match names {
         [] => SUITES.iter().filter(|suite| !suite.by_name).collect(),
@@ -110,14 +114,14 @@ fn run(names: &[String]) -> Result<bool, String> {
         print!("{}", report.to_text());
         report
             .write(&root())
-            .map_err(|error| format!("writing the report of {}: {error}", suite.name))?;
+            .map_err(|error| format!("cannot write the report of {}: {error}", suite.name))?;
         met &= report.met();
     }
     Ok(met)
 }
 
 fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
-    let (name, rest) = args.split_first().ok_or("child: which suite?")?;
+    let (name, rest) = args.split_first().ok_or("child: the name of a suite is missing")?;
     if name == servers::awake::CHILD {
         return servers::awake::spin(rest);
     }
@@ -127,7 +131,7 @@ fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
 fn suite(name: &str) -> Result<&'static Suite, String> {
     SUITES.iter().find(|suite| suite.name == name).ok_or_else(|| {
         let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
-        format!("there is no suite `{name}`; there are {}", names.join(", "))
+        format!("unknown suite `{name}`: use {}", names.join(", "))
     })
 }
 

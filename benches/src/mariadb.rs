@@ -145,7 +145,7 @@ impl Place {
             );
             for (at, key) in chunk.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
-                // Hex digits and hyphens: nothing to escape.
+                // The key has only hex digits and hyphens, so nothing needs an escape.
                 let _ = write!(
                     sql,
                     "{comma}('{SCOPE}','{key}',1,UNHEX(MD5('{key}')),1,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,\
@@ -195,9 +195,13 @@ impl Bare {
             .bind(SCOPE.as_bytes())
             .bind(key.as_bytes());
         let mut connection = self.connections[turn.task].lock().await;
-        let row = connection.fetch_optional(select).await.map_err(text)?.ok_or("no record")?;
+        let row = connection
+            .fetch_optional(select)
+            .await
+            .map_err(text)?
+            .ok_or("the record is missing")?;
         let bytes: Vec<u8> = row.try_get(1).map_err(text)?;
-        if bytes.len() >= VALUE.len() { Ok(()) } else { Err("a short value".into()) }
+        if bytes.len() >= VALUE.len() { Ok(()) } else { Err("the value is too short".into()) }
     }
 
     fn writes(self: &Arc<Self>) -> Way {
@@ -225,26 +229,27 @@ pub(crate) fn run() -> Result<Report, String> {
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     report.note(
-        "MariaDB as `cargo xtask services up mariadb` starts it: \
-         `innodb_flush_log_at_trx_commit=1`, a buffer pool of a quarter of the memory (at most 4 \
-         GiB), on the same disk as the build. 16-byte scope, 36-byte keys scattered like UUIDs, \
-         200-byte values. The floor goes through the same driver (`sqlx`), on one connection for \
-         each task as the store has, by prepared statements in autocommit with the same \
-         durability and isolation, on a table of the same schema and indexes: one INSERT and one \
-         UPDATE by primary key, one SELECT of fingerprint and result by primary key. Both ran in \
-         turn in one loop; a ratio is the median of the ratios of the rounds. One thread runs \
-         the client's tasks. While a single one asks, a process of the scheduler's idle class \
-         keeps each core awake: a virtual core that sleeps between two calls comes back late and \
-         cold, which doubled either side's time by chance."
+        "MariaDB as `cargo xtask services up mariadb` starts it, on the same disk as the build: \
+         `innodb_flush_log_at_trx_commit=1`, and a buffer pool of a quarter of the memory (at \
+         most 4 GiB). Scopes have 16 bytes, keys 36 bytes in random order, like UUIDs, and \
+         values 200 bytes. The floor uses the same driver (`sqlx`) with one connection for each \
+         task, as the store does, and prepared statements in autocommit with the same durability \
+         and isolation, on a table with the same schema and indexes. Its execution is one INSERT \
+         and one UPDATE by primary key; its replay is one SELECT of fingerprint and result by \
+         primary key. Both sides run in turn in one loop, and a ratio is the median of the \
+         ratios of the rounds. One thread runs the client's tasks. In the rows with one task, a \
+         process of the scheduler's idle class keeps each core awake. Without it, a virtual core \
+         that sleeps between two calls wakes up late and cold, which doubled the times of either \
+         side at random."
             .to_owned(),
     );
     report.note(
-        "*Known key*: the process has seen the record complete, and reads it by primary key; \
-         *first contact*: it has not, and the upsert finds it, at the price of a row lock. A \
-         waiter's time runs from before the completing call is sent, in another process than the \
-         waiter's, to the decoded result in the waiter's hands; nothing is pushed, a waiter \
-         polls every 40 ms at last. Statements of a thousand callers are all that the server \
-         executed; the goal is 1,000 first looks and three times the polls of one waiter for \
+        "*Known key*: the process has seen the record complete, and reads it by primary key. \
+         *First contact*: the process has not seen it, and the upsert finds it, which locks the \
+         row. A waiter's time runs from just before another process sends the completing call \
+         until the waiter has the decoded result. The server sends no notifications, so a \
+         waiter polls, at last every 40 ms. The statements of a thousand callers are all that the \
+         server executed. Their goal is 1,000 first looks and three times the polls of one waiter for \
          each process."
             .to_owned(),
     );
@@ -395,7 +400,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })?;
     let name = place.table("across");
     across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 30.0)?;
-    // After 2 ms, 4 ms and so on up to 40 ms.
+    // A waiter polls after 2 ms, 4 ms and so on, up to 40 ms.
     let polls = u64::try_from(HOLD.as_millis()).map_err(text)? / 40 + 5;
     across::crowds(report, SUITE, &name, polls, 20, || {
         runtime.block_on(place.counter("COM_STMT_EXECUTE"))

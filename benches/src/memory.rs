@@ -74,23 +74,24 @@ pub(crate) fn run() -> Result<Report, String> {
     allocations(&mut report)?;
     times(&mut report)?;
     report.note(format!(
-        "A scope of 16 bytes, a key of 36, a value of {VALUE}; no fingerprint unless it says so. \
-         A first execution is an acquire and a completion of a fresh key; *again* is one on a \
-         key whose last result is past its ttl. Identities are made beforehand, with the keyed \
-         hash that each carries. The floor is a `HashMap` behind one `std::sync::Mutex`, with \
-         the same hash function; `{PEER}` is a `DashMap` as it comes, with SipHash, whose \
-         acquire is one atomic `entry`. Both are keyed by scope and key, check an owner and a \
-         time on every call and share the value, and do nothing else: no bounds, no reclaiming, \
-         no waiters, no tokens. {READER:?} does even less: it knows that it is a duplicate and \
-         only looks. Every contender reads the clock on every call, which costs some 25 ns in \
-         each of them: so the goal is set where the clock stands still. *Hot* goes round in {HOT} \
-         identities, *cold* in a random order through a million. Instructions are counted by \
-         callgrind as the difference of two counts of the same work, the loop around it included.",
+        "The scope has 16 bytes, the key 36 and the value {VALUE}. There is no fingerprint \
+         unless a row says so. A first execution is an acquire and a completion of a fresh key; \
+         *again* is the same on a key whose last result is past its ttl. Identities are made \
+         beforehand, and each carries its keyed hash. The floor is a `HashMap` behind one \
+         `std::sync::Mutex`, with the same hash function. `{PEER}` is a `DashMap` with its \
+         default hash function, SipHash; its acquire is one atomic `entry`. Both maps use scope \
+         and key as the key, check an owner and a time on every call, and share the value. They \
+         do nothing else: no bounds, no reclaiming, no waiters, no tokens. {READER:?} does even \
+         less: it knows that the call is a duplicate, and only looks the value up. Every \
+         contender reads the clock on every call, which takes about 25 ns, so the goal is set \
+         where the clock stands still. *Hot* rows cycle through {HOT} identities; *cold* rows \
+         read a million identities in random order. Instructions are counted by callgrind, as \
+         the difference of two counts of the same work, including the loop around it.",
     ));
     report.note(
-        "Bytes are those asked of the allocator; its own share comes on top, and the resident \
-         size with it stands beside. The index grows by one bucket a record, so the figure does \
-         not depend on how many records there are.",
+        "Bytes are those requested from the allocator. The allocator's own overhead is not \
+         included; the row of the resident size includes it. The index grows by one bucket for \
+         each record, so the bytes of a record do not depend on the number of records.",
     );
     Ok(report)
 }
@@ -135,14 +136,14 @@ fn instructions(report: &mut Report) -> Result<(), String> {
 fn allocations(report: &mut Report) -> Result<(), String> {
     let count = heap::counted(&["memory", "allocations"])?;
     let get = |name: &str| {
-        count.get(name).copied().ok_or(format!("the counting child did not say `{name}`"))
+        count.get(name).copied().ok_or(format!("the counting child did not report `{name}`"))
     };
     report.row(Row::new("replay, allocations", get("replay")?, "").value_at_most(0.0));
     report.row(Row::new("first execution, allocations", get("execute")?, "").value_at_most(2.0));
     report.row(Row::new("execution again, allocations", get("again")?, "").value_at_most(2.0));
     let fill = |who: &str, records: u64, figure: &str| -> Result<f64, String> {
         let told = heap::counted(&["memory", "fill", who, &records.to_string()])?;
-        told.get(figure).copied().ok_or(format!("the counting child did not say `{figure}`"))
+        told.get(figure).copied().ok_or(format!("the counting child did not report `{figure}`"))
     };
     let (million, peer) = (fill("ours", MILLION, "bytes")?, fill("peer", MILLION, "bytes")?);
     let row = Row::new("bytes per record at 1 M", million, "B").beside(PEER, million / peer);
@@ -174,7 +175,8 @@ fn times(report: &mut Report) -> Result<(), String> {
         }
     }
     let replay = |keeper: &dyn Keeper, _: u64, n: u64| assert!(keeper.replay(at(&hot, n), &keep));
-    // Each thread has keys of its own: two that meet on one would measure refusals.
+    // Each thread has its own keys. If two threads used the same key, the run would measure
+    // refusals.
     let again = |keeper: &dyn Keeper, thread: u64, n: u64| {
         assert!(keeper.execute(at(&blink, 2 * (n % HOT) + thread), &blink_of));
     };
@@ -206,7 +208,7 @@ fn cold(report: &mut Report) -> Result<(), String> {
             }
         }
     }
-    // A duplicate brings a key of its own, not the one that is stored.
+    // A duplicate has its own copy of the key.
     let many = items(0..MILLION);
     let replay = |keeper: &dyn Keeper, thread: u64, n: u64| {
         let n = (n + thread * MILLION).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
@@ -274,9 +276,9 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         ["allocations"] => {
             for work in ["replay", "execute", "again"] {
                 let mut bench = Bench::new("ours")?;
-                // The first calls fill slabs that later ones use again.
+                // The first calls fill slabs that later calls reuse.
                 bench.work(work, 0..20 * MANY)?;
-                let before = heap().ok_or("this allocator does not count")?;
+                let before = heap().ok_or("the counting allocator is not installed")?;
                 bench.work(work, 20 * MANY..200 * MANY)?;
                 heap::answer(work, heap().unwrap_or_default().since(before, 180 * MANY).0);
             }
@@ -286,11 +288,11 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         [work, who, count] => {
             let mut bench = Bench::new(who)?;
             bench.work(work, 0..number(count)?)?;
-            // Freeing it all would be counted.
+            // The measurement would include the time to free everything.
             std::mem::forget(bench);
             Ok(())
         }
-        _ => Err(format!("what is `{}`?", args.join(" "))),
+        _ => Err(format!("unknown arguments `{}`", args.join(" "))),
     }
 }
 
@@ -299,7 +301,7 @@ fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
     let field = Field::new(Time::default());
     let keeper = field.one(who).ok_or("who?")?;
     let keep = Ask::new(DAY);
-    let before = heap().ok_or("this allocator does not count")?;
+    let before = heap().ok_or("the counting allocator is not installed")?;
     let resident = heap::resident();
     for n in 0..records {
         if !keeper.execute(&item(n), &keep) {
@@ -361,7 +363,9 @@ impl<'a> Bench<'a> {
         let keeper = pick(field);
         let (start, count) =
             (usize::try_from(range.start), usize::try_from(range.end - range.start));
-        let (Ok(start), Ok(count)) = (start, count) else { return Err("too many".into()) };
+        let (Ok(start), Ok(count)) = (start, count) else {
+            return Err("the range is too large".into());
+        };
         match work {
             "replay" => rounds(hot, count, |id| keeper.replay(id, keep)),
             "execute" => rounds(&fresh[start..start + count], count, |id| keeper.execute(id, keep)),
@@ -377,7 +381,7 @@ impl<'a> Bench<'a> {
                 rounds(&fresh[..MANY_ITEMS], MANY_ITEMS, |id| keeper.execute(id, keep));
                 rounds(&fresh[..MANY_ITEMS], count, |id| keeper.replay(id, keep));
             }
-            other => return Err(format!("what is `{other}`?")),
+            other => return Err(format!("unknown work `{other}`")),
         }
         Ok(())
     }

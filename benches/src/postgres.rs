@@ -207,9 +207,13 @@ impl Bare {
             .bind(SCOPE.as_bytes())
             .bind(key.as_bytes());
         let mut connection = self.connections[turn.task].lock().await;
-        let row = connection.fetch_optional(select).await.map_err(text)?.ok_or("no record")?;
+        let row = connection
+            .fetch_optional(select)
+            .await
+            .map_err(text)?
+            .ok_or("the record is missing")?;
         let bytes: Vec<u8> = row.try_get(6).map_err(text)?;
-        if bytes.len() >= VALUE.len() { Ok(()) } else { Err("a short value".into()) }
+        if bytes.len() >= VALUE.len() { Ok(()) } else { Err("the value is too short".into()) }
     }
 
     async fn one(&self, turn: Turn) -> Result<(), String> {
@@ -258,25 +262,27 @@ pub(crate) fn run() -> Result<Report, String> {
         place.number("SELECT current_setting('server_version_num')::bigint/10000".into()),
     )?;
     report.note(format!(
-        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and \
-         `synchronous_commit` on, shared buffers of a quarter of the memory (at most 4 GiB), on \
-         the same disk as the build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte \
-         values. The floor goes through the same driver (`sqlx`), on one connection for each \
-         task as the store has, by prepared statements in autocommit with the same durability, \
-         on a table of the same schema and indexes: one INSERT and one UPDATE by primary key, \
-         one SELECT of the same columns by primary key. Both ran in turn in one loop; a ratio is \
-         the median of the ratios of the rounds. One thread runs the client's tasks. Where one \
-         task asks, a process of the scheduler's idle class keeps each core awake: a virtual \
-         core that sleeps between two calls comes back late and cold, which doubled either \
-         side's time by chance."
+        "PostgreSQL {version} as `cargo xtask services up postgres` starts it, on the same disk \
+         as the build: `fsync` and `synchronous_commit` are on, and `shared_buffers` is a \
+         quarter of the memory (at most 4 GiB). Scopes have 16 bytes, keys 36 bytes in random \
+         order, like UUIDs, and values 200 bytes. The floor uses the same driver (`sqlx`) with \
+         one connection for each task, as the store does, and prepared statements in autocommit \
+         with the same durability, on a table with the same schema and indexes. Its execution is \
+         one INSERT and one UPDATE by primary key; its replay is one SELECT of the same columns \
+         by primary key. Both sides run in turn in one loop, and a ratio is the median of the \
+         ratios of the rounds. One thread runs the client's tasks. In the rows with one task, a \
+         process of the scheduler's idle class keeps each core awake. Without it, a virtual core \
+         that sleeps between two calls wakes up late and cold, which doubled the times of either \
+         side at random."
     ));
     report.note(
-        "*Known key*: the process has seen the record complete, and reads it by primary key; \
-         *first contact*: it has not, and the statement that would grant finds it. A waiter's \
-         time runs from before the completing call is sent, in another process than the \
-         waiter's, to the decoded result in the waiter's hands. Statements of a thousand callers \
-         are those of the whole database, connecting included; the goal is 1,000 first looks, \
-         three times the polls of one waiter for each process, and what connecting takes."
+        "*Known key*: the process has seen the record complete, and reads it by primary key. \
+         *First contact*: the process has not seen it, and the statement that would grant a \
+         lease finds it. A waiter's time runs from just before another process sends the \
+         completing call until the waiter has the decoded result. The statements of a thousand \
+         callers are those of the whole database, including those for connecting. Their goal is \
+         1,000 first looks, three times the polls of one waiter for each process, and the \
+         statements for connecting."
             .to_owned(),
     );
     Ok(report)

@@ -131,7 +131,7 @@ impl Place {
                 .await
                 .map_err(text);
         }
-        Err("the server has been writing its log anew for five minutes".into())
+        Err("the server did not finish rewriting its log within five minutes".into())
     }
 
     /// How many commands the server has run so far.
@@ -141,7 +141,7 @@ impl Place {
         let info: String = cmd.query_async(&mut self.control.clone()).await.map_err(text)?;
         let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
         line.and_then(|count| count.trim().parse().ok())
-            .ok_or_else(|| "INFO without a count".into())
+            .ok_or_else(|| "the answer to INFO has no count".into())
     }
 
     /// Removes the keys of the run only.
@@ -198,7 +198,7 @@ impl Bare {
         let second = connection.send_packed_command(&cmd).await.map_err(text)?;
         match (first, second) {
             (Value::Okay, Value::Okay) => Ok(()),
-            other => Err(format!("not two writes: {other:?}")),
+            other => Err(format!("expected two writes, got {other:?}")),
         }
     }
 
@@ -207,7 +207,7 @@ impl Bare {
         cmd.arg("GET").arg(record(&self.prefix, turn.number % keys));
         match self.connection.clone().send_packed_command(&cmd).await.map_err(text)? {
             Value::BulkString(value) if value.len() >= VALUE.len() => Ok(()),
-            other => Err(format!("not a value: {other:?}")),
+            other => Err(format!("expected a value, got {other:?}")),
         }
     }
 
@@ -236,24 +236,26 @@ pub(crate) fn run() -> Result<Report, String> {
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     report.note(
-        "One Redis as `cargo xtask services up redis` starts it: append-only file, flushed every \
-         second. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor \
-         goes through the same driver (`redis`), over one shared connection as the store's own, \
-         with the same durability: `SET NX PX` of the owner and `SET PX` of the value, or one \
-         `GET` of a value as long as the record. Both ran in turn in one loop; a ratio is the \
-         median of the ratios of the rounds. One thread runs the client's tasks. Where one task \
-         asks, a process of the scheduler's idle class keeps each core awake: a virtual core \
-         that sleeps between two calls comes back late and cold, which doubled either side's \
-         time by chance."
+        "One Redis server as `cargo xtask services up redis` starts it, with an append-only file \
+         that is flushed every second. Scopes have 16 bytes, keys 36 bytes in random order, like \
+         UUIDs, and values 200 bytes. The floor uses the same driver (`redis`) over one shared \
+         connection, as the store does, with the same durability. Its execution is a `SET NX PX` \
+         of the owner and a `SET PX` of the value; its replay is one `GET` of a value as long as \
+         the record. Both sides run in turn in one loop, and a ratio is the median of the ratios \
+         of the rounds. One thread runs the client's tasks. In the rows with one task, a process \
+         of the scheduler's idle class keeps each core awake. Without it, a virtual core that \
+         sleeps between two calls wakes up late and cold, which doubled the times of either side \
+         at random."
             .to_owned(),
     );
     report.note(
-        "*Known key*: the process has seen the record complete, and sends a `GET`; *first \
-         contact*: it has not, and the script that would grant finds it. A waiter's time runs \
-         from before the completing call is sent, in another process than the waiter's, to the \
-         decoded result in the waiter's hands. Statements of a thousand callers are all commands \
-         that the server ran, those inside of scripts included; the goal is three for each first \
-         look, three times the polls of one waiter for each process, and what connecting takes."
+        "*Known key*: the process has seen the record complete, and sends a `GET`. *First \
+         contact*: the process has not seen it, and the script that would grant a lease finds \
+         it. A waiter's time runs from just before another process sends the completing call \
+         until the waiter has the decoded result. The statements of a thousand callers are all \
+         commands that the server ran, including those inside scripts. Their goal is three for \
+         each first look, three times the polls of one waiter for each process, and the commands \
+         for connecting."
             .to_owned(),
     );
     Ok(report)
@@ -351,8 +353,8 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
-    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of two
-    // commands.
+    // A waiter polls after 250 ms, 500 ms and then each second, with two commands each time. A
+    // first look is a script with two commands.
     let polls = 2 * (3 + HOLD.as_secs());
     let first_looks = 2 * across::WAITERS / across::PROCESSES;
     across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || {

@@ -20,12 +20,7 @@ mod svg;
 pub use svg::Plot;
 
 const PAGE: &str = "BENCHMARKS.md";
-const PREFACE: &str = "# Benchmarks
-
-`cargo xtask bench` writes the tables of this page and the plots in `docs/bench`; `cargo xtask bench memory` one of them. A
-figure stands beside a raw floor that ran in the same loop, in turn with it, and a goal is set on the ratio or on a counted
-thing (instructions, allocations, bytes), never on a time: times belong to the machine of the day.
-";
+const PREFACE: &str = "# Benchmarks\n\n`cargo xtask bench` writes the tables of this page.\n";
 
 /// What one suite found.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub(crate) fn url(service: &str) -> Result<String, String> {
     };
     std::env::var(&name).ok().filter(|url| !url.is_empty()).or_else(written).ok_or_else(|| {
         format!(
-            "no {service} to measure: run `cargo xtask services up {service}`, or name one by \
+            "cannot find {service}: run `cargo xtask services up {service}`, or give a URL in \
              the variable {name}"
         )
     })
@@ -112,7 +112,7 @@ pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Res
     let completed = store.complete(&id, request.owner, &done).await.map_err(text)?;
     match (acquired, completed) {
         (Acquired::Granted(_), FencedWrite::Applied) => Ok(()),
-        other => Err(format!("not a first execution: {other:?}")),
+        other => Err(format!("expected a first execution, got {other:?}")),
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Res
 pub(crate) async fn replay(store: &impl IdempotencyStore, number: u64) -> Result<(), String> {
     match store.acquire(&identity(number)?, &request()).await.map_err(text)? {
         Acquired::Complete(_) => Ok(()),
-        other => Err(format!("not a replay: {other:?}")),
+        other => Err(format!("expected a replay, got {other:?}")),
     }
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn measure(
     shape: Shape,
     ways: Vec<Way>,
 ) -> Result<Vec<Median>, String> {
-    // With many tasks no core has time to sleep.
+    // With many tasks, no core has time to sleep.
     let _awake = (shape.tasks == 1).then(awake::Awake::start);
     measured(runtime, shape, ways)
 }

@@ -36,7 +36,8 @@ impl Folder {
     fn new() -> Result<Self, String> {
         let path =
             crate::root().join("target").join(format!("bench-sqlite-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -126,7 +127,7 @@ async fn execution(store: &SqliteStore, number: u64) -> Result<(), String> {
         store.complete(&id, request.owner, &done).await.map_err(|error| error.to_string())?;
     match (acquired, completed) {
         (Acquired::Granted(_), FencedWrite::Applied) => Ok(()),
-        other => Err(format!("not a first execution: {other:?}")),
+        other => Err(format!("expected a first execution, got {other:?}")),
     }
 }
 
@@ -144,7 +145,10 @@ pub(crate) fn run() -> Result<Report, String> {
     executions(&mut report, &floor, &store, &in_place, &engine, &runtime)?;
     callers(&mut report, &folder, &runtime)?;
     replays(&mut report, &floor, &store, &runtime)?;
-    report.note("200-byte values, 36-byte keys; one file each, all on the same disk.".to_owned());
+    report.note(
+        "Values have 200 bytes, keys 36. Each store has its own file; all are on one disk."
+            .to_owned(),
+    );
     Ok(report)
 }
 
@@ -348,5 +352,5 @@ fn micros(work: impl FnMut(u64)) -> f64 {
 }
 
 pub(crate) fn child(_: &[String], _: HeapCounter) -> Result<(), String> {
-    Err("sqlite: nothing is measured in a child".into())
+    Err("the suite sqlite measures nothing in a child".into())
 }

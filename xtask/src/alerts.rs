@@ -25,5 +25,5 @@ pub(crate) fn check(root: &Path) -> Verdict {
             Err(error) => problems.push(format!("{promtool} could not be run: {error}")),
         }
     }
-    Verdict::of(&problems, "10 alerts".into())
+    Verdict::of(&problems, "12 alerts".into())
 }

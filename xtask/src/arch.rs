@@ -14,7 +14,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 pub(crate) fn check(root: &Path) -> Verdict {
     let (page, members) = match (std::fs::read_to_string(root.join(PAGE)), metadata(root)) {
         (Ok(page), Ok(metadata)) => (page, members(&metadata)),
-        (Err(error), _) => return Verdict::Failed(format!("{PAGE}: {error}")),
+        (Err(error), _) => return Verdict::Failed(format!("cannot read {PAGE}: {error}")),
         (_, Err(error)) => return Verdict::Failed(error),
     };
     let folders: Vec<String> = members.iter().map(|member| member.folder(root)).collect();
@@ -22,7 +22,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     let mut problems: Vec<String> = files
         .iter()
         .filter(|file| !candidates(file, &folders).iter().any(|path| root.join(path).is_file()))
-        .map(|file| format!("{PAGE} names {file}, which no crate has"))
+        .map(|file| format!("{PAGE} names {file}, which no crate contains"))
         .collect();
     for (member, folder) in members.iter().zip(&folders) {
         if !page.contains(&format!("`{folder}`")) {

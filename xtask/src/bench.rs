@@ -23,7 +23,7 @@ pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {
         servers = Some(running);
         match up {
             Verdict::Failed(why) => {
-                return Verdict::Failed(format!("the servers to measure: {why}"));
+                return Verdict::Failed(format!("cannot start the servers to measure: {why}"));
             }
             Verdict::Passed(remark) | Verdict::Skipped(remark) => println!("services: {remark}"),
         }

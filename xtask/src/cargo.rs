@@ -59,9 +59,9 @@ impl Cargo {
     fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(&self.args).current_dir(root).stdin(Stdio::null());
-        // `cargo run` tells this program about its own package; a build script that watches such a
-        // variable would run again, and what it built would differ from what a plain `cargo test`
-        // builds.
+        // `cargo run` sets variables that describe this program's package. A build script that
+        // watches such a variable would run again, and its output would differ from that of a plain
+        // `cargo test`.
         for (name, _) in env::vars_os() {
             let name = name.to_string_lossy();
             if [
@@ -130,8 +130,8 @@ fn pass_on(from: impl Read, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<S
     let mut kept = Vec::new();
     let mut line = Vec::new();
     while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
-        // The output is no longer read, but the child's pipe must still be drained, or it would
-        // block.
+        // If nobody reads this program's output any more, ignore the error and continue to read the
+        // child's pipe. Otherwise the child would block.
         drop(to.write_all(&line).and_then(|()| to.flush()));
         let plain = without_colour(&String::from_utf8_lossy(&line));
         if keep(plain.trim()) {

@@ -15,30 +15,35 @@ mod package;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 21] = [
+const EDGES: [(&str, &[&str], &[&str]); 23] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
-    // A store like the others, and what the tests of all adapters run on.
+    // This store is like the others, and the tests of all adapters use it.
     (MEMORY, &["retryproof-core"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core", MEMORY], &[]),
-    // Parts that stores share: no driver, and no part of the engine.
+    // The stores share these parts, which include no driver and no part of the engine.
     (STORE_KIT, &["retryproof-core"], &[]),
-    // Independent: a caller of a service does not need its engine.
+    // The client depends on no other crate, because a caller does not need a service's engine.
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT, MEMORY]),
-    // The same protocol in another framework.
+    // This crate implements the same protocol for another framework.
     ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[KIT, MEMORY]),
+    // This crate is a page on axum. It looks up keys in the form that the filter stores, and shows
+    // durations as the command does.
+    ("retryproof-admin", &["retryproof-core", "retryproof-duration", "retryproof-http"], &[MEMORY]),
     ("retryproof-tower", &["retryproof-core"], &[KIT, MEMORY]),
-    // Two systems that measure the same events: core holds what they share.
+    // These two crates measure the same events, and core contains the parts that they share.
     ("retryproof-metrics", &["retryproof-core"], &[MEMORY]),
     ("retryproof-otel", &["retryproof-core"], &[MEMORY]),
+    // Core has the interface, and no cipher.
+    ("retryproof-seal", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
     ("retryproof-postgres", &["retryproof-core", STORE_KIT], &[KIT]),
     ("retryproof-mysql", &["retryproof-core", STORE_KIT], &[KIT]),
-    // Durations in its URLs are written as everywhere (CTX-4).
+    // URLs of Redis contain durations in the usual form (CTX-4).
     ("retryproof-rabbitmq", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-redis", &["retryproof-core", "retryproof-duration", STORE_KIT], &[KIT]),
     (
@@ -58,14 +63,17 @@ const EDGES: [(&str, &[&str], &[&str]); 21] = [
             "retryproof-mysql",
             "retryproof-rabbitmq",
             "retryproof-redis",
+            "retryproof-seal",
         ],
         &[KIT],
     ),
-    // The command is a user of the facade. Its options write durations as everywhere (CTX-4).
+    // The command uses the facade. Its options take durations in the usual form (CTX-4).
     ("retryproof-cli", &[FACADE, "retryproof-duration"], &[KIT]),
 ];
 const FACADE: &str = "retryproof";
 const KIT: &str = "retryproof-testkit";
+/// Published crates that the facade does not re-export, so programs depend on them directly.
+const BESIDE_THE_FACADE: [&str; 3] = ["retryproof-admin", "retryproof-metrics", "retryproof-otel"];
 const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
 
@@ -123,11 +131,10 @@ impl Member {
 pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
     let cargo = Cargo::new("metadata --format-version 1 --all-features --locked");
     match cargo.capture(root) {
-        Ok((true, json, _)) => {
-            serde_json::from_str(&json).map_err(|error| format!("{cargo}: {error}"))
-        }
-        Ok((false, _, errors)) => Err(format!("{cargo}: {errors}")),
-        Err(error) => Err(format!("{cargo}: {error}")),
+        Ok((true, json, _)) => serde_json::from_str(&json)
+            .map_err(|error| format!("cannot parse the output of `{cargo}`: {error}")),
+        Ok((false, _, errors)) => Err(format!("`{cargo}` failed: {errors}")),
+        Err(error) => Err(format!("cannot run `{cargo}`: {error}")),
     }
 }
 
@@ -181,14 +188,14 @@ pub(crate) fn check(root: &Path) -> Verdict {
     if core.len() >= CORE_BELOW {
         let names: Vec<&str> = core.iter().map(String::as_str).collect();
         problems.push(format!(
-            "core depends on {} foreign crates, {CORE_BELOW} are too many: {}",
+            "core depends on {} foreign crates, but fewer than {CORE_BELOW} are allowed: {}",
             core.len(),
             names.join(" ")
         ));
     }
     Verdict::of(
         &problems,
-        format!("{} crates of ours, core depends on {} foreign ones", members.len(), core.len()),
+        format!("{} crates of ours; core depends on {} foreign crates", members.len(), core.len()),
     )
 }
 
@@ -207,11 +214,13 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         let mut refuse = |why: &str| problems.push(format!("{name} -> {to} ({kind}): {why}"));
         if !dependency.ours {
             match name.as_str() {
-                "retryproof-duration" if kind != "dev" => refuse("it depends on nothing"),
+                "retryproof-duration" if kind != "dev" => {
+                    refuse("this crate must not depend on any crate")
+                }
                 "retryproof-core"
                     if FOREIGN_TO_CORE.iter().any(|foreign| to.starts_with(foreign)) =>
                 {
-                    refuse("core knows no driver and no HTTP type");
+                    refuse("core must not depend on a database driver or an HTTP crate");
                 }
                 _ => {}
             }
@@ -219,26 +228,29 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         }
         let Some((_, normal, in_tests)) = row else {
             if name == "xtask" {
-                refuse("xtask uses none of our crates");
-            } else if published.contains(to) && to != FACADE && to != KIT {
-                refuse("what is not published uses the facade and the testkit");
+                refuse("xtask must not depend on our crates");
+            } else if published.contains(to)
+                && ![FACADE, KIT].contains(&to)
+                && !BESIDE_THE_FACADE.contains(&to)
+            {
+                refuse("an unpublished crate must use the facade, which includes this crate");
             }
             continue;
         };
         let test_only = kind == "dev" && in_tests.contains(&to);
         if !published.contains(to) {
-            refuse("a published crate depends on none that is not");
+            refuse("a published crate must not depend on an unpublished one");
         } else if !test_only && !normal.contains(&to) {
-            refuse("not an edge of the house");
+            refuse("xtask/src/deps.rs does not allow this dependency");
         } else if test_only && dependency.requirement != "*" {
-            // The testkit depends on core: with a version, neither could be released before the
-            // other.
-            refuse("a crate of ours for tests goes by path alone, without a version");
+            // The testkit depends on core. If this dependency stated a version, neither crate could
+            // be released before the other.
+            refuse("a dependency on our own test crate must state a path and no version");
         } else if kind != "dev" && !dependency.requirement.starts_with('=') {
-            refuse("our crates pin each other with `=`");
+            refuse("a dependency on our own crate must state an exact version with `=`");
         } else if name == FACADE && kind != "dev" && to != "retryproof-core" && !dependency.optional
         {
-            refuse("the facade depends on its parts optionally");
+            refuse("the facade's dependencies on its parts must be optional");
         }
     }
     problems
@@ -266,8 +278,8 @@ fn core_tree(root: &Path) -> Result<BTreeSet<String>, String> {
     let cargo = Cargo::new("tree -p retryproof-core -e normal --prefix none --locked --format {p}");
     match cargo.capture(root) {
         Ok((true, tree, _)) => Ok(foreign_crates(&tree)),
-        Ok((false, _, errors)) => Err(format!("{cargo}: {errors}")),
-        Err(error) => Err(format!("{cargo}: {error}")),
+        Ok((false, _, errors)) => Err(format!("`{cargo}` failed: {errors}")),
+        Err(error) => Err(format!("cannot run `{cargo}`: {error}")),
     }
 }
 
@@ -303,7 +315,9 @@ mod tests {
         );
         assert!(problems("retryproof-core", &all, &ours(KIT, "*", &dev)).is_empty());
         assert!(problems("retryproof-redis", &all, &ours(KIT, "*", &dev)).is_empty());
-        assert!(problems("lab", &none, &ours(FACADE, "=0.1.0", &normal)).is_empty());
+        for name in [FACADE, "retryproof-otel"] {
+            assert!(problems("lab", &none, &ours(name, "=0.1.0", &normal)).is_empty());
+        }
         // Unpublished crates may use each other: the proof's programs share the model.
         assert!(problems("chaos", &none, &ours("model", "*", &normal)).is_empty());
     }

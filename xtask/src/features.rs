@@ -29,11 +29,11 @@ pub(crate) fn check(root: &Path) -> Verdict {
     for run in &runs {
         println!("  {run}");
         match run.capture(root) {
-            // RUSTFLAGS=-Dwarnings would build every dependency again, so warnings are looked for
-            // instead.
+            // Search the output for warnings, because RUSTFLAGS=-Dwarnings would rebuild every
+            // dependency.
             Ok((true, _, errors)) if !errors.lines().any(|line| line.starts_with("warning")) => {}
             Ok((_, _, errors)) => problems.push(format!("{run}\n{errors}")),
-            Err(error) => problems.push(format!("{run}: {error}")),
+            Err(error) => problems.push(format!("cannot run `{run}`: {error}")),
         }
     }
     Verdict::of(&problems, format!("{total} sets of features"))

@@ -31,23 +31,23 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // sqlx brings its own SQLite driver, by default features even for users of another
-        // database.
+        // sqlx has its own SQLite driver. The default features name this driver even for users of
+        // another database.
         name: "sqlite-beside-sqlx",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
         lock: (true, "name = \"sqlx-sqlite\""),
         compile: false,
     },
     Case {
-        // One store brings nothing of the others, not even into the lock file.
+        // A store adds nothing that only the other stores need, not even to the lock file.
         name: "one-server",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"redis-tls\"] }",
         lock: (false, "name = \"sqlx-core\""),
         compile: false,
     },
     Case {
-        // Their driver's own SQLite crate has no room beside the newest rusqlite, so it must not
-        // come along.
+        // The SQLite crate of the servers' driver conflicts with the newest rusqlite, so the lock
+        // file must not contain it.
         name: "servers-beside-sqlite",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"full\"] \
              }\nrusqlite = { version = \"0.41\", default-features = false }",
@@ -55,8 +55,8 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // Joined transactions of the older sqlx, whose default features name a SQLite driver for
-        // which ours leaves no room.
+        // This user joins transactions of the older sqlx. Its default features name a SQLite driver
+        // that conflicts with ours.
         name: "servers-beside-sqlx-08",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = \
              [\"postgres-sqlx-08\", \"mysql-sqlx-08\"] }\nsqlx = \"0.8\"",
@@ -64,7 +64,7 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // The newest one is what the workspace's lock file has.
+        // The workspace's lock file has the newest driver.
         name: "oldest-driver",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" \
              }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
@@ -91,8 +91,8 @@ pub(crate) fn check(root: &Path) -> Verdict {
 
 fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
     let folder = write(root, case)?;
-    // The two that a user's other dependencies may pull to an older version; all else stays as it
-    // is in our lock file.
+    // A user's other dependencies may require older versions of these two crates. All other crates
+    // keep the versions of our lock file.
     let (resolved, _, errors) = Cargo::new("update rusqlite libsqlite3-sys").capture(&folder)?;
     if !resolved {
         return Ok(Some(errors));

@@ -74,7 +74,8 @@ fn main() -> ExitCode {
     }
     let root = tree::root();
     let verdict = match command {
-        // Its own summary ends with the test runners' totals; nothing may follow them.
+        // The summary of `test` ends with the totals of the test runners, so print nothing after
+        // it.
         "test" => return if steps::run_all(&root) { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         "rules-check" => rules::check(&root),
         "size-check" => size::check(&root),

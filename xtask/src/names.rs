@@ -19,7 +19,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     };
     let allowed = match std::fs::read_to_string(root.join(ALLOWED)) {
         Ok(allowed) => allowed,
-        Err(error) => return Verdict::Failed(format!("{ALLOWED}: {error}")),
+        Err(error) => return Verdict::Failed(format!("cannot read {ALLOWED}: {error}")),
     };
     let (problems, names, twice) = judge(&files, &allowed);
     Verdict::of(&problems, format!("{names} type names, {twice} of them allowed twice"))
@@ -40,7 +40,8 @@ fn judge(files: &[Source], allowed: &str) -> (Vec<String>, usize, usize) {
     for line in allowed.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once('\t') {
             Some((name, why)) if !why.trim().is_empty() => _ = reasons.insert(name, why),
-            _ => problems.push(format!("{ALLOWED}: `{line}` has no reason behind a tab")),
+            _ => problems
+                .push(format!("{ALLOWED}: `{line}` needs a tab and a reason after the name")),
         }
     }
     for (name, files) in &places {

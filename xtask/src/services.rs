@@ -59,7 +59,7 @@ pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres", "faketime"], // the kill tests give clients a wrong clock
-        packages: &["postgresql", "faketime"],         // whichever major this Debian has
+        packages: &["postgresql", "faketime"],         // any major version
         on: None,
     },
     Service {
@@ -124,7 +124,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     };
     let done = match command.as_str() {
         "up" => up(root, &wanted).map(|started| match started.len() {
-            0 => "all were running".to_string(),
+            0 => "all services were already running".to_string(),
             _ => format!("started {}", started.join(", ")),
         }),
         "down" => down(root, &wanted),
@@ -158,17 +158,18 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
         wanted.iter().any(|other| other.name == service.name || other.on == Some(service.name))
     };
     let _lock =
-        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
+        site::lock(root).map_err(|error| format!("cannot lock target/services: {error}"))?;
     let mut site =
-        Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
+        Site::open(root).map_err(|error| format!("cannot open the services folder: {error}"))?;
     let missing: Vec<&'static Service> =
         SERVICES.iter().filter(|service| needed(service) && !site.runs(service.name)).collect();
     if missing.is_empty() {
-        site.publish(root).map_err(|error| format!("target/services: {error}"))?;
+        site.publish(root).map_err(|error| format!("cannot write to target/services: {error}"))?;
         return Ok(Vec::new());
     }
     let tools = install::tools(&missing)?;
-    site.draw_ports(&missing).map_err(|error| format!("free ports on 127.0.0.1: {error}"))?;
+    site.draw_ports(&missing)
+        .map_err(|error| format!("cannot find free ports on 127.0.0.1: {error}"))?;
     // One thread per service. A service that needs another follows it in the same thread.
     let mut chains: Vec<Vec<&'static Service>> = Vec::new();
     for service in &missing {
@@ -193,11 +194,11 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
         ended.flatten().collect()
     });
     let site = site.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    site.publish(root).map_err(|error| format!("target/services: {error}"))?;
+    site.publish(root).map_err(|error| format!("cannot write to target/services: {error}"))?;
     if failed.is_empty() {
         return Ok(missing.iter().map(|service| service.name).collect());
     }
-    Err(format!("not started: {}; see its log above", failed.join(", ")))
+    Err(format!("did not start: {}; see the log above", failed.join(", ")))
 }
 
 /// Whether it came up; prints the result.
@@ -232,7 +233,8 @@ fn start(site: &Mutex<Site>, tools: &Tools, service: &Service) -> Result<u16, Fa
     for server in recipes.iter().filter(|server| !running.contains(&server.name)) {
         let (began, again) = (now(), server.is_made());
         while let Err(failure) = attempt(site, server) {
-            // Children of one that was killed keep its successor out for a moment.
+            // For a moment, the children of a killed server can prevent its successor from
+            // starting.
             if !(again && failure.ended) || began.elapsed() > AGAIN_WITHIN {
                 return Err(failure);
             }
@@ -268,9 +270,9 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
 /// Stops `wanted` and the services that need it, and removes their files.
 pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
     let _lock =
-        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
+        site::lock(root).map_err(|error| format!("cannot lock target/services: {error}"))?;
     let mut site =
-        Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
+        Site::open(root).map_err(|error| format!("cannot open the services folder: {error}"))?;
     let names: Vec<&str> = SERVICES
         .iter()
         .filter(|service| {
@@ -280,9 +282,9 @@ pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, S
         .collect();
     let had = names.iter().filter(|name| !site.running(name).is_empty()).count();
     site.stop(&names)?;
-    site.publish(root).map_err(|error| format!("target/services: {error}"))?;
+    site.publish(root).map_err(|error| format!("cannot write to target/services: {error}"))?;
     Ok(match had {
-        0 => "none was running".into(),
+        0 => "no service was running".into(),
         1 => "1 service stopped".into(),
         n => format!("{n} services stopped"),
     })
@@ -290,8 +292,9 @@ pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, S
 
 fn status(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
     let _lock =
-        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
-    let site = Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
+        site::lock(root).map_err(|error| format!("cannot lock target/services: {error}"))?;
+    let site =
+        Site::open(root).map_err(|error| format!("cannot open the services folder: {error}"))?;
     let mut running = 0;
     for service in wanted {
         running += usize::from(site.runs(service.name));
@@ -308,8 +311,8 @@ fn status(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
             }
         }
     }
-    site.publish(root).map_err(|error| format!("target/services: {error}"))?;
-    Ok(format!("{running} of {} running", wanted.len()))
+    site.publish(root).map_err(|error| format!("cannot write to target/services: {error}"))?;
+    Ok(format!("{running} of {} services are running", wanted.len()))
 }
 
 fn with<T>(site: &Mutex<Site>, work: impl FnOnce(&mut Site) -> T) -> T {

@@ -35,7 +35,7 @@ fn plan(root: &Path) -> Vec<Step> {
     let mut step = |name, what, work| steps.push(Step { name, what, work });
     step(
         "format",
-        "rustfmt leaves no file changed",
+        "the files are formatted",
         component(root, "fmt", "rustfmt", "fmt --all --check"),
     );
     step("rules-check", "rules and tests name each other", Work::Check(rules::check));
@@ -46,8 +46,8 @@ fn plan(root: &Path) -> Vec<Step> {
     step("alerts-check", "the alerts fire, and only when they should", Work::Check(alerts::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
-    // The whole workspace, here and below, including the members that `default-members` leaves out
-    // of a bare `cargo build`.
+    // This step and the later ones include all members of the workspace, even those that
+    // `default-members` excludes from a plain `cargo build`.
     let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
     step("clippy", "lints, each warning an error", component(root, "clippy", "clippy", lint));
     let doc = Cargo::new("doc --workspace --no-deps --all-features --locked")
@@ -92,7 +92,7 @@ fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
         return Work::Run(Cargo::new(line));
     }
     Work::Skip(format!(
-        "{component} is not installed; `rustup component add {component}` brings it"
+        "{component} is not installed; install it with `rustup component add {component}`"
     ))
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn run_all(root: &Path) -> bool {
             Verdict::Passed(_) => println!("=== {}: ok in {}", step.name, seconds(took)),
             Verdict::Skipped(why) => println!("=== {}: SKIPPED: {why}", step.name),
             Verdict::Failed(_) => {
-                println!("=== {}: FAILED in {}; again: {repeat}", step.name, seconds(took))
+                println!("=== {}: FAILED in {}; to repeat: {repeat}", step.name, seconds(took))
             }
         }
         done.push(Done { name: step.name, verdict, took, repeat });
@@ -208,7 +208,7 @@ fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> b
     let failed: Vec<&Done> =
         done.iter().filter(|step| matches!(step.verdict, Verdict::Failed(_))).collect();
     for Done { name, repeat, .. } in &failed {
-        println!("{name} failed; again: {repeat}");
+        println!("{name} failed; to repeat: {repeat}");
     }
     println!("{} of {} steps failed\n", failed.len(), done.len());
     closing.iter().for_each(|line| println!("{line}"));
@@ -228,7 +228,7 @@ fn seconds(took: Duration) -> String {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "times the steps for a person; nothing is decided by it"
+    reason = "measures the steps for a person, and no decision depends on the times"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -41,7 +41,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     let steps = WAYS.into_iter().flat_map(|way| CALLS.map(|calls| (way, calls)));
     let (mut before, mut number) = (Heap::default(), 0);
     call(steps, |calls| {
-        let now = heap().ok_or("the counting allocator is not there")?;
+        let now = heap().ok_or("the counting allocator is not installed")?;
         if calls == CALLS[1] {
             answer(&number.to_string(), now.since(before, calls.end - calls.start).0);
             number += 1;
@@ -53,13 +53,13 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
 
 /// One way, by its number, `COUNT` times: what callgrind watches.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
-    let [way, count] = args else { return Err("actix call: which way, how often".into()) };
+    let [way, count] = args else { return Err("usage: actix call WAY COUNT".into()) };
     let way = way
         .parse()
         .ok()
         .and_then(|number: usize| WAYS.get(number))
-        .ok_or("actix call: which way?")?;
-    let count = count.parse().map_err(|_| "actix call: how often?")?;
+        .ok_or("actix call: unknown WAY")?;
+    let count = count.parse().map_err(|_| "actix call: COUNT is not a number")?;
     call([(*way, 0..count)], |_| Ok(()))
 }
 

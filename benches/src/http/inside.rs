@@ -15,7 +15,7 @@ const RECORDS: u64 = 200_000;
 
 /// Answers each figure by its name.
 pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
-    let now = || heap().ok_or("the counting allocator is not there");
+    let now = || heap().ok_or("the counting allocator is not installed");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
@@ -26,7 +26,8 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
             ("first", "/layered", Some(Key::Fresh(0))),
             ("keyless", "/optional-layered", None),
         ] {
-            // Once to warm up: the first call of a path builds what later ones share.
+            // Call once to warm up, because the first call of a path builds things that later calls
+            // share.
             calls(&router, path, key, 100).await?;
             let before = now()?;
             calls(&router, path, key.map(|key| key.skip(100)), CALLS).await?;
@@ -41,15 +42,15 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
 
 /// One way of calling, `COUNT` times: what callgrind watches.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
-    let [way, count] = args else { return Err("http call: which way, how often".into()) };
-    let count = count.parse().map_err(|_| "http call: how often?")?;
+    let [way, count] = args else { return Err("usage: http call WAY COUNT".into()) };
+    let count = count.parse().map_err(|_| "http call: COUNT is not a number")?;
     let (path, key) = match way.as_str() {
         "plain" => ("/plain", None),
         "replay" => ("/annotated", Some(Key::Same)),
         "replay-layer" => ("/layered", Some(Key::Same)),
         "first" => ("/annotated", Some(Key::Fresh(0))),
         "keyless" => ("/optional-layered", None),
-        _ => return Err(format!("http call: no way {way:?}")),
+        _ => return Err(format!("http call: unknown kind of call {way:?}")),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;

@@ -54,15 +54,16 @@ impl Load {
             })
         };
         let connections: Result<Vec<_>, _> = (0..connections).map(connect).collect();
-        let connections = Mutex::new(connections.map_err(|error| format!("connecting: {error}"))?);
+        let connections =
+            Mutex::new(connections.map_err(|error| format!("cannot connect: {error}"))?);
         Ok(Self { connections, fresh: AtomicU64::new(0) })
     }
 
     /// Sends `count` requests over all connections and waits for every answer.
     pub(crate) fn batch(&self, path: &str, keys: Keys, count: u64) -> Result<Found, String> {
-        let mut connections = self.connections.lock().map_err(|_| "an earlier batch broke off")?;
+        let mut connections = self.connections.lock().map_err(|_| "an earlier batch panicked")?;
         let count =
-            usize::try_from(count).map_err(|_| "so many requests do not fit into memory")?;
+            usize::try_from(count).map_err(|_| "the number of requests is too large for memory")?;
         let (mut unsent, mut latencies) = (count, Vec::with_capacity(count));
         let mut request = Vec::with_capacity(512);
         while latencies.len() < count {
@@ -115,7 +116,7 @@ impl Connection {
         let Some(sent) = self.sent else { return Ok(None) };
         let mut chunk = [0; 1024];
         match self.stream.read(&mut chunk) {
-            Ok(0) => return Err(broken("the server hung up")),
+            Ok(0) => return Err(broken("the server closed the connection")),
             Ok(read) => self.answer.extend_from_slice(&chunk[..read]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error),
@@ -124,7 +125,7 @@ impl Connection {
             return Ok(None);
         };
         let text = std::str::from_utf8(&self.answer[..head])
-            .map_err(|_| broken("a head that is no text"))?;
+            .map_err(|_| broken("the head of the answer is not text"))?;
         if text.get(9..12) != Some("201") {
             return Err(broken(text));
         }
@@ -132,7 +133,7 @@ impl Connection {
             .lines()
             .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
         if self.answer.len()
-            < head + 4 + length.ok_or_else(|| broken("a body of unknown length"))?
+            < head + 4 + length.ok_or_else(|| broken("the answer has no content-length"))?
         {
             return Ok(None);
         }
@@ -149,18 +150,18 @@ fn broken(what: &str) -> std::io::Error {
 /// beside it.
 pub(super) fn one(args: &[String]) -> Result<(), String> {
     let [address, path, keys, count] = args else {
-        return Err("http load: ADDRESS PATH KEYS COUNT".into());
+        return Err("usage: http load ADDRESS PATH KEYS COUNT".into());
     };
-    let address = address.parse().map_err(|_| "http load: which address?")?;
+    let address = address.parse().map_err(|_| "http load: ADDRESS is not a socket address")?;
     let keys = match keys.as_str() {
         "none" => Keys::None,
         "same" => Keys::Same,
         "fresh" => Keys::Fresh,
-        _ => return Err(format!("http load: no keys {keys:?}")),
+        _ => return Err(format!("http load: KEYS cannot be {keys:?}")),
     };
-    let count = count.parse().map_err(|_| "http load: how many?")?;
+    let count = count.parse().map_err(|_| "http load: COUNT is not a number")?;
     let load = Load::new(address, super::CONNECTIONS)?;
-    // Fresh to a server that was asked before, too.
+    // These keys are new even for a server that has had requests before.
     load.fresh.store(u64::from(std::process::id()) * 10_000_000, Ordering::Relaxed);
     load.batch(path, keys, count).map(drop)
 }

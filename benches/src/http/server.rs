@@ -44,7 +44,7 @@ pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String
 pub(super) fn router() -> Result<Router, String> {
     let (strict, optional) = filters()?;
     let policy = Policy::new("bench.layered");
-    // Each at the same depth: a nested router would be charged to the guard.
+    // All routes have the same depth. The cost of a nested router would count as cost of the guard.
     let guarded = |[annotated_at, layered_at]: [&str; 2], filter: IdempotencyFilter| {
         Router::new()
             .route(annotated_at, post(annotated))
@@ -77,13 +77,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(suite: &str) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
-        // Ourselves to the other core: the load generator runs in this process.
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program's path: {error}"))?;
+        // Pin this process to the other core, because the load generator runs in it.
         let own = std::process::id().to_string();
         let pinned = Command::new("taskset").args(["-a", "-p", "-c", "1", &own]).output();
         let pinned = pinned.is_ok_and(|output| output.status.success());
         if !pinned {
-            println!("NOT PINNED: `taskset` is missing or there is one core; figures wander more");
+            println!(
+                "NOT PINNED: `taskset` is missing or there is only one core, so the figures vary \
+                 more"
+            );
         }
         let mut command = if pinned {
             let mut command = Command::new("taskset");
@@ -96,7 +100,7 @@ impl Server {
             .args(["child", suite, "serve"])
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("starting the server: {error}"))?;
+            .map_err(|error| format!("cannot start the server: {error}"))?;
         let stdout = child.stdout.take().ok_or("the server has no output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;

@@ -58,8 +58,8 @@ pub(super) struct Item {
 pub(super) type Pair = (Scope, Key);
 
 pub(super) fn item(n: u64) -> Item {
-    // The scope is one that a program made once: no literal, so it counts references as a
-    // configured one does.
+    // The program made this scope once, and not from a literal, so the scope counts references,
+    // like a configured one.
     thread_local!(static MADE: Scope = Scope::new(SCOPE).expect("a valid scope"));
     let scope = MADE.with(Scope::clone);
     let key = Key::new(format!("{n:036}")).expect("a valid key");

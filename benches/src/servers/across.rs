@@ -63,7 +63,7 @@ pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String>
                 let (runs, results) = runtime.block_on(crowd(&engine, key, count))?;
                 println!("@{runs} {results}");
             }
-            _ => return Err(format!("not a line of ours: {line}")),
+            _ => return Err(format!("unknown line: {line}")),
         }
     }
     Ok(())
@@ -71,10 +71,11 @@ pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String>
 
 /// When the waiter had the result.
 async fn wait(engine: &IdempotencyEngine, key: &str) -> Result<i64, String> {
-    let ran = || async { Err::<String, _>(std::io::Error::other("it ran here")) };
+    let ran =
+        || async { Err::<String, _>(std::io::Error::other("the action ran in the wrong process")) };
     match engine.execute(context(key)?, ran).await {
         Ok(Outcome::Replayed(value)) if value.len() == 200 => Ok(nanos()),
-        Ok(other) => Err(format!("not a replay: {other:?}")),
+        Ok(other) => Err(format!("expected a replay, got {other:?}")),
         Err(error) => Err(text(error)),
     }
 }
@@ -112,7 +113,8 @@ impl Other {
     /// Starts a child of the suite and waits until it has connected. `name` names its tables or
     /// keys.
     pub(crate) fn start(suite: &str, name: &str) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program's path: {error}"))?;
         let mut process = Command::new(program)
             .args(["child", suite, name])
             .stdin(Stdio::piped())
@@ -120,7 +122,7 @@ impl Other {
             .spawn()
             .map_err(text)?;
         let (Some(to), Some(from)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err("a child without pipes".into());
+            return Err("the child has no pipes".into());
         };
         let mut other = Self { process, to: Arc::new(Mutex::new(to)), from: BufReader::new(from) };
         match other.hear()?.as_str() {
@@ -130,7 +132,7 @@ impl Other {
     }
 
     fn say(to: &Mutex<ChildStdin>, line: &str) -> Result<(), String> {
-        let mut to = to.lock().map_err(|_| "an earlier line broke off")?;
+        let mut to = to.lock().map_err(|_| "the writer of an earlier line panicked")?;
         writeln!(to, "{line}").map_err(text)
     }
 
@@ -138,7 +140,7 @@ impl Other {
         loop {
             let mut line = String::new();
             if self.from.read_line(&mut line).map_err(text)? == 0 {
-                return Err("the child ended; see what it said above".into());
+                return Err("the child ended; see its output above".into());
             }
             if let Some(answer) = line.trim_end().strip_prefix('@') {
                 return Ok(answer.to_owned());
@@ -172,7 +174,8 @@ pub(crate) fn wake_up(
             .map(|at| {
                 let (engine, to) = (engine.clone(), Arc::clone(&other.to));
                 let key = format!("wake-{group}-{at}");
-                // Not in step with the polls, and late enough for the longest poll interval.
+                // The pauses differ, so they are not in step with the polls, and they are long
+                // enough for the longest poll interval.
                 let pause = 120 + (group * 37 + at * 61) % 97;
                 runtime.spawn(async move {
                     let since = AtomicI64::new(0);
@@ -185,7 +188,7 @@ pub(crate) fn wake_up(
                     let outcome = engine.execute(context(&key)?, action).await.map_err(text)?;
                     match outcome {
                         Outcome::Executed(_) => Ok((key.clone(), since.load(Ordering::Relaxed))),
-                        other => Err(format!("it did not run: {other:?}")),
+                        other => Err(format!("expected an execution, got {other:?}")),
                     }
                 })
             })
@@ -197,8 +200,8 @@ pub(crate) fn wake_up(
         }
         for _ in 0..KEYS {
             let answer = other.hear()?;
-            let (key, at) = answer.split_once(' ').ok_or("an answer without a time")?;
-            let since = begun.get(key).ok_or("an answer without a caller")?;
+            let (key, at) = answer.split_once(' ').ok_or("the answer has no time")?;
+            let since = begun.get(key).ok_or("no caller belongs to the answer")?;
             let at = at.parse::<i64>().map_err(|_| answer.clone())?;
             delays.push((at - since) as f64 / 1e6);
         }
@@ -232,7 +235,7 @@ pub(crate) fn crowds(
     let (mut runs, mut results) = (0, 0);
     for other in &mut others {
         let answer = other.hear()?;
-        let (ran, got) = answer.split_once(' ').ok_or("an answer that is too short")?;
+        let (ran, got) = answer.split_once(' ').ok_or("the answer is too short")?;
         runs += ran.parse::<u64>().map_err(|_| answer.clone())?;
         results += got.parse::<u64>().map_err(|_| answer.clone())?;
     }
@@ -241,7 +244,7 @@ pub(crate) fn crowds(
     drop(others);
     let sent = calls()?.saturating_sub(before) as f64;
     if results != WAITERS {
-        return Err(format!("{results} of {WAITERS} callers have the result"));
+        return Err(format!("only {results} of {WAITERS} callers have the result"));
     }
     let most = WAITERS + PROCESSES * (3 * polls + beside) + 2;
     report.row(

@@ -48,12 +48,12 @@ impl Drop for Awake {
 }
 
 fn warn(problem: &str) {
-    eprintln!("THE CORES MAY SLEEP, so that ratios at one task mean little: {problem}");
+    eprintln!("THE CORES MAY SLEEP, so the ratios at one task are unreliable: {problem}");
 }
 
 fn spinner(core: usize) -> Result<Child, String> {
-    let program =
-        std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("cannot find this program's path: {error}"))?;
     Command::new("chrt")
         .args(["--idle", "0", "taskset", "--cpu-list", &core.to_string()])
         .arg(program)
@@ -61,13 +61,14 @@ fn spinner(core: usize) -> Result<Child, String> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .map_err(|error| format!("chrt (Debian: util-linux): {error}"))
+        .map_err(|error| format!("cannot run chrt (Debian: util-linux): {error}"))
 }
 
 /// The child: spins until it is killed, or its parent has ended.
 pub(crate) fn spin(args: &[String]) -> Result<(), String> {
     let [parent] = args else { return Err("awake: the child takes the id of its parent".into()) };
-    let parent: u32 = parent.parse().map_err(|error| format!("the parent's id: {error}"))?;
+    let parent: u32 =
+        parent.parse().map_err(|error| format!("the parent's id is not a number: {error}"))?;
     while std::os::unix::process::parent_id() == parent {
         for _ in 0..100_000 {
             std::hint::spin_loop();

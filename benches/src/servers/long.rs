@@ -23,15 +23,15 @@ pub(crate) fn run() -> Result<Report, String> {
     let measured = redis::grown(&mut report, &runtime, &place, RECORDS, "5 M Redis");
     measured.and(runtime.block_on(place.clear()))?;
     report.note(format!(
-        "The servers and floors of the suites `postgres`, `mariadb` and `redis`, of 10,000 and \
-         of five million records in turn. *500 keys*: the same few hundred keys are asked for \
-         again and again, as retries do; *any key*: each read goes to a record of the whole \
-         table that was not read lately, so it grows with what the processor's and the \
-         server's caches hold, the bare read's as the replay's: the row above each replay shows \
-         by how much. PostgreSQL keeps its shared buffers of 4 GiB on huge pages where the \
-         machine has reserved them (`sysctl vm.nr_hugepages=2300`), as its manual advises: {} \
-         Before Redis is measured, it has written its log anew and moved the records to its \
-         larger table.",
+        "This suite uses the servers and floors of the suites `postgres`, `mariadb` and `redis`, \
+         in turn with 10,000 and with five million records. *500 keys*: the same 500 keys \
+         are read again and again, as retries would do. *Any key*: each read picks any record of \
+         the table that was not read recently, so reads slow down once the table outgrows the \
+         caches of the processor and of the server. The time of the bare read grows in the \
+         same way: the row above each replay shows by how much. PostgreSQL keeps its shared \
+         buffers of 4 GiB on huge pages if the machine has reserved them (`sysctl \
+         vm.nr_hugepages=2300`), as its manual advises: {} Before the measurement, Redis has \
+         rewritten its log and moved the records to its larger table.",
         huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
     ));
     Ok(report)
@@ -50,7 +50,7 @@ fn huge_pages(meminfo: &str) -> &'static str {
 }
 
 pub(crate) fn child(_: &[String], _: HeapCounter) -> Result<(), String> {
-    Err("growth: nothing is measured in a child".into())
+    Err("the suite growth measures nothing in a child".into())
 }
 
 #[cfg(test)]

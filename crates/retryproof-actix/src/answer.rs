@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts responses between actix and the guard. The head of a handler's response is sent
-//! unchanged, because it holds more than header fields, for example an upgrade or a reason phrase.
-//! If the guard replaces the response, the new response gets a new head.
+//! Converts responses between actix and the guard. A handler's response keeps its head, which holds
+//! more than header fields, for example an upgrade or a reason phrase. The guard can change the
+//! header fields in that head. If the guard replaces the response, the new response gets a new
+//! head.
 
 use std::cell::Cell;
 
@@ -26,12 +27,12 @@ use crate::head::{COMMON, REPLAYED, actix_headers, headers};
 pub(crate) struct KeptHead {
     head: Cell<Option<HttpResponse<()>>>,
     lines: Cell<usize>,
-    /// Whether the response has no body at all, not even an empty one.
+    /// Whether the response's body size is [`BodySize::None`], which differs from an empty body.
     bodiless: Cell<bool>,
 }
 
 impl KeptHead {
-    /// Converts the handler's response for the guard, and keeps its head.
+    /// Keeps the head of the handler's response, and converts the response for the guard.
     pub(crate) fn split<B: MessageBody>(
         &self,
         response: HttpResponse<B>,
@@ -76,8 +77,8 @@ impl KeptHead {
             return with_new_head(parts.status, &parts.headers, body, Some(served));
         };
         if self.lines.get() != parts.headers.len() {
-            // The guard has removed fields, such as a replay mark, or framing that does not match
-            // the body.
+            // Copy the header fields again, because the guard changed them. The guard
+            // removes, for example, replay marks and framing that does not match the body.
             head.headers_mut().clear();
             actix_headers(&parts.headers, head.headers_mut());
         }
@@ -95,16 +96,15 @@ impl KeptHead {
     }
 }
 
-/// Takes the fate out of a response, and removes an inner guarded call's `Recorded`, so that
-/// neither affects an outer call (HTTP-7).
+/// Removes the fate and an inner guarded call's `Recorded` from a response, so that neither affects
+/// an outer call (HTTP-7). Returns the fate.
 pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
     extensions.remove()
 }
 
-/// Marks the response to a request that this guard did not handle, unless an inner guard marked it
-/// (HTTP-18).
+/// Marks a response as [`Served::Unguarded`], unless an inner guard already marked it (HTTP-18).
 pub(crate) fn mark_unguarded<B>(head: &mut HttpResponse<B>) {
     let mut extensions = head.extensions_mut();
     if !extensions.contains::<Served>() {
@@ -118,7 +118,8 @@ pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 /// A replay's response while it is being built from the record.
 struct Replaying {
     response: HttpResponse<()>,
-    /// The length that a HEAD response declares although it has no body.
+    /// The recorded `Content-Length`. The replay to a HEAD request declares this length although
+    /// its body is empty.
     length: Option<u64>,
 }
 
@@ -139,7 +140,7 @@ impl FrameworkResponse for ActixResponse {
                 Ok(code) => COMMON.get(code)?.clone(),
                 Err(name) => ActixName::from_bytes(name.as_bytes()).ok()?,
             };
-            // Skip the stored `Cache-Control`, because a replay gets its own.
+            // Skip the stored `Cache-Control`, because every replay is sent with `no-store`.
             if name == CACHE_CONTROL {
                 return Some(());
             }
@@ -172,7 +173,8 @@ pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     with_new_head(parts.status, &parts.headers, body, parts.extensions.get().copied())
 }
 
-/// A response with a new head. actix sends no trailers, so the head does not announce any.
+/// Builds a response with a new head. The `Trailer` field is removed, because actix sends no
+/// trailers.
 fn with_new_head(
     status: http::StatusCode,
     fields: &HeaderMap,
@@ -193,7 +195,8 @@ fn with_new_head(
         response.headers_mut().remove(actix_web::http::header::CONNECTION);
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    // A HEAD response declares a length although it has no body.
+    // Keep the length that a response to a HEAD request declares, although the response has no
+    // body.
     let length = response
         .headers()
         .get(CONTENT_LENGTH)

@@ -17,10 +17,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use retryproof_http::GuardedBody;
 
-/// The payload of a request, in the form that the guard reads.
+/// The payload of a request as an `http_body::Body`, which the guard reads.
 pub(crate) struct PayloadBody {
     pub(crate) payload: Payload,
-    /// The declared length, or 0.
+    /// The declared length in bytes, or 0 if none is declared.
     pub(crate) declared: u64,
 }
 
@@ -45,8 +45,8 @@ impl Body for PayloadBody {
     }
 }
 
-/// The body's bytes, for a payload that extractors took before the grant; empty until the grant
-/// (ANN-6).
+/// Holds the body's bytes for a payload that an extractor took before the grant. Until the grant,
+/// the cell is empty (ANN-6).
 #[derive(Default)]
 pub(crate) struct PayloadCell(RefCell<PayloadState>);
 
@@ -94,7 +94,7 @@ impl<D: AsRef<PayloadCell>> Stream for DeferredPayload<D> {
 }
 
 pin_project! {
-    /// The body of a handler's response, in the form that the guard reads.
+    /// The body of a handler's response as an `http_body::Body`, which the guard reads.
     pub(crate) struct HandlerBody<B> {
         #[pin]
         body: B,
@@ -128,7 +128,7 @@ impl<B: MessageBody> Body for HandlerBody<B> {
 }
 
 pin_project! {
-    /// A response body that is still being streamed, in the form that actix sends.
+    /// A response body that is still being streamed, as an actix `MessageBody`.
     pub(crate) struct ActixBody<B> {
         #[pin]
         body: GuardedBody<HandlerBody<B>>,
@@ -156,7 +156,7 @@ impl<B: MessageBody> MessageBody for ActixBody<B> {
         loop {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Skip trailers, because actix sends none.
+                    // Skip trailers, because actix sends no trailers.
                     if let Ok(data) = frame.into_data() {
                         return Poll::Ready(Some(Ok(data)));
                     }
@@ -168,7 +168,7 @@ impl<B: MessageBody> MessageBody for ActixBody<B> {
     }
 }
 
-/// The body of a HEAD response: no bytes, only the length that the body of a GET would have.
+/// The body of a response to HEAD: no bytes, only the length that the body of a GET would have.
 pub(crate) struct LengthAlone(pub(crate) u64);
 
 impl MessageBody for LengthAlone {

@@ -15,8 +15,8 @@ thread_local! {
     static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
-/// Restores the previous request on drop, even after a panic; otherwise the thread would keep a
-/// request that actix reuses.
+/// Restores the previous request on drop, even after a panic. Otherwise the thread would keep the
+/// request after its response.
 struct RestoreRequest(Option<HttpRequest>);
 
 impl Drop for RestoreRequest {
@@ -34,9 +34,9 @@ pub(crate) fn with_request(
     hook()
 }
 
-/// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that reads actix's
-/// request, for example the extensions that an authentication middleware inserted, the connection
-/// info or the cookies.
+/// Returns a hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that reads
+/// actix's request. The hook can read, for example, the extensions that an authentication
+/// middleware inserted, the connection info or the cookies.
 ///
 /// ```
 /// use actix_web::{HttpMessage, HttpRequest};
@@ -48,15 +48,15 @@ pub(crate) fn with_request(
 ///
 /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
 ///     .caller(retryproof_actix::caller(|request: &HttpRequest| {
-///         // Inserted by the authentication, which is outside.
+///         // The authentication middleware, outside the guard, inserts this.
 ///         request.extensions().get::<Tenant>().map(|tenant| tenant.0.clone())
 ///     }))
 ///     .build()?;
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
-/// A hook that takes `&http::request::Parts` works in every framework, but gets only the method,
-/// target and header fields. Outside actix, the hook returned by this function refuses every
-/// request with 500, because it cannot determine the caller.
+/// A hook that takes `&http::request::Parts` works in every framework, but sees only the method,
+/// target and header fields of an actix request. Outside actix, the hook that this function returns
+/// refuses every request with 500, because it cannot determine the caller.
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
@@ -65,8 +65,8 @@ pub fn caller<C: IntoCaller>(
 
 /// Like [`caller`](fn@caller), for
 /// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). The hook must
-/// copy what it needs from the request before its first `await`: actix's request stays on its
-/// thread, but the hook's future may move to another.
+/// copy what it needs from the request before its first `await`. The request stays on its thread,
+/// but the hook's future can move to another thread.
 ///
 /// ```
 /// use actix_web::HttpRequest;

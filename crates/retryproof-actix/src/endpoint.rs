@@ -2,8 +2,8 @@
 //! Runs an annotated handler under the guard (ANN-3, ANN-6).
 //!
 //! `#[idempotent(http)]` turns a handler into a tuple struct that holds the filter and implements
-//! actix's `Handler`: `.to(pay(filter))` mounts the handler guarded, and the handler cannot be
-//! mounted unguarded. The struct takes the whole request from actix, and extracts the function's
+//! actix's `Handler`. `.to(pay(filter))` mounts the guarded handler, and there is no way to mount
+//! it without a guard. The struct takes the whole request from actix, and extracts the function's
 //! arguments itself.
 
 use std::any::TypeId;
@@ -32,8 +32,8 @@ use crate::then::{Either, then};
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
 
-/// What an annotated handler takes from actix instead of the function's arguments: the whole
-/// request.
+/// The whole request. An annotated handler takes the request from actix, and extracts the
+/// function's arguments itself.
 #[derive(Debug)]
 pub struct EndpointRequest {
     request: HttpRequest,
@@ -59,11 +59,11 @@ impl FromRequest for EndpointRequest {
 }
 
 /// An argument of the handler. If its extractor reads the body, the argument is extracted after the
-/// grant, otherwise before the grant.
+/// grant; otherwise it is extracted before the grant.
 ///
 /// actix lends the payload to an extractor for a single call, so an extractor that reads the body
-/// must take the payload during that call. That is how the argument that reads the body is found,
-/// whatever its position.
+/// must take the payload during that call. `early` recognises such an extractor by the payload that
+/// it took, whatever its position among the arguments.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
@@ -74,7 +74,7 @@ pub enum Argument<T: FromRequest> {
 }
 
 /// Whether an argument is one of actix's extractors for the raw body. A replay does not need such
-/// an argument, and extracting it costs a buffer.
+/// an argument, and extracting it would cost a buffer.
 fn is_body_alone<T: 'static>() -> bool {
     [TypeId::of::<Bytes>(), TypeId::of::<String>()].contains(&TypeId::of::<T>())
 }
@@ -120,18 +120,18 @@ pub trait Arguments: Sized + 'static {
     #[doc(hidden)]
     type Early: 'static;
 
-    /// Runs the extractors that do not read the body; an `Err` is the rejection.
+    /// Runs the extractors that do not read the body. An `Err` is the rejection.
     #[doc(hidden)]
     fn early(
         request: &HttpRequest,
         payload: &mut Payload,
     ) -> impl Future<Output = Result<Self::Early, HttpResponse>>;
 
-    /// The state for `late`, if no argument has to be extracted before the grant.
+    /// Returns the state for `late` if every argument is an extractor for the raw body.
     #[doc(hidden)]
     fn untouched() -> Option<Self::Early>;
 
-    /// Runs the remaining extractors; an `Err` is the rejection.
+    /// Runs the remaining extractors. An `Err` is the rejection.
     #[doc(hidden)]
     fn late(
         early: Self::Early,
@@ -190,11 +190,12 @@ arguments! { A B C D E F G H I J K L M N O P }
 /// Runs an annotated handler under the guard. The attribute expands to a call to this function.
 ///
 /// # Cancel safety
-/// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler
-/// continues in its own task (HTTP-12).
+/// If the future of a guarded request is dropped before the grant, the handler does not run. If it
+/// is dropped later, the handler continues in its own task (HTTP-12). A request that passes
+/// unguarded has no such task, so its handler is dropped with the future.
 ///
 /// # Panics
-/// If the handler panics, the panic resumes here after the lease is released.
+/// If the handler panics, the guard first ends the lease. The panic then resumes here.
 pub fn run_endpoint<Args, Run, Fut, R>(
     filter: &IdempotencyFilter,
     policy: &'static Policy,
@@ -242,7 +243,7 @@ where
     }
 }
 
-/// Extracts the arguments, then acquires the key and runs the handler. `then` keeps the future
+/// Extracts the arguments, then acquires the lease and runs the handler. `then` keeps the future
 /// small, because both stages use the same space.
 fn guarded<Args, Run, Fut, R>(
     admitted: AdmittedRequest,
@@ -291,23 +292,27 @@ where
     })
 }
 
-async fn acquire_and_run<Args, Run, Fut, R>(
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
+fn acquire_and_run<Args, Run, Fut, R>(
     admitted: AdmittedRequest,
     mut head: ActixHead,
     body: PayloadBody,
     context: Option<Rc<ExtractionContext>>,
     early: Args::Early,
     handler: Run,
-) -> HttpResponse
+) -> impl Future<Output = HttpResponse>
 where
     Args: Arguments,
     Run: FnOnce(Args) -> Fut + 'static,
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    match acquire(&admitted, &mut head, body).await {
-        Ok(granted) => run(granted, admitted, head, context, early, handler).await,
-        Err(ActixResponse(response)) => response,
+    async move {
+        let granted = match acquire(&admitted, &mut head, body).await {
+            Ok(granted) => granted,
+            Err(ActixResponse(response)) => return response,
+        };
+        run(granted, admitted, head, context, early, handler).await
     }
 }
 
@@ -339,7 +344,7 @@ where
         async move {
             let response = match Args::late(early, &request, &mut payload).await {
                 Ok(args) => handler(args).await.respond_to(&request).map_into_boxed_body(),
-                // The function never ran, so the key is freed (ANN-6).
+                // The handler did not run, so free the key (ANN-6).
                 Err(rejection) => rejection.with_fate(AnswerFate::Release),
             };
             Ok::<_, Infallible>(inside.split(response))
@@ -353,14 +358,14 @@ where
 /// The state that a call shares with its extractors before the grant.
 pub(crate) struct ExtractionContext {
     pub(crate) pre_grant: PreGrant,
-    /// The address of the request's head, to tell this request from others.
+    /// The address of the request's head, which identifies the request.
     of: *const RequestHead,
     payload: PayloadCell,
 }
 
 thread_local! {
-    /// The context of the call whose arguments are being extracted. Until the grant, the request's
-    /// extensions have no mark that identifies the call.
+    /// The context of the call whose arguments are being extracted. Extractors need the context,
+    /// because the request's extensions have no mark before the grant.
     static EXTRACTING: RefCell<Option<Rc<ExtractionContext>>> = const { RefCell::new(None) };
 }
 

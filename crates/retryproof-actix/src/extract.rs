@@ -32,19 +32,18 @@ impl Guarded {
     }
 }
 
-/// Why an extractor found no guarded request or no transaction. The response is a 500, because this
-/// is a bug in the application.
+/// Why an extractor found no guarded request or no transaction. Each case is a bug in the
+/// application, so the response is a 500.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {
-    /// The request has no key, or its route is not guarded. If keys are optional, declare the
-    /// argument as an `Option`.
+    /// The request has no key, or its method or route is not guarded. If keys are optional, declare
+    /// the argument as an `Option`.
     Unguarded,
     /// The app's data has no `JoinedEngine` for transactions of the argument's type. Add the engine
     /// with `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
-    /// Two arguments have transactions of different types, but a response can end only one
-    /// transaction.
+    /// Two arguments need transactions of different types, but a request has only one transaction.
     AnotherTx,
 }
 
@@ -82,12 +81,12 @@ impl ResponseError for NotGuarded {
 }
 
 /// The client's key in a guarded handler. Declare it as `key: IdempotencyKey`. `Debug` shows only
-/// its length (ID-4).
+/// the key's length (ID-4).
 #[derive(Clone)]
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// The decoded key. Do not log it, because it can be personal data or a credential.
+    /// The decoded key. Do not log the key, because it can be personal data or a credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -117,14 +116,14 @@ impl FromRequest for IdempotencyKey {
 /// `lease.downstream_key("charge")` or `lease.attempt()`.
 ///
 /// # Panics
-/// Panics if the value is dereferenced before the lease is granted. The extractors of an annotated
-/// endpoint run before the grant, so a custom extractor must not dereference a `Lease`; a handler
-/// always can.
+/// Panics if the value is dereferenced before the lease is granted. A handler can always
+/// dereference its lease. A custom extractor must not, because the extractors of an annotated
+/// endpoint run before the grant.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease, or `None` before the grant. In a handler it is never `None`.
+    /// The lease, or `None` before the grant. A handler never gets `None`.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()
@@ -159,22 +158,23 @@ impl FromRequest for Lease {
 }
 
 /// The transaction of a guarded handler. Its writes commit together with the record of the
-/// handler's response, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
+/// handler's response, or not at all (CMP-7). [`retryproof_http::GuardedTx`] explains how the
+/// transaction ends.
 ///
-/// The extractor needs a `web::Data<JoinedEngine<T>>` in the app's data, and opens no transaction
-/// (ANN-6).
+/// The extractor needs a `web::Data<JoinedEngine<T>>` in the app's data. Extracting the argument
+/// opens no transaction (ANN-6).
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// Opens the transaction on the first call, and returns it. Concurrent calls wait until the
-    /// returned value is dropped.
+    /// Returns the transaction, which the first call opens. While a returned value is alive,
+    /// further calls wait.
     ///
     /// # Errors
-    /// [`TxError`], which is also a response. A handler can write `tx.begin().await?` if its error
-    /// type can be converted from `TxError`.
+    /// Returns a [`TxError`], which actix can send as a response. A handler can write
+    /// `tx.begin().await?` if its error type can be converted from `TxError`.
     ///
     /// # Cancel safety
-    /// If the future is dropped, no transaction stays open.
+    /// If the future is dropped while it opens the transaction, no transaction stays open.
     pub async fn begin(&self) -> Result<OpenTx<T>, TxError> {
         self.0.begin().await.map_err(TxError)
     }
@@ -213,8 +213,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. If the database could not open one, the response is a 503 that is
-/// not stored, and the key becomes free.
+/// Why [`GuardedTx::begin`] returned no transaction. If the database cannot open a transaction, the
+/// response is a 503, which is not stored, and the key becomes free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 

@@ -19,7 +19,7 @@ use retryproof_http::AnswerFate;
 /// impl Fate for PayError {
 ///     fn fate(&self) -> AnswerFate {
 ///         match self {
-///             Self::Throttled => AnswerFate::Release,    // surely nothing happened
+///             Self::Throttled => AnswerFate::Release,    // certainly nothing happened
 ///             Self::ProviderTimeout => AnswerFate::Hold, // it may have charged
 ///         }
 ///     }
@@ -38,8 +38,8 @@ use retryproof_http::AnswerFate;
 ///     }
 /// }
 /// ```
-/// An `Err` without a mark is stored like any other response: no error becomes
-/// [`Release`](AnswerFate::Release) automatically.
+/// The guard stores an unmarked response of an `Err` like any other response. No error type except
+/// [`TxError`](crate::TxError) becomes [`Release`](AnswerFate::Release) automatically.
 pub trait WithFate {
     /// Returns the response, marked with this fate.
     #[must_use]

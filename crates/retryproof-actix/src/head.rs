@@ -29,18 +29,18 @@ pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-repla
 pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
-/// The name of the key header as actix's type. The default name allocates nothing.
+/// The name of the key header as actix's type. The default name needs no allocation.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     let name = key_header(filter).as_str();
     if name == KEY.as_str() {
         return Cow::Borrowed(&KEY);
     }
-    // The conversion does not fail, because both versions of the `http` crate accept the same
-    // names.
+    // The conversion does not fail, because actix's version of the `http` crate accepts the same
+    // names as the version used here.
     ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
 }
 
-/// The head of an actix request. Each part is converted when the guard reads it.
+/// The head of an actix request. Each part is converted only when the guard reads it.
 pub(crate) struct ActixHead {
     pub(crate) request: HttpRequest,
     method: OnceCell<Method>,
@@ -74,8 +74,8 @@ impl ActixHead {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method().clone();
         parts.version = self.version();
-        // The conversion does not fail, because both versions of the `http` crate accept the same
-        // targets.
+        // The conversion does not fail, because actix's version of the `http` crate accepts the
+        // same targets as the version used here.
         parts.uri =
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
                 .map_or_else(|_| Uri::default(), Uri::from);
@@ -105,8 +105,9 @@ impl RequestHead for ActixHead {
     }
 
     fn is_unmatched(&self) -> bool {
-        // At a resource, the router has already matched the whole path. Only a guard around a scope
-        // or an app has to search for a resource.
+        // If the guard wraps a resource, the router has matched the whole path, so no part is
+        // unprocessed. If the guard wraps a scope or an app, part of the path is unprocessed. In
+        // that case, search the resource map for the whole path.
         !self.request.match_info().unprocessed().is_empty()
             && !self.request.resource_map().has_resource(self.request.path())
     }
@@ -133,7 +134,7 @@ fn version(version: ActixVersion) -> Version {
 }
 
 /// Converts actix's header map. actix keeps the order of the lines of one field, but not the order
-/// of different fields.
+/// of fields with different names.
 pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     let mut to = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
@@ -147,7 +148,8 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// Adds fields to actix's header map. The fields that every replay has need no allocation.
+/// Adds fields to actix's header map. The fields that every replay gets (`Idempotent-Replayed` and
+/// `Cache-Control`) need no allocation.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     to.reserve(from.keys_len());
     for (name, value) in from {
@@ -188,7 +190,7 @@ fn template(pattern: &str) -> String {
 }
 
 /// The position of the brace that closes the first brace of `text`. A regular expression between
-/// the two may itself contain braces.
+/// these two braces can contain further braces.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     text.char_indices().find_map(|(at, c)| {

@@ -18,7 +18,8 @@ pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};
 pub use fate::WithFate;
 pub use middleware::{Answering, Idempotency, IdempotencyService};
 
-/// actix builds an app for each worker on that worker's thread, so the middleware must be `Send`.
+/// actix builds an app on each worker's thread, so the middleware is cloned and sent to these
+/// threads.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<Idempotency>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raises actix's body limits to the guard's. Inside the middleware, a 413 caused by actix's limits
-//! would be stored (HTTP-4).
+//! Raises actix's body limits to the guard's limit. Otherwise an extractor could refuse a body over
+//! actix's limit, and the guard would store that 413 (HTTP-4).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -15,8 +15,8 @@ const PAYLOAD: usize = 256 << 10;
 const JSON: usize = 2 << 20;
 const FORM: usize = 16 << 10;
 
-/// One container for each kind of limit, so that a limit set by the app replaces only the limit of
-/// the same kind.
+/// Each kind of limit has its own container, so that the guard can raise one kind even if the app
+/// has set another.
 pub(crate) struct Limits {
     payload: Rc<Extensions>,
     json: Rc<Extensions>,
@@ -47,16 +47,16 @@ impl Limits {
         request.into_parts().0
     }
 
-    /// Raises the limits if a body of this length exceeds actix's defaults. Data can be added to a
-    /// request only while the request has a single handle, so the limits stay unchanged if an outer
-    /// middleware holds another handle.
+    /// Raises the limits that would refuse a body of `length` bytes, unless the app has set them.
+    /// Data can be added to a request only while the request has a single handle. If an outer
+    /// middleware holds another handle, the limits stay unchanged.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;
             }
-            // If there is another handle, `add_data_container` panics before it changes anything.
-            // actix has no other way to check for another handle.
+            // If another handle to the request exists, `add_data_container` panics before it
+            // changes anything. actix offers no other way to check for another handle.
             let added =
                 catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {

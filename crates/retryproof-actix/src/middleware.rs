@@ -38,14 +38,14 @@ use crate::then::then;
 /// A handler's extractors run inside the middleware, so their rejections are stored, unless the
 /// handler is annotated.
 ///
-/// Because the guard checks the body against the filter's limit, it raises actix's smaller default
-/// limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to that limit, unless the app
-/// sets its own.
+/// The guard checks the body against the filter's limit. It therefore raises actix's smaller
+/// default limits for `web::Bytes`, `String`, `web::Json` and `web::Form` to the filter's limit,
+/// unless the app sets its own.
 ///
-/// If an outer middleware holds a clone of the `HttpRequest`, the guard cannot raise the limits,
-/// and logs one warning, because actix panics if data is added to a request that has a second
-/// handle. The guard catches the panic, but the panic hook prints it, and a program built with
-/// `panic = "abort"` ends. In that case set the limits yourself
+/// If an outer middleware holds a clone of the `HttpRequest`, the guard cannot raise the limits and
+/// logs one warning. The reason is that actix panics if data is added to a request that has a
+/// second handle. The guard catches this panic, but the panic hook prints it, and a program built
+/// with `panic = "abort"` ends. To avoid the panic, set the limits in the app
 /// (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
@@ -84,7 +84,7 @@ where
             key: key_name(&self.filter).into_owned(),
             limits: Rc::new(Limits::new(max_body_bytes(&self.filter))),
             filter: self.filter.clone(),
-            policy: GuardPolicy::Layer(self.policy),
+            policy: GuardPolicy::layer(&self.filter, self.policy),
         }))
     }
 }
@@ -150,29 +150,35 @@ where
     }
 }
 
-/// The request and the response head that the service returned. In actix, a request has one owner
-/// at a time: the guard before the grant, then the service, then the guard again.
+/// The request and the response head that the service returned. In actix, only one part holds the
+/// request at a time: the guard before the grant, then the service, then the guard again.
 #[derive(Default)]
 struct ReturnedRequest {
     request: Cell<Option<HttpRequest>>,
     kept: KeptHead,
 }
 
-/// Acquires the key, then runs the service.
-async fn guarded<S, B>(
+/// Acquires the lease, then runs the service.
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
+fn guarded<S, B>(
     admitted: AdmittedRequest,
     mut head: ActixHead,
     body: PayloadBody,
     service: Rc<S>,
     limits: Option<Rc<Limits>>,
-) -> Result<ServiceResponse, Error>
+) -> impl Future<Output = Result<ServiceResponse, Error>>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    match acquire(&admitted, &mut head, body).await {
-        Ok(granted) => run(granted, admitted, head, service, limits).await,
-        Err(ActixResponse(response)) => Ok(ServiceResponse::new(head.request, response)),
+    async move {
+        let granted = match acquire(&admitted, &mut head, body).await {
+            Ok(granted) => granted,
+            Err(ActixResponse(response)) => {
+                return Ok(ServiceResponse::new(head.request, response));
+            }
+        };
+        run(granted, admitted, head, service, limits).await
     }
 }
 
@@ -224,8 +230,9 @@ where
 pin_project! {
     /// The future of [`IdempotencyService`]. Only the future of a guarded request is boxed.
     ///
-    /// If the future is dropped before the grant, nothing has run. If it is dropped later, the
-    /// handler continues in its own task (HTTP-12).
+    /// If the future of a guarded request is dropped before the grant, the wrapped service is not
+    /// called. If it is dropped later, the handler continues in its own task (HTTP-12). An
+    /// unguarded request has no such task, so its handler is dropped with the future.
     #[project = AnsweringProjection]
     pub enum Answering<F> {
         #[doc(hidden)]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs two futures in sequence, or one of two, in the same space. In an `async` block, the first
-//! future would keep its space while the second runs. The task that runs the handler, which is
-//! moved several times before it starts, would then be twice as large.
+//! Combines two futures so that both use the same memory: one after the other ([`then`]), or only
+//! one of the two ([`Either`]). In an `async` block, the first future would keep its space while
+//! the second runs. The handler's task would then be twice as large, and it is moved several times
+//! before it starts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -42,7 +43,8 @@ where
                 ThenProjection::Second { future } => return future.poll(cx),
                 ThenProjection::First { future, next } => {
                     let output = ready!(future.poll(cx));
-                    // `next` is present, because the first future is replaced as soon as it ends.
+                    // `next` is present, because the second future replaces the first as soon as
+                    // the first ends.
                     match next.take() {
                         Some(next) => next(output),
                         None => return Poll::Pending,
@@ -55,8 +57,8 @@ where
 }
 
 pin_project! {
-    /// Holds the future of the usual path inline, or the boxed future of a rare path, where an
-    /// allocation does no harm.
+    /// Holds the future of the usual path inline. The future of a rare path is boxed, because one
+    /// more allocation does no harm there.
     #[project = EitherProjection]
     pub(crate) enum Either<A, B> {
         Usual { #[pin] future: A },

@@ -4,27 +4,38 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use retryproof::store::ScanCursor;
 
+use crate::position;
+
+mod erase;
+mod help;
 #[cfg(unix)]
-use std::ffi::OsString;
+mod run;
+
+pub(crate) use erase::EraseArguments;
+#[cfg(feature = "seal")]
+pub(crate) use erase::{KeysVerb, RotateArguments};
+#[cfg(unix)]
+pub(crate) use run::RunArguments;
 
 /// Inspects and maintains a store of retryproof, and runs any command once per key.
 #[derive(Debug, Parser)]
 #[command(
     name = "retryproof",
     version,
-    after_help = "Exit codes: 0 ok, 1 not found, 2 usage, 3 store unavailable, 4 refused, 5 other \
-                  failures.\n`run` has its own: see `retryproof run --help`."
+    after_help = help::EXIT_CODES
 )]
 pub(crate) struct CommandLine {
-    /// The store, such as `sqlite:records.db`; overrides IDEMPOTENCY_STORE and the settings file.
-    /// Put a URL with a password into that variable or file, because other users can see arguments.
+    /// The URL of the store, such as `sqlite:records.db`. It overrides IDEMPOTENCY_STORE and the
+    /// settings file. Put a URL with a password into the variable or the file, because other users
+    /// can see arguments.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The TOML file with the settings of the service, in its table `idempotency`.
+    /// The TOML file whose table `idempotency` holds the settings of the service.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// How results are printed: for people, as indented JSON, or as one JSON value per line.
@@ -51,34 +62,33 @@ pub(crate) enum OutputFormat {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Shows one record: its state, its holder, its age and its size.
-    #[command(after_help = "Examples:\n  retryproof get nightly 2026-11-22\n  \
-                            retryproof get payments order-17 --caller alice --body\n  \
-                            retryproof get payments order-17 --shared --output json")]
+    /// Shows one record: its state, its holder, its times and its size, and the exit code or HTTP
+    /// status of its result.
+    #[command(after_help = help::GET)]
     Get(GetArguments),
     /// Lists records. The store reads them in pages until enough are found.
-    #[command(after_help = "Examples:\n  retryproof ls --scope payments --state in-progress\n  \
-                            retryproof ls --older-than PT1H --holder pod-7 --show-keys")]
+    #[command(after_help = help::LS)]
     Ls(ListArguments),
-    /// Lists records in progress whose holder has died, or whose heartbeats fail.
-    Stuck {
-        /// Only records of this scope.
-        #[arg(long)]
-        scope: Option<String>,
-    },
+    /// Lists records in progress without a heartbeat for more than half of their lease: the holder
+    /// has died, or its heartbeats fail.
+    #[command(after_help = help::STUCK)]
+    Stuck(ScanArguments),
     /// Counts the records. The store may have to read all of them.
+    #[command(after_help = help::STATS)]
     Stats {
         /// Counts the records of each scope. The store has to read all records.
         #[arg(long)]
         by_scope: bool,
     },
-    /// Deletes a record in progress, so that the next call runs at once.
-    #[command(
-        after_help = "Example:\n  retryproof release payments order-17 --token 1763857500000000 \
-                            --reason \"pod-7 was deleted\""
-    )]
+    /// Counts the records of each scope again and again, until Ctrl-C. Each time, the store has to
+    /// read all records. Without a terminal, prints one line of JSON each time.
+    #[command(after_help = help::TOP)]
+    Top(TopArguments),
+    /// Deletes a record in progress, so that the next call runs at once, as a first attempt.
+    #[command(after_help = help::RELEASE)]
     Release(ReleaseArguments),
-    /// Completes a record in progress with a result that you give: retries get it, and nothing runs.
+    /// Completes a record in progress with a result that you give. Retries get this result, and
+    /// nothing runs.
     #[command(
         after_help = "Examples:\n  retryproof resolve payments order-17 --caller alice --token \
                             1763857500000000 --status 201 --body answer.json --reason \"found at the \
@@ -86,12 +96,43 @@ pub(crate) enum Verb {
                             --reason \"it was sent\""
     )]
     Resolve(ResolveArguments),
-    /// Deletes a complete record, so that the work may run again.
+    /// Deletes a complete record, so that the work can run again.
+    #[command(
+        after_help = "Example:\n  retryproof forget payments order-17 --token 1763857500000000 \
+                            --reason \"the file was lost\""
+    )]
     Forget(CompleteArguments),
-    /// Deletes the stored answer of a complete record. The work does not run again.
-    Erase(CompleteArguments),
+    /// Deletes the stored answer of a complete record, or makes all sealed answers of a subject
+    /// unreadable. The work does not run again.
+    #[command(
+        after_help = "Examples:\n  retryproof erase payments order-17 --token 1763857500000000 \
+                            --reason \"the customer asked for it\"\n  retryproof erase --subject \
+                            ada@example.org --reason \"the customer asked for it\""
+    )]
+    Erase(EraseArguments),
+    /// Lists what operators requested with `release`, `resolve`, `forget`, `erase` and `import`, and
+    /// with which outcome, the newest first. A store without tables keeps no such list.
+    #[command(after_help = "Examples:\n  retryproof audit --scope payments\n  \
+                            retryproof audit --limit 1000 --output jsonl")]
+    Audit(AuditArguments),
+    /// Maintains the keys of sealed results.
+    #[cfg(feature = "seal")]
+    Keys {
+        #[command(subcommand)]
+        verb: KeysVerb,
+    },
     /// Deletes all expired records.
     Purge,
+    /// Prints the records as JSON lines, with their keys and their answers.
+    #[command(after_help = "Examples:\n  retryproof export > records.jsonl\n  \
+                            retryproof export --scope payments | gzip > payments.gz")]
+    Export(ScanArguments),
+    /// Adds the complete records that `export` has printed to a store. A record that the store
+    /// already has stays as it is.
+    #[command(after_help = "Examples:\n  retryproof import records.jsonl --reason \"move to \
+                            PostgreSQL\"\n  gunzip < payments.gz | retryproof import --yes \
+                            --reason \"move to PostgreSQL\"")]
+    Import(ImportArguments),
     /// Creates or upgrades the tables of the store.
     #[command(after_help = "Examples:\n  retryproof migrate --store sqlite:records.db\n  \
                             retryproof migrate --print > schema.sql")]
@@ -100,6 +141,11 @@ pub(crate) enum Verb {
         #[arg(long)]
         print: bool,
     },
+    /// Examines the store: its server, settings, clock, tables and privileges. Changes nothing. The
+    /// exit code is 4 if a finding is an error.
+    #[command(after_help = "Examples:\n  retryproof doctor --config app.toml\n  \
+                            retryproof doctor --store sqlite:records.db --output json")]
+    Doctor,
     /// Shows the settings.
     Config {
         #[command(subcommand)]
@@ -107,14 +153,14 @@ pub(crate) enum Verb {
     },
     /// Runs a command once per key, and replays its output and exit code to duplicates.
     #[cfg(unix)]
-    #[command(after_help = RUN_HELP)]
+    #[command(after_help = run::RUN_HELP)]
     Run(RunArguments),
     /// Inside a command of `run`: prints a key for a call to another service. The key stays the
     /// same if another process takes over.
     #[command(after_help = "Example, in a script that `retryproof run` started:\n  \
                             curl -H \"Idempotency-Key: $(retryproof key charge)\" …")]
     Key {
-        /// The name of the call: each call needs a different name.
+        /// The name of the call. Each call of the command needs a different name.
         step: String,
     },
     /// Prints the completions for a shell.
@@ -124,7 +170,7 @@ pub(crate) enum Verb {
     },
     /// Prints the manual page.
     Man {
-        /// The verb whose page is printed; without it, the page of the command.
+        /// The verb whose page is printed. Default: the page of the command itself.
         verb: Option<String>,
     },
 }
@@ -136,20 +182,24 @@ pub(crate) enum ConfigVerb {
     Show,
 }
 
-/// The names of one record.
-#[derive(Debug, Args)]
+/// The arguments that identify one record.
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RecordArguments {
     /// The scope, such as `payments` or `POST /orders`.
     pub(crate) scope: String,
-    /// The key. Without `--caller` and `--shared`: the key as stored. Write `--` before a key that
-    /// begins with a dash.
+    /// The key. Without `--caller` and `--shared`, give the key as it is stored. Write `--` before
+    /// a key that begins with a dash.
     pub(crate) key: String,
-    /// The key was sent over HTTP by this caller, to a filter with `.caller(..)`.
+    /// This caller sent the key over HTTP, to a filter with `.caller(..)`.
     #[arg(long, value_name = "CALLER", conflicts_with = "shared")]
     pub(crate) caller: Option<String>,
     /// The key was sent over HTTP to a filter with `.callers_share_keys()`.
     #[arg(long)]
     pub(crate) shared: bool,
+    /// KEY is the digest that logs and `ls` show instead of the key: 16 hex digits. Reads records
+    /// until it finds one with this digest.
+    #[arg(long, conflicts_with_all = ["caller", "shared"])]
+    pub(crate) digest: bool,
 }
 
 /// `get …`.
@@ -162,12 +212,23 @@ pub(crate) struct GetArguments {
     pub(crate) body: bool,
 }
 
-/// `ls …`.
+/// The arguments of a verb that reads the records page by page.
 #[derive(Debug, Args)]
-pub(crate) struct ListArguments {
+pub(crate) struct ScanArguments {
     /// Only records of this scope.
     #[arg(long)]
     pub(crate) scope: Option<String>,
+    /// Where to continue: the position that a verb with `--show-keys` prints if it ends before the
+    /// last record.
+    #[arg(long, value_name = "POSITION", value_parser = position::parse, allow_hyphen_values = true)]
+    pub(crate) after: Option<ScanCursor>,
+}
+
+/// `ls …`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    #[command(flatten)]
+    pub(crate) scan: ScanArguments,
     /// Only records in this state.
     #[arg(long, value_enum)]
     pub(crate) state: Option<ListedState>,
@@ -177,34 +238,74 @@ pub(crate) struct ListArguments {
     /// Only records whose holder's name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub(crate) holder: Option<String>,
-    /// The most records to list.
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    /// The largest number of records to list. On Redis there may be a few more, because the server
+    /// decides how many records a step of a scan returns.
+    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count())]
     pub(crate) limit: usize,
+}
+
+fn count() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u32).range(1..).map(|count| count.try_into().unwrap_or(usize::MAX))
 }
 
 /// The state of a record, as an option of `ls`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListedState {
-    /// A holder has the record, or has died.
+    /// The work is running, or its holder has died.
     InProgress,
     /// The record has a result, expired or not.
     Complete,
 }
 
-/// What all verbs that change a record need.
+/// `audit …`.
 #[derive(Debug, Args)]
+pub(crate) struct AuditArguments {
+    /// Only entries about records of this scope.
+    #[arg(long)]
+    pub(crate) scope: Option<String>,
+    /// The largest number of entries to list.
+    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count())]
+    pub(crate) limit: usize,
+}
+
+/// `top …`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    /// How long to wait after each count: an ISO 8601 duration of at least PT0.1S.
+    #[arg(long, value_name = "DURATION", default_value = "PT1S", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Ends after this many counts. Default: never.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match retryproof_duration::parse(text) {
+        Ok(interval) if interval < Duration::from_millis(100) => {
+            Err("expected at least PT0.1S, because each count reads all records".to_owned())
+        }
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
+}
+
+/// The arguments of every verb that changes a record.
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ChangeArguments {
     #[command(flatten)]
     pub(crate) record: RecordArguments,
-    /// Why you change the record. The audit line on stderr contains it.
+    /// Why you change the record. The audit lines on stderr and the store's audit table contain the
+    /// reason. At most 1,024 bytes.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) reason: String,
-    /// Changes the record without asking.
+    /// Who you are, for the audit. Nothing verifies the name. Default: USER@HOST.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) operator: Option<String>,
+    /// Changes the record without asking for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
-/// `release …`, and what `resolve` shares with it.
+/// `release …`, and the arguments that `resolve` shares with it.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArguments {
     #[command(flatten)]
@@ -212,7 +313,7 @@ pub(crate) struct ReleaseArguments {
     /// The record's token, as `get` prints it. If the key was granted again since, nothing changes.
     #[arg(long)]
     pub(crate) token: u64,
-    /// Also ends a live lease. Its holder may still be at work, so the work may run twice.
+    /// Also ends a live lease. Its holder may still be working, so the work may run twice.
     #[arg(long)]
     pub(crate) even_if_live: bool,
 }
@@ -226,10 +327,10 @@ pub(crate) struct ResolveArguments {
     /// The work is done, and there is no result to replay.
     #[arg(long, group = "result")]
     pub(crate) done: bool,
-    /// The result is the JSON in this file: the value of a function or a message.
+    /// The result is the JSON in this file. Use this option for a function or a message.
     #[arg(long, value_name = "FILE", group = "result")]
     pub(crate) json: Option<PathBuf>,
-    /// The result is this exit code of a command of `run`, without output.
+    /// The result is this exit code, without output. Use this option for a command of `run`.
     #[arg(long, value_name = "CODE", group = "result")]
     pub(crate) exit_code: Option<u8>,
     /// The result is an HTTP response with this status.
@@ -238,99 +339,39 @@ pub(crate) struct ResolveArguments {
     /// The body of the HTTP response.
     #[arg(long, value_name = "FILE", requires = "status")]
     pub(crate) body: Option<PathBuf>,
-    /// The type of the body. Default: application/json.
+    /// The media type of the body. Default: application/json.
     #[arg(long, value_name = "TYPE", requires = "body")]
     pub(crate) content_type: Option<String>,
-    /// How long the result is kept. Default: the setting `ttl` of the scope, or `default-ttl`.
+    /// How long the result is kept. Required unless the configuration sets a `ttl` for the scope.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) ttl: Option<Duration>,
 }
 
-/// `forget …` and `erase …`.
+/// `import …`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    /// The file that `export` has written. Default: stdin.
+    pub(crate) file: Option<PathBuf>,
+    /// Why you import the records. The audit lines on stderr and the store's audit table contain the
+    /// reason. At most 1,024 bytes.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) reason: String,
+    /// Who you are, for the audit. Nothing verifies the name. Default: USER@HOST.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) operator: Option<String>,
+    /// Imports the records without asking for confirmation.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// `forget …`.
 #[derive(Debug, Args)]
 pub(crate) struct CompleteArguments {
     #[command(flatten)]
     pub(crate) change: ChangeArguments,
-    /// The record's token, as `get` prints it. Default: the token that the record has now.
+    /// The record's token, as `get` prints it. If the key was granted again since, nothing changes.
     #[arg(long)]
-    pub(crate) token: Option<u64>,
-}
-
-/// `run …`.
-#[cfg(unix)]
-#[derive(Debug, Args)]
-pub(crate) struct RunArguments {
-    /// The kind of work, such as `backup`.
-    pub(crate) scope: String,
-    /// The unit of work, such as a date or an order number. Scope and key alone decide what a
-    /// duplicate is: commands are not compared.
-    pub(crate) key: String,
-    /// How long the result is kept: an ISO 8601 duration, such as P7D. Default: 24 hours.
-    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
-    pub(crate) ttl: Option<Duration>,
-    /// How long the key stays taken after this process has died. Default: 30 s.
-    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
-    pub(crate) lease: Option<Duration>,
-    /// How long a duplicate waits for the run in progress. Default: 10 s.
-    #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
-    pub(crate) wait: Option<Duration>,
-    /// Exit codes after which the command can run again, such as `75,100-120`. Any other code is a
-    /// result, which is kept and replayed.
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
-    pub(crate) retry_on: Vec<CodeRange>,
-    /// The largest output that is kept for replays, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
-    pub(crate) max_output: usize,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
-}
-
-#[cfg(unix)]
-const RUN_HELP: &str = "\
-Examples:
-  retryproof run backup 2026-11-22 -- pg_dump --file today.dump shop
-  retryproof run invoices order-17 --retry-on 75 --lease PT2M -- ./invoice order-17
-
-The first run passes on the command's output and keeps a copy of it. A duplicate waits for a run in
-progress to end, prints the copy, and exits with the same code. A command that a signal killed may
-have had effects: its key stays taken until the lease ends.
-
-The command's environment contains RETRYPROOF_TOKEN (a number that grows with each run under the
-key), RETRYPROOF_ATTEMPT (`first`, or `takeover` if an earlier run lost its lease), RETRYPROOF_SCOPE
-and RETRYPROOF_KEY. On Linux, the command is killed if retryproof is killed, but processes that the
-command has started are not.
-
-Exit codes: that of the command; 128 plus the signal's number if a signal killed it; 75 if another
-run is still in progress; 125 if retryproof failed; 126 or 127 if the command could not be started.";
-
-/// Exit codes of a command: a single code or a range.
-#[cfg(unix)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CodeRange {
-    first: u8,
-    last: u8,
-}
-
-#[cfg(unix)]
-impl CodeRange {
-    pub(crate) fn contains(self, code: i32) -> bool {
-        (i32::from(self.first)..=i32::from(self.last)).contains(&code)
-    }
-}
-
-#[cfg(unix)]
-impl std::str::FromStr for CodeRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let code = |text: &str| text.parse::<u8>().ok().filter(|code| *code > 0);
-        match (code(first), code(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
-            _ => Err("expected exit codes from 1 to 255, such as `75` or `100-120`".to_owned()),
-        }
-    }
+    pub(crate) token: u64,
 }
 
 #[cfg(all(test, unix))]
@@ -342,15 +383,5 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         CommandLine::command().debug_assert();
-    }
-
-    #[test]
-    fn exit_codes_are_single_or_ranges_from_1_to_255() {
-        let parse = |text: &str| text.parse::<CodeRange>();
-        assert!(parse("75").is_ok_and(|range| range.contains(75) && !range.contains(76)));
-        assert!(parse("1-255").is_ok_and(|range| range.contains(255) && !range.contains(0)));
-        for bad in ["", "0", "256", "9-3", "-1", "a", "1-", "75,76"] {
-            assert!(parse(bad).is_err(), "{bad:?}");
-        }
     }
 }

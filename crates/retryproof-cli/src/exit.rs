@@ -9,16 +9,20 @@ use retryproof::{Error, ErrorKind};
 pub(crate) const OK: u8 = 0;
 /// There is no such record.
 pub(crate) const NOT_FOUND: u8 = 1;
-/// An argument or a setting is wrong. clap uses the same code.
+/// An argument or a setting is wrong, or nobody can be asked for confirmation. clap uses the same
+/// code.
 pub(crate) const USAGE: u8 = 2;
 /// The store does not answer.
 const STORE_AWAY: u8 = 3;
-/// The store refuses the operation.
+/// The store refuses the operation, or the user does not confirm it.
 pub(crate) const REFUSED: u8 = 4;
 /// Any other failure.
-const OTHER: u8 = 5;
+pub(crate) const OTHER: u8 = 5;
 
-/// `run` itself failed, as opposed to its command. `timeout` and `docker run` use the same code.
+/// Ctrl-C ended a scan: 128 plus the number of the signal, as shells count.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// `run` itself failed, not the command that it ran. `timeout` and `docker run` use the same code.
 pub(crate) const RUN_FAILED: u8 = 125;
 /// `run`: another run still holds the key (`EX_TEMPFAIL`).
 pub(crate) const IN_FLIGHT: u8 = 75;
@@ -39,13 +43,18 @@ impl VerbError {
         Self::new(USAGE, message)
     }
 
-    /// There is no such record.
-    pub(crate) fn not_found(identity: &str) -> Self {
-        Self::new(NOT_FOUND, format!("there is no record of {identity}"))
+    /// There is no such record. `hint` follows the sentence, or is empty.
+    pub(crate) fn not_found(identity: &str, hint: &str) -> Self {
+        Self::new(NOT_FOUND, format!("there is no record of {identity}{hint}"))
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Self {
         Self::new(OTHER, message)
+    }
+
+    /// Says what the error is about, such as a line of a file.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
     }
 
     /// Prints the error. If stderr is closed, only the exit code reports the error.
@@ -55,7 +64,8 @@ impl VerbError {
         let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {self}");
     }
 
-    /// The exit code if the verb is `run`. `run` leaves the codes below 64 to its command.
+    /// The exit code if the verb is `run`. No failure of `run` itself has a code below 64, because
+    /// commands use these codes.
     pub(crate) fn code_of_run(&self) -> u8 {
         if self.code <= OTHER { RUN_FAILED } else { self.code }
     }

@@ -4,9 +4,10 @@
 //! `arguments` defines the command line, `settings` finds the store, `verbs` has one function for
 //! each verb, and `run` is the verb that executes a command.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+use anstream::{AutoStream, ColorChoice};
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::arguments::{CommandLine, Verb};
@@ -16,8 +17,11 @@ use crate::settings::Sources;
 
 mod arguments;
 mod exit;
+mod interrupt;
 mod output;
+mod position;
 mod record_key;
+mod record_line;
 mod recording;
 #[cfg(unix)]
 mod run;
@@ -33,7 +37,8 @@ fn main() -> ExitCode {
     let arguments = match CommandLine::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Ignore an error: the exit code is the same whether or not the text can be printed.
+            let error = with_hint(error);
+            // Ignore any error: the exit code is the same even if the text cannot be printed.
             let _ = error.print();
             return ExitCode::from(match error.use_stderr() {
                 true if runs_a_command() => exit::RUN_FAILED,
@@ -56,18 +61,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// If the command line lacks a token, adds a hint that says where to find the token.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let lacks_token = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => {
+            missing.iter().any(|argument| argument.starts_with("--token"))
+        }
+        _ => false,
+    };
+    if lacks_token {
+        let hint = "`retryproof get` prints the token of a record".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
+    }
+    error
+}
+
 /// Whether the verb is `run`, whose usage errors have a separate exit code.
 fn runs_a_command() -> bool {
     let matches = CommandLine::command().ignore_errors(true).try_get_matches();
     matches.is_ok_and(|matches| matches.subcommand_name() == Some("run"))
 }
 
-/// Prints the warnings of the library; `RUST_LOG` selects other lines.
+/// Prints the library's warnings on stderr. `RUST_LOG` selects other levels and targets.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
 
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let colour = AutoStream::choice(&std::io::stderr()) != ColorChoice::Never;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -89,9 +109,9 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
             let config = sources()?.config;
             on_runtime(verbs::list::list(list, arguments.show_keys, &config, &printer))
         }
-        Verb::Stuck { scope } => {
-            let (config, scope) = (sources()?.config, scope.as_deref());
-            on_runtime(verbs::list::stuck(scope, arguments.show_keys, &config, &printer))
+        Verb::Stuck(scan) => {
+            let config = sources()?.config;
+            on_runtime(verbs::list::stuck(scan, arguments.show_keys, &config, &printer))
         }
         Verb::Stats { by_scope: true } => {
             let config = sources()?.config;
@@ -100,6 +120,20 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
         Verb::Stats { by_scope: false } => {
             let config = sources()?.config;
             on_runtime(verbs::store::stats(&config, &printer))
+        }
+        Verb::Top(top) => {
+            let config = sources()?.config;
+            on_runtime(verbs::top::top(top, &config, &printer))
+        }
+        #[cfg(feature = "seal")]
+        Verb::Erase(erase) if erase.subject.is_some() => {
+            let config = sources()?.config;
+            on_runtime(verbs::keys::erase(erase, &config, &printer))
+        }
+        #[cfg(feature = "seal")]
+        Verb::Keys { verb: arguments::KeysVerb::Rotate(rotate) } => {
+            let config = sources()?.config;
+            on_runtime(verbs::keys::rotate(rotate, &config, &printer))
         }
         Verb::Release(_) | Verb::Resolve(_) | Verb::Forget(_) | Verb::Erase(_) => {
             let config = sources()?.config;
@@ -110,14 +144,30 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
                 &printer,
             ))
         }
+        Verb::Audit(audit) => {
+            let config = sources()?.config;
+            on_runtime(verbs::audit::audit(audit, arguments.show_keys, &config, &printer))
+        }
         Verb::Purge => {
             let config = sources()?.config;
             on_runtime(verbs::store::purge(&config, &printer))
+        }
+        Verb::Export(scan) => {
+            let config = sources()?.config;
+            on_runtime(verbs::export::export(scan, arguments.show_keys, &config))
+        }
+        Verb::Import(import) => {
+            let config = sources()?.config;
+            on_runtime(verbs::import::import(import, &config, &printer))
         }
         Verb::Migrate { print: true } => verbs::store::print_schema(&sources()?.config),
         Verb::Migrate { print: false } => {
             let config = sources()?.config;
             on_runtime(verbs::store::migrate(&config, &printer))
+        }
+        Verb::Doctor => {
+            let config = sources()?.config;
+            on_runtime(verbs::doctor::doctor(&config, &printer))
         }
         Verb::Config { verb: arguments::ConfigVerb::Show } => {
             verbs::config::show(&sources()?, &printer)
@@ -133,15 +183,16 @@ fn perform(arguments: &CommandLine) -> Result<u8, VerbError> {
     }
 }
 
-/// Runs a verb on a single-threaded runtime, because the parent-death signal of a command depends
-/// on the thread that starts the command.
+/// Runs a verb on a single-threaded runtime. The runtime has one thread because the parent-death
+/// signal of a command depends on the thread that starts the command.
 fn on_runtime(verb: impl Future<Output = Result<u8, VerbError>>) -> Result<u8, VerbError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| VerbError::other(format!("the runtime could not start: {error}")))?;
     let result = runtime.block_on(verb);
-    // A write to a terminal that is paused must not keep the process alive.
+    // A write to a paused terminal would keep the process alive, but `shutdown_background` does not
+    // wait for such a write.
     runtime.shutdown_background();
     result
 }

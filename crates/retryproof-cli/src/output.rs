@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::arguments::OutputFormat;
 use crate::exit::VerbError;
 
+/// How many bytes of JSON lines are collected before a write.
+const WRITE: usize = 64 << 10;
+
 /// Prints the result of a verb in the format that the user chose.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer(OutputFormat);
@@ -29,7 +32,7 @@ impl Printer {
                 for (name, value) in rows {
                     table.add_row([(*name).to_owned(), one_line(value)]);
                 }
-                write_table(&table)
+                write_out(format!("{}\n", table.trim_fmt()).as_bytes())
             }
             OutputFormat::Json => write_out(format!("{value:#}\n").as_bytes()),
             OutputFormat::Jsonl => write_out(format!("{value}\n").as_bytes()),
@@ -43,21 +46,34 @@ impl Printer {
         rows: &[[String; COLUMNS]],
         values: &[Value],
     ) -> Result<(), VerbError> {
+        self.long_list(header, rows.iter().cloned(), values.iter().cloned())
+    }
+
+    /// Prints a list that may be too long to keep both its rows and its values in memory. Uses only
+    /// one of them, and prints JSON lines as it creates them.
+    pub(crate) fn long_list<const COLUMNS: usize>(
+        self,
+        header: [&str; COLUMNS],
+        rows: impl Iterator<Item = [String; COLUMNS]>,
+        values: impl Iterator<Item = Value>,
+    ) -> Result<(), VerbError> {
         match self.0 {
-            OutputFormat::Table => {
-                let mut table = bare_table();
-                table.set_header(header.map(str::to_uppercase));
-                for row in rows {
-                    table.add_row(row.iter().map(|cell| one_line(cell)));
-                }
-                write_table(&table)
-            }
+            OutputFormat::Table => write_out(format!("{}\n", table(header, rows)).as_bytes()),
             OutputFormat::Json => {
-                let values = Value::Array(values.to_vec());
+                let values: Value = values.collect();
                 write_out(format!("{values:#}\n").as_bytes())
             }
             OutputFormat::Jsonl => {
-                let lines: String = values.iter().map(|value| format!("{value}\n")).collect();
+                let mut lines = String::new();
+                for value in values {
+                    lines += &format!("{value}\n");
+                    if lines.len() >= WRITE {
+                        if !write_on(lines.as_bytes())? {
+                            return Ok(());
+                        }
+                        lines.clear();
+                    }
+                }
                 write_out(lines.as_bytes())
             }
         }
@@ -69,24 +85,37 @@ impl Printer {
     }
 }
 
+/// Returns a list as a table, without a final newline.
+pub(crate) fn table<const COLUMNS: usize>(
+    header: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = [String; COLUMNS]>,
+) -> String {
+    let mut table = bare_table();
+    table.set_header(header.map(str::to_uppercase));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| one_line(cell)));
+    }
+    table.trim_fmt()
+}
+
 fn bare_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
 }
 
-fn write_table(table: &Table) -> Result<(), VerbError> {
-    write_out(format!("{}\n", table.trim_fmt()).as_bytes())
+/// Writes to stdout. A broken pipe is not an error, because its reader needs no more output.
+pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
+    write_on(bytes).map(|_| ())
 }
 
-/// Writes to stdout. If the reader has closed the pipe, the rest of the output is not needed.
-pub(crate) fn write_out(bytes: &[u8]) -> Result<(), VerbError> {
+/// Writes a part of a long output to stdout. Returns `false` if the reader has closed the pipe.
+pub(crate) fn write_on(bytes: &[u8]) -> Result<bool, VerbError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(VerbError::other(format!("could not write to stdout: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(VerbError::other(format!("could not write to stdout: {error}"))),
     }
 }
 
@@ -112,7 +141,7 @@ fn one_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n")
 }
 
-/// Stored bytes as text for a table, or a remark if they are not text.
+/// Returns stored bytes as text for a table, or a remark if they are not UTF-8.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => harmless(text),
@@ -122,7 +151,7 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
     }
 }
 
-/// Stored bytes as JSON: `{"text": …}`, or `{"base64": …}` if they are not text.
+/// Returns stored bytes as JSON: `{"text": …}`, or `{"base64": …}` if the bytes are not text.
 pub(crate) fn json_of(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({ "text": text }),

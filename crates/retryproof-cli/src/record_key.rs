@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key under which the HTTP filter stores a record: the caller, then the client's key.
+//! Builds the key under which the HTTP filter stores a record: the caller, then the client's key.
 
 use retryproof::http::adapter;
 use retryproof::{Identity, Scope};
@@ -10,7 +10,7 @@ use crate::exit::VerbError;
 /// Who sent the key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SentBy<'a> {
-    /// The key is given as it is stored: the key of a function, a message or a command.
+    /// The given key is the stored key. This applies to functions, messages and commands.
     AsStored,
     /// A filter with `.callers_share_keys()` stored the key.
     AnyCaller,
@@ -18,7 +18,7 @@ pub(crate) enum SentBy<'a> {
     Caller(&'a str),
 }
 
-/// The stored key (HTTP-16). The guide for operators documents the format.
+/// Returns the stored key (HTTP-16). The guide for operators documents the format.
 pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
     match by {
         SentBy::AsStored => key.to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn stored_key(key: &str, by: SentBy<'_>) -> String {
     }
 }
 
-/// The identity that the arguments name.
+/// Returns the identity that the arguments name.
 pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbError> {
     let sent_by = match (&arguments.caller, arguments.shared) {
         (Some(caller), _) => SentBy::Caller(caller),
@@ -38,7 +38,17 @@ pub(crate) fn identity(arguments: &RecordArguments) -> Result<Identity, VerbErro
     Ok(Identity::of(Scope::new(arguments.scope.as_str())?, key)?)
 }
 
-/// The identity in the form to print: the key is masked unless the user wants to see it (ID-4).
+/// Returns the end of a message that says that there is no such record: how to name a key that was
+/// sent over HTTP, unless the arguments already name it so.
+pub(crate) fn hint(arguments: &RecordArguments) -> &'static str {
+    if arguments.digest || arguments.shared || arguments.caller.is_some() {
+        ""
+    } else {
+        "; if the key was sent over HTTP, add `--caller CALLER` or `--shared`"
+    }
+}
+
+/// Returns the identity in the form to print. The key is masked unless `show_keys` is set (ID-4).
 pub(crate) fn shown(identity: &Identity, show_keys: bool) -> String {
     if show_keys {
         format!("{} {:?}", identity.scope(), identity.key().expose())

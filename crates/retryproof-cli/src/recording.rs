@@ -2,8 +2,8 @@
 //! The stored result of a command: its exit code, and its output in the order of arrival.
 //!
 //! Schema 1, little endian: the exit code (i32), then chunks: stream (1 = stdout, 2 = stderr),
-//! length (u32), bytes. The detail of a tombstone is the exit code and the size of the output
-//! (u64).
+//! length (u32), bytes. The detail of a tombstone is the exit code (i32) and the size of the output
+//! in bytes (u64).
 
 use retryproof::{CodecId, Payload, Tombstone};
 
@@ -12,7 +12,7 @@ use crate::exit::VerbError;
 /// The codec of a command's result. Ids below 1,024 belong to this project.
 pub(crate) const CODEC: CodecId = CodecId(4);
 const SCHEMA: u16 = 1;
-/// The size of a chunk's header: its stream and its length.
+/// The size of a chunk's header in bytes: 1 for the stream and 4 for the length.
 pub(crate) const CHUNK_HEADER: usize = 5;
 
 /// The stream to which a command writes.
@@ -39,7 +39,7 @@ pub(crate) struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Reads a stored result. All of it is checked before any of it is replayed (CMP-8).
+    /// Reads a stored result. The whole result is checked before any output is replayed (CMP-8).
     pub(crate) fn decode(payload: &'a Payload) -> Result<Self, VerbError> {
         check_schema(payload)?;
         let (code, mut rest) = code_of(payload.body())?;
@@ -74,20 +74,21 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// The exit code in a tombstone that [`tombstone`] made.
+/// Returns the exit code from a tombstone that [`tombstone`] has made.
 pub(crate) fn code_of_tombstone(detail: &Payload) -> Result<i32, VerbError> {
     check_schema(detail)?;
     Ok(code_of(detail.body())?.0)
 }
 
-/// The result of a command whose output was too large: `size` bytes.
+/// Returns the result of a command whose output was too large. `size` is the size of the output in
+/// bytes.
 pub(crate) fn tombstone(code: i32, size: u64) -> Tombstone {
     let mut detail = code.to_le_bytes().to_vec();
     detail.extend_from_slice(&size.to_le_bytes());
     Tombstone::with_detail(CODEC, SCHEMA, &detail)
 }
 
-/// The result of a command. `chunks` has the form that this module describes.
+/// Returns the result of a command. `chunks` has the format that this module describes.
 pub(crate) fn payload(code: i32, chunks: &[u8]) -> Payload {
     let mut body = Vec::with_capacity(4 + chunks.len());
     body.extend_from_slice(&code.to_le_bytes());

@@ -42,8 +42,8 @@ pub(crate) async fn run(
         context = context.wait_timeout(wait);
     }
     let context = context.build()?;
-    // A command may run for days, so its lease may be held that long. If the command hangs, this
-    // process also hangs; a signal can end both.
+    // A command can run for days, so its lease must not end after the default `max-hold`. If the
+    // command hangs, this process waits until a signal ends both.
     config.max_hold = *TTL_BOUNDS.end();
     let store = connect_with(&config).await?;
     let engine = IdempotencyEngine::builder(store).config(config).build()?;
@@ -51,12 +51,16 @@ pub(crate) async fn run(
         Acquisition::Granted(held) => execute(&engine, held, arguments, show_keys).await,
         Acquisition::Complete(stored) => replay(&stored),
         Acquisition::InFlight(busy) => {
-            Err(in_flight(&engine, context.identity(), show_keys, busy).await)
+            let id = engine.store().identify(context.identity().clone());
+            Err(in_flight(&engine, &id, show_keys, busy).await)
         }
+        // A run has no fingerprint, so it never mismatches an earlier run.
+        Acquisition::Mismatch => Err(VerbError::other("the key is in use for another request")),
     }
 }
 
-/// Runs the command under the lease, then ends the lease.
+/// Runs the command under the lease, then completes the record, releases the key, or lets the lease
+/// run out.
 async fn execute(
     engine: &IdempotencyEngine,
     held: HeldLease,
@@ -68,7 +72,8 @@ async fn execute(
         command::execute(&arguments.command, held.lease(), arguments.max_output).await;
     let code = match end {
         CommandEnd::NotStarted(error) => {
-            // Nothing ran, so free the key. If the release fails, the engine logs the error.
+            // The command did not start, so free the key. If the release fails, the engine logs the
+            // error.
             let _ = held.release().await;
             Err(not_started(&error))
         }
@@ -94,7 +99,7 @@ async fn execute(
             held.hold();
             remark(format_args!(
                 "signal {signal} killed the command of {name}; the command may have had effects, \
-                 so the key stays taken for {left}, and the next run is then a takeover"
+                 so the key stays taken for {left}; the next run after that is a takeover"
             ));
             Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
@@ -116,8 +121,8 @@ async fn execute(
             ))
         }
     };
-    // A release or completion that was not confirmed may still be running, so wait for it, at most
-    // for the operation timeout.
+    // A release or completion that is not yet confirmed might still be running. Wait until it ends,
+    // but at most for the operation timeout.
     engine.shutdown(engine.config().operation_timeout).await;
     screens.shown().await;
     code
@@ -185,7 +190,8 @@ fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
     }
 }
 
-/// Writes to a stream until its reader closes it. A closed stream changes nothing else.
+/// Writes to a stream. After an error, which is usually a closed pipe, the stream is not used
+/// again. The error has no other effect.
 fn write_while_open(stream: &mut Option<impl io::Write>, bytes: &[u8]) {
     if let Some(open) = stream
         && open.write_all(bytes).and_then(|()| open.flush()).is_err()
@@ -227,7 +233,7 @@ fn not_started(error: &io::Error) -> VerbError {
     VerbError::new(code, format!("the command could not be started: {error}{hint}"))
 }
 
-/// Exit codes of a Unix process have 8 bits.
+/// Returns the low 8 bits, because exit codes of a Unix process have 8 bits.
 fn code_as_u8(code: i32) -> u8 {
     u8::try_from(code & 0xff).unwrap_or(exit::RUN_FAILED)
 }

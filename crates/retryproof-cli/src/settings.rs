@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the settings come from: the arguments, the file, the environment (CFG-1).
+//! Loads the settings, and names the source of each: the arguments, the file or the environment
+//! (CFG-1).
 
 use std::path::Path;
 
@@ -24,7 +25,8 @@ struct SettingsFile {
 }
 
 impl Sources {
-    /// Reads the settings as the library does. The argument `--store` overrides all sources.
+    /// Reads the settings as the library does. The argument `--store` overrides the store's URL
+    /// from every other source.
     pub(crate) fn load(store: Option<&str>, file: Option<&Path>) -> Result<Self, VerbError> {
         let mut config = IdempotencyConfig::load(file)?;
         if let Some(store) = store {
@@ -45,7 +47,7 @@ impl Sources {
         self.in_file(key).unwrap_or_else(|| "default".to_owned())
     }
 
-    /// Names the file and the line that set `key`; `None` if no file sets it.
+    /// Names the file and the line that set `key`, or returns `None` if no file sets it.
     pub(crate) fn in_file(&self, key: &str) -> Option<String> {
         let file = self.file.as_ref()?;
         let (_, line) = file.keys.iter().find(|(name, _)| name == key)?;
@@ -81,7 +83,7 @@ fn collect(text: &str, table: &DeTable<'_>, path: &str, keys: &mut Vec<(String, 
     for (name, value) in table {
         let path = match (path, name.get_ref()) {
             ("", name) => name.to_string(),
-            // The name of a scope may contain dots.
+            // The name of a scope can contain dots, so the name is quoted.
             ("scope", name) => format!("scope.{name:?}"),
             (path, name) => format!("{path}.{name}"),
         };
@@ -94,7 +96,8 @@ fn collect(text: &str, table: &DeTable<'_>, path: &str, keys: &mut Vec<(String, 
     }
 }
 
-/// A store URL without anything that may be secret: no user, no password, no options (ID-4).
+/// Returns a store URL without its user, password and options, which may be secret (ID-4). A
+/// `sqlite:` URL has no secrets, so it is returned whole; a URL of another kind of store is hidden.
 pub(crate) fn redacted(url: &str) -> String {
     const HIDDEN: &str = "(hidden)";
     let Some((scheme, rest)) = url.split_once(':') else { return HIDDEN.to_owned() };
@@ -106,8 +109,8 @@ pub(crate) fn redacted(url: &str) -> String {
         _ => return HIDDEN.to_owned(),
     }
     let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:{HIDDEN}") };
-    // A password may contain any character, so a text in which an `@` or `?` could be part of the
-    // password is hidden completely.
+    // A password can contain any character. If an `@` or `?` could be part of the password,
+    // everything after the scheme is hidden.
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, host) = place.split_once('@').unwrap_or(("", place));
     let plain = |c: char| c.is_ascii_alphanumeric() || ".:,/_-[]".contains(c);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collects an answer's body, so that a connection cut in the middle of the body counts as a failed
-//! attempt and is not an error for the caller.
+//! Collects an answer's body, so that a connection that breaks within the body counts as a failed
+//! attempt, not as an error for the caller.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -55,12 +55,13 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt waits until the body of this answer has arrived. A body that is longer than
-/// `limit`, or that no server could replay, stays a stream.
+/// Whether the attempt waits for the whole body of this answer. Event streams, upgrades, and bodies
+/// that declare more than `limit` bytes stay streams.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");
-    // `Content-Length` is the length before decompression, so `hold` counts the bytes too.
+    // `Content-Length` counts compressed bytes, so a body can be larger than its `Content-Length`.
+    // `hold` therefore also counts the bytes that it reads.
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared: Option<u64> = declared.and_then(|value| value.parse().ok());
     let is_large = declared.is_some_and(|length| length > limit as u64);
@@ -68,8 +69,9 @@ pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) ->
     !is_events && !is_large && !is_upgrade
 }
 
-/// Reads up to `limit` bytes of the body; the rest stays a stream. If the body is a problem
-/// document, also returns its members.
+/// Reads the body to its end, or until more than `limit` bytes have been read. Any rest stays a
+/// stream. If the whole body was read and is a problem document, also returns the problem's
+/// members.
 ///
 /// # Errors
 /// Returns an error if the body breaks off before its end and before the limit.
@@ -94,7 +96,7 @@ pub(crate) async fn hold(
     let data = data.freeze();
     let is_problem = rest.is_none() && problem::is_problem(&head.headers);
     let problem = is_problem.then(|| problem::read(&data));
-    // reqwest keeps the URL in an extension that only this builder method can create.
+    // reqwest keeps the URL in an extension, which only this builder method can create.
     if let Ok(named) = http::Response::builder().url(url).body(()) {
         head.extensions.extend(named.into_parts().0.extensions);
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exponential backoff with full jitter: a random pause between zero and a ceiling that doubles up
-//! to a cap.
+//! Computes the pauses of an exponential backoff with full jitter. Each pause is random, between
+//! zero and a ceiling that doubles up to a cap.
 
 use std::time::Duration;
 
-/// The ceiling of the random pause after attempt number `attempt`, counted from 1.
+/// Returns the ceiling of the random pause after an attempt. `attempt` counts from 1.
 pub(crate) fn ceiling(base: Duration, cap: Duration, attempt: u32) -> Duration {
     let doubled =
         1_u32.checked_shl(attempt.saturating_sub(1)).and_then(|factor| base.checked_mul(factor));
     doubled.unwrap_or(cap).min(cap)
 }
 
-/// A pause between zero and `ceiling`, chosen by 64 random bits.
+/// Returns a pause between zero and `ceiling`, chosen by the 64 random bits in `bits`.
 pub(crate) fn jitter(ceiling: Duration, bits: u64) -> Duration {
     let nanos = (ceiling.as_nanos() * (u128::from(bits) + 1)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -20,8 +20,9 @@ pub enum ErrorKind {
     BodyNotReplayable,
     /// The operating system provided no random bits for a key. Nothing was sent.
     NoRandom,
-    /// Attempts or time ran out, and the last attempt got no answer. **The request may have been
-    /// carried out.** To find out, call again with the same [`key`](CallError::key).
+    /// The call ended without an answer: attempts or time ran out, or the request could be sent
+    /// only once. **The request may have been carried out.** To find out, call again with the same
+    /// [`key`](CallError::key).
     GaveUp,
 }
 
@@ -44,8 +45,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A call that got no answer. The message never shows a key, a body or a URL. The source may show
-/// the URL; reqwest removes passwords from it.
+/// A call that got no answer. The message never shows a key, a body or a URL. The source can show
+/// the URL, from which reqwest removes any password.
 #[derive(Debug)]
 pub struct CallError {
     kind: ErrorKind,
@@ -88,7 +89,7 @@ impl CallError {
         self.kind
     }
 
-    /// The reqwest error of the last attempt. `None` if the middleware's own timeout ended that
+    /// The reqwest error of the last attempt. `None` if the middleware's timeout ended that
     /// attempt, or if nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
@@ -104,8 +105,8 @@ impl CallError {
         self.attempts
     }
 
-    /// The call's key. Use it to repeat the call, now or after a restart. `None` if the call has no
-    /// key, or if the caller set the header itself.
+    /// The call's key. Repeat the call with this key, now or after a restart. `None` if the call
+    /// has no key, or if the caller set the header itself.
     #[must_use]
     pub fn key(&self) -> Option<&IdempotencyKey> {
         self.key.as_ref()

@@ -9,8 +9,8 @@ use http::HeaderValue;
 /// The longest key that a server accepts, in bytes (HTTP-2).
 const MAX: usize = 255;
 
-/// The key of one logical call, the same on each of its attempts. `Debug` shows only the key's
-/// length (ID-4), because anyone who knows a key can request the call's answer.
+/// The key of one logical call, sent with each of its attempts. `Debug` shows only the key's length
+/// (ID-4), because anyone who knows a key can request the call's answer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(String);
 
@@ -25,8 +25,8 @@ impl IdempotencyKey {
         Ok(Self(bits.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Accepts the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). A key
-    /// with spaces or commas is sent quoted.
+    /// Accepts a key that the caller chose: 1 to 255 bytes of printable ASCII, not blank (HTTP-2).
+    /// A key that contains a space or a comma, or begins with a quotation mark, is sent quoted.
     ///
     /// # Errors
     /// Returns an error for any other key.
@@ -44,15 +44,15 @@ impl IdempotencyKey {
         Ok(Self(key))
     }
 
-    /// The key itself, for storing it with the work it belongs to. Do not log it.
+    /// Returns the key as text. Store it with the work it belongs to, but do not log it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The header's value: the bare key if every server accepts that form and `quoted` is false,
-    /// otherwise an RFC 9651 String. The value is marked sensitive: `Debug` of a request hides it,
-    /// and HTTP/2 keeps it out of its compression tables.
+    /// Returns the header's value: the bare key if `quoted` is false and every server accepts that
+    /// form, otherwise an RFC 9651 String. The value is marked sensitive: `Debug` of a request
+    /// hides it, and HTTP/2 keeps it out of its compression tables.
     pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
         let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {

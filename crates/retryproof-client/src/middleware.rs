@@ -26,7 +26,7 @@ pub(crate) mod builder;
 /// answer is final or a limit is reached. See the [crate's page](crate).
 ///
 /// # Cancel safety
-/// Dropping a call drops the current attempt. The server may continue the work; a later call with
+/// Dropping a call drops the current attempt. The server may continue the work. A later call with
 /// the same key then gets the result of that work.
 #[derive(Debug, Clone)]
 pub struct IdempotencyMiddleware {
@@ -52,18 +52,18 @@ impl IdempotencyMiddleware {
 
 /// The result of one attempt.
 enum AttemptResult {
-    /// The server answered. The other fields hold what the next attempt depends on.
+    /// The server answered. The other fields were read from the response.
     Answered {
         response: Response,
         retryable: bool,
         after: Option<Duration>,
         problem: Option<Problem>,
     },
-    /// No answer; another attempt may succeed.
+    /// There was no answer, but another attempt can succeed.
     Failed(reqwest_middleware::Error),
-    /// No answer in time.
+    /// There was no answer in time.
     TimedOut,
-    /// No answer, and another attempt would fail too.
+    /// There was no answer, and another attempt would fail too.
     Refused(reqwest_middleware::Error),
 }
 
@@ -95,7 +95,8 @@ impl Middleware for IdempotencyMiddleware {
 }
 
 impl<'a> Call<'a> {
-    /// Puts the key into the request, and refuses a request that could not be sent again.
+    /// Puts the key into the request. Refuses a body that cannot be sent twice, unless the request
+    /// will be sent only once.
     fn prepare(
         settings: &'a Builder,
         request: &mut Request,
@@ -110,7 +111,8 @@ impl<'a> Call<'a> {
             return Err(CallError::new(ErrorKind::InvalidKey, "").because(*why));
         }
         let mut key = extensions.get::<IdempotencyKey>().cloned();
-        // No key is drawn if the caller has set the header by hand, or if the method is safe.
+        // A key is generated if the method is not safe and the caller has set neither a key nor the
+        // header.
         let by_hand = request.headers().contains_key(&settings.header);
         if key.is_none() && !by_hand && !request.method().is_safe() {
             if settings.given_keys_only {
@@ -138,7 +140,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // With `send_once()`, the only attempt takes the request itself; otherwise each attempt
+            // With `send_once()`, the only attempt takes the request itself. Otherwise each attempt
             // sends a copy.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
@@ -190,8 +192,8 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // The answer to a request without a key may be a large download, so its body is
-            // collected only if it is a problem document.
+            // For a request without a key, collect the body only if the answer is a problem
+            // document, because any other answer can be a large download.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);
@@ -216,7 +218,8 @@ impl<'a> Call<'a> {
         AttemptResult::Answered { response, retryable, after, problem }
     }
 
-    /// How long to wait before the next attempt, or the limit that rules out another attempt.
+    /// Returns how long to wait before the next attempt, or the limit that rules out another
+    /// attempt.
     fn pause(&self, attempts: u32, attempt: &AttemptResult) -> Result<Duration, GaveUp> {
         let settings = self.settings;
         if self.once {
@@ -229,8 +232,8 @@ impl<'a> Call<'a> {
             AttemptResult::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        // The random pause is added to the server's `Retry-After`, so that clients refused together
-        // do not all retry together.
+        // The random pause is added to the server's `Retry-After`. Otherwise clients that were
+        // refused together would retry together.
         let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
         let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -271,8 +274,8 @@ impl<'a> Call<'a> {
 }
 
 impl AttemptResult {
-    /// Why another attempt follows, as text for the log. The URL is left out, because its query may
-    /// contain private data.
+    /// Why another attempt follows, as text for the log. The text leaves out the URL, because the
+    /// URL's query can contain private data.
     fn why(&self) -> &str {
         match self {
             Self::Answered { response, .. } => {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads the members of an `application/problem+json` that concern retrying (HTTP-11).
+//! Reads the members of a problem document that decide whether to retry (HTTP-11).
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
 
-/// A problem is a few hundred bytes long; bodies over this limit are not parsed.
+/// The largest body that is parsed, in bytes. A problem has a few hundred bytes.
 const LIMIT: usize = 64 << 10;
 
 /// The two members that a client may rely on.
@@ -15,7 +15,7 @@ pub(crate) struct Problem {
     pub(crate) retryable: Option<bool>,
 }
 
-/// Whether the answer declares itself a problem.
+/// Whether the answer's media type is `application/problem+json`.
 pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
     is_of_type(headers, "application/problem+json")
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller can read from an answer, and what it can set on a request.
+//! What a caller can read from an answer and set on a request.
 
 use reqwest::Response;
 use reqwest_middleware::RequestBuilder;
 
 use crate::key::IdempotencyKey;
 
-/// How a call got its answer. The middleware adds this report, as an extension, to every answer
-/// that it has handled.
+/// How a call got its answer. The middleware adds this report as an extension to every answer that
+/// it handles.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallReport {
@@ -30,16 +30,16 @@ pub struct CallReport {
 pub enum GaveUp {
     /// The number of attempts.
     Attempts,
-    /// The deadline: the next attempt would have begun after it.
+    /// The deadline: the next attempt would have begun too late.
     Deadline,
     /// The request could be sent only once.
     SentOnce,
 }
 
-/// What can be read from an answer about its call.
+/// Reads from an answer how its call went.
 pub trait IdempotentResponse {
-    /// Whether this is the stored answer of an earlier attempt or call, so that the work was done
-    /// earlier and not now.
+    /// Whether this is the stored answer of an earlier attempt or call. If so, that attempt or call
+    /// did the work.
     fn is_replay(&self) -> bool;
 
     /// The report on the call. `None` if the answer did not come through the middleware, or if its
@@ -63,7 +63,7 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
 
 /// Settings for a call, set on its request.
 pub trait IdempotentRequest: Sized {
-    /// Sets the key of this call, for example an order number, or inside a guarded action
+    /// Sets the key of this call, for example an order number. Inside a guarded action, use
     /// `lease.downstream_key("charge")`, which stays the same after a takeover. If the key is
     /// invalid, the call fails before anything is sent.
     #[must_use]
@@ -79,13 +79,13 @@ pub trait IdempotentRequest: Sized {
     fn send_once(self) -> Self;
 }
 
-/// The extension behind [`IdempotentRequest::without_key`], for requests that are built without a
-/// request builder.
+/// The extension that [`IdempotentRequest::without_key`] adds. If you build a request without a
+/// request builder, add the extension yourself.
 #[derive(Debug, Clone, Copy)]
 pub struct WithoutKey;
 
-/// The extension behind [`IdempotentRequest::send_once`], for requests that are built without a
-/// request builder.
+/// The extension that [`IdempotentRequest::send_once`] adds. If you build a request without a
+/// request builder, add the extension yourself.
 #[derive(Debug, Clone, Copy)]
 pub struct SendOnce;
 

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// How long the server wants the client to wait. A header line in neither form is ignored; of
-/// several lines, the longest wait counts.
+/// How long the server wants the client to wait. A header line that is neither a number nor a date
+/// is ignored. If several lines are valid, the longest wait counts.
 ///
-/// A date is compared with the answer's own `Date`, so both come from the server's clock and the
-/// local clock does not matter. `now` is used only if the answer has no `Date`.
+/// A date is compared with the answer's own `Date`: both come from the server's clock, so the local
+/// clock does not matter. `now` is used only if the answer has no readable `Date`.
 pub(crate) fn read(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let mut now = Some(now);
     let mut base = None;
@@ -32,8 +32,8 @@ pub(crate) fn read(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Opt
     longest
 }
 
-/// `delay-seconds = 1*DIGIT`: no sign, no fraction, no space. A number too large for `u64` counts
-/// as `u64::MAX`.
+/// Parses `delay-seconds = 1*DIGIT`: no sign, no fraction, no space. A number too large for `u64`
+/// counts as `u64::MAX`.
 fn seconds(line: &str) -> Option<u64> {
     let digits = !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| line.parse().unwrap_or(u64::MAX))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decides which answers and which failures are worth another attempt, in one pure function each.
+//! Decides which answers and which failures are worth another attempt. Each decision is one pure
+//! function.
 
 use http::StatusCode;
 
@@ -17,39 +18,40 @@ pub(crate) struct ResponseFacts<'a> {
     pub(crate) retry_after: bool,
 }
 
-/// Whether the same request, sent again with the same key, may get a different answer.
+/// Whether the same request can get a different answer if it is sent again with the same key.
 pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
-    // The answer is a replay, and every retry would get the same replay.
+    // The answer is a replay. Every retry would get the same replay.
     if seen.replayed {
         return false;
     }
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Both codes are final: a mismatch stays a mismatch, and work without a replayable result
-        // is already done. A problem can also state that it is not retryable.
+        // Both codes are final: a retry gets the same mismatch, or finds work that has run and left
+        // no result to replay. A problem can also say that it is not retryable.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
-        // The status of `in-flight` can be configured on the server, so only the code counts
+        // The status of `in-flight` can be configured on the server, so check only the code
         // (HTTP-10).
         (Some("in-flight"), _) => return true,
-        // The server did not receive the whole request body. This is the only 400 that a retry can
-        // fix.
+        // The server did not receive the whole request body, so a retry can succeed. Only
+        // `body-unreadable` and `in-flight` can make a 400 retryable.
         (Some("body-unreadable"), Some(true)) => return true,
         _ => {}
     }
     match seen.status.as_u16() {
         400 | 422 => false,
-        // A 409 with neither `retryable` nor `Retry-After` comes from the application.
+        // A 409 with neither `retryable` nor `Retry-After` comes from the application, so it is not
+        // retried.
         409 => said == Some(true) || seen.retry_after,
         408 | 425 | 429 | 502 | 503 | 504 => true,
         status => status >= 400 && said == Some(true),
     }
 }
 
-/// Whether a request that got no answer may get an answer on the next attempt. No further attempt
-/// helps if the request cannot be built, if a redirect fails or if another middleware returned the
+/// Whether a request that got no answer can get one on the next attempt. No further attempt helps
+/// if the request cannot be built, if a redirect fails, or if another middleware returned the
 /// error.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {

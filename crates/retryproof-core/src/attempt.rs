@@ -17,7 +17,7 @@
 ///     if lease.attempt() == Attempt::Takeover
 ///         && let Some(receipt) = find_charge(&key).await?
 ///     {
-///         return Ok::<_, std::io::Error>(receipt); // the run that died had made the charge
+///         return Ok::<_, std::io::Error>(receipt); // the earlier run had made the charge
 ///     }
 ///     charge(key).await
 /// });
@@ -29,7 +29,7 @@
 pub enum Attempt {
     /// The key was free.
     First,
-    /// Another owner's lease had run out. That owner's work may have had effects, so reconcile
-    /// before repeating it.
+    /// Another owner's lease had run out. That owner's work may have had effects, so check for them
+    /// before you repeat the work.
     Takeover,
 }

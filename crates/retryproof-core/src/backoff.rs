@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Backoff`]: how long to wait after a number of failures in a row.
+//! [`Backoff`]: how long to pause after one or more failures in a row.
 
 use std::time::Duration;
 
 /// The pause after a failure, which doubles with each further failure up to a limit.
 ///
 /// A listener applies this pause to a failed message if the broker does not delay redelivery
-/// itself: without a pause, a failing message would be retried in a hot loop (LST-2).
+/// itself. Without a pause, the message would be retried in a hot loop (LST-2).
 ///
 /// ```
 /// # use std::time::Duration;

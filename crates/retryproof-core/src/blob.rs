@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Blob`]: shared bytes, so that a replay increments a reference count instead of copying a value.
+//! [`Blob`]: bytes with a reference count, so that a replay does not copy the value.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 /// Immutable shared bytes: either [`Bytes`] or a window of an `Arc<[u8]>`.
 ///
-/// The window lets a store that keeps a whole record in one allocation return the value without
-/// allocating. `Debug` prints the length, never the content (ID-4).
+/// A store that keeps a whole record in one allocation can return the value as a window of it,
+/// without another allocation. `Debug` prints the length, never the content (ID-4).
 #[derive(Clone, Default)]
 pub struct Blob(Repr);
 
@@ -27,8 +27,8 @@ impl Default for Repr {
 }
 
 impl Blob {
-    /// Creates a blob of the bytes in `range` of a shared allocation. A range that reaches past the
-    /// end is truncated.
+    /// Creates a blob from the bytes that `range` selects in a shared allocation. A range that
+    /// reaches past the end is truncated.
     #[inline]
     #[must_use]
     pub fn window(whole: Arc<[u8]>, range: Range<usize>) -> Self {
@@ -36,7 +36,7 @@ impl Blob {
         Self(Repr::Window { start: range.start.min(end), end, whole })
     }
 
-    /// The bytes starting at index `at`, sharing the allocation.
+    /// Returns the bytes from index `at` on, without copying them.
     #[must_use]
     pub fn skip(&self, at: usize) -> Self {
         match &self.0 {
@@ -59,7 +59,7 @@ impl Blob {
         }
     }
 
-    /// Converts to [`Bytes`], sharing the allocation.
+    /// Converts to [`Bytes`] without copying the bytes.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.0 {

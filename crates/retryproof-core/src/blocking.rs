@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine for programs without a runtime: the same names and semantics, but blocking.
+//! The engine for programs without an async runtime. It has the names and semantics of the async
+//! engine, but its calls block.
 //!
 //! A `blocking::Engine` (feature `blocking`) has a small runtime that runs heartbeats and
 //! background work while an action blocks its caller's thread. Inside another runtime, every call
@@ -24,7 +25,7 @@ thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a blocking call. If so, a store may do its work in place instead
+/// Whether this thread is inside a blocking call. If so, a store can do its work in place instead
 /// of on another thread.
 #[must_use]
 pub fn in_blocking_context() -> bool {

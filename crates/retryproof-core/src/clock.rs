@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Clock`], a source of monotonic time. Only this module reads the time.
+//! [`Clock`], a source of monotonic time. No other module of this crate reads the time.
 //!
-//! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A store on a
-//! database judges expiry by the database's clock (ACQ-7), which is never read here.
+//! Instants come from tokio, so a test that pauses tokio's clock controls all of them. A database
+//! store decides expiry by the database's clock (ACQ-7), which this module never reads.
 #![expect(clippy::disallowed_methods, reason = "only this module may read the time")]
 
 use std::fmt;
@@ -51,7 +51,7 @@ impl Clock for SystemClock {
 pub struct ManualClock(Arc<Mutex<Instant>>);
 
 impl ManualClock {
-    /// A clock that starts at the current time and does not move by itself.
+    /// Creates a clock that starts at the current time and then stands still.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
@@ -75,8 +75,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// Microseconds since 1970 by the host's wall clock, at least 1. Stores use this value to seed
-/// their token counters, and to stamp rows if they use the host's clock.
+/// Returns the host's wall-clock time in microseconds since 1970, but at least 1. Stores seed their
+/// token counters with this value. Stores that use the host's clock also stamp rows with it.
 #[must_use]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Codec`] turns a result into bytes: as JSON (the default), as raw bytes, or not at all.
+//! [`Codec`] decides how a result is stored: as JSON (the default), as raw bytes, or not at all.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,8 +11,8 @@ use crate::payload::{CodecId, Payload};
 
 /// Turns values of `T` into bytes and back.
 ///
-/// If a value cannot be encoded, the record is completed as a tombstone (CMP-9), so an error or a
-/// panic in a codec never makes the work run again.
+/// If a value cannot be encoded, the record is completed as a tombstone (CMP-9). An error or a
+/// panic in a codec therefore never makes the work run again.
 ///
 /// # When to use
 /// [`JsonCodec`] is the default and fits most results. Write a codec for another format, or for a
@@ -50,11 +50,11 @@ use crate::payload::{CodecId, Payload};
     note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
-    /// The id that is stored with the value. The codec is never asked to decode a value that was
-    /// stored with a different id.
+    /// The id that is stored with the value. The codec never has to decode a value that was stored
+    /// with a different id.
     fn id(&self) -> CodecId;
 
-    /// The version of the value's shape, which is stored with the value. The default is 0.
+    /// The version of the value's format, which is stored with the value. The default is 0.
     fn schema(&self) -> u16 {
         0
     }
@@ -91,7 +91,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
     }
 }
 
-/// serde's message may quote the value, so the error keeps only its class and position (ID-4).
+/// The message of a serde error can quote the value. The returned error therefore has only the
+/// class and the position of the serde error (ID-4).
 fn json_error(verb: &str, error: &serde_json::Error) -> Error {
     Error::new(ErrorKind::Codec, format!("the value's JSON cannot be {verb}"))
         .with("class", format!("{:?}", error.classify()))
@@ -133,7 +134,8 @@ impl Codec<Bytes> for BytesCodec {
     }
 }
 
-/// Stores no value, for actions that return `()`: a duplicate is recognised and skipped (ANN-5).
+/// Stores no value. Use this codec for actions that return `()`: a duplicate is recognised, and its
+/// action does not run (ANN-5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCodec;
 
@@ -151,7 +153,7 @@ impl Codec<()> for NoCodec {
     }
 }
 
-/// Encodes a value. A panic in the codec counts as an error (CMP-9).
+/// Encodes a value. Returns an error if the codec panics (CMP-9).
 pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Payload> {
     catch_panic(|| Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer)))
         .unwrap_or_else(|_| {
@@ -159,8 +161,7 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
         })
 }
 
-/// Decodes a value. A panic in the codec counts as an error, and so does a value written by another
-/// codec.
+/// Decodes a value. Returns an error if another codec wrote the value or if the codec panics.
 pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
     if payload.codec() != codec.id() {
         return Err(Error::new(ErrorKind::Codec, "the stored value was written by another codec")

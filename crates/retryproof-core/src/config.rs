@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyConfig`]: every setting with its default and its bounds (CTX-2, CTX-3, CFG-1).
+//! [`IdempotencyConfig`]: all settings, with their defaults and bounds (CTX-2, CTX-3, CFG-1).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,16 +10,19 @@ use std::time::Duration;
 use retryproof_duration::format as iso;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::identity::IdentitySecret;
 
 #[cfg(feature = "config")]
 mod load;
 mod scope;
+mod seal;
 mod stores;
 mod web;
 
 #[cfg(feature = "config")]
 pub use load::keys;
 pub use scope::{ScopeConfig, StoredStatuses};
+pub use seal::SealSettings;
 pub use stores::{
     CONNECTION_BOUNDS, MemorySettings, MysqlSettings, Pooler, PostgresSettings, REPLICA_BOUNDS,
     RedisSettings, SqliteSettings, Synchronous, is_store_name,
@@ -35,24 +38,24 @@ pub const LEASE_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a wait timeout (CTX-2). With a timeout of zero, a call checks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-/// Bounds of the other durations except `max-hold`, such as `operation-timeout`, `purge.interval`
-/// and `redis.wait-timeout`.
+/// Bounds of the other durations, such as `operation-timeout`, `purge.interval` and
+/// `redis.wait-timeout`. `max-hold` has its own bounds.
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
-/// Why `fingerprint-ignore` is refused beside another fingerprint (FP-5).
+/// The error text for a `fingerprint-ignore` without the fingerprint `json` (FP-5).
 const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\", because only members of a \
                           JSON body can be left out";
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
-/// What happens when the store fails while it records a completion (CMP-4).
+/// What the engine does if it cannot record the value of an action (CMP-4).
 /// # When to use
-/// Use `LogAndReturn` if callers need the value more than the certainty that a late retry does not
-/// run the work again. Use `Propagate` if a second run costs more than a failed call, as with a
-/// charge that no downstream key protects.
+/// Use `LogAndReturn` if callers need the value, even though a late retry may then run the work
+/// again. Use `Propagate` if a second run costs more than a failed call, for example a charge that
+/// no downstream key protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
-    /// Log an error and still return the value. A retry after the lease expires runs the action
-    /// again.
+    /// Log an error and still return the value. If nothing could be recorded, a retry after the
+    /// lease expires runs the action again.
     #[default]
     LogAndReturn,
     /// Fail the call with [`ExecuteError::Completion`](crate::ExecuteError::Completion).
@@ -87,32 +90,31 @@ pub enum CompletionFailurePolicy {
 pub struct IdempotencyConfig {
     /// `default-ttl`: how long results are kept after completion. Default: 24 h.
     pub default_ttl: Duration,
-    /// `default-lease`: how long a holder that stopped sending heartbeats keeps its key. Default:
-    /// 30 s.
+    /// `default-lease`: how long a key stays held after its holder's last heartbeat. Default: 30 s.
     pub default_lease: Duration,
     /// `default-wait`: how long a duplicate waits for the holder. Default: 10 s.
     pub default_wait_timeout: Duration,
-    /// `completion-failure-policy`: what happens if a completion fails (CMP-4). Default:
+    /// `completion-failure-policy`: what the engine does if a completion fails (CMP-4). Default:
     /// [`CompletionFailurePolicy::LogAndReturn`].
     pub completion_failure_policy: CompletionFailurePolicy,
-    /// `operation-timeout`: the time limit of every store call (STO-5). Default: 5 s. A purge batch
-    /// gets at least 30 s.
+    /// `operation-timeout`: the longest time that a store call may take (STO-5). Default: 5 s. A
+    /// purge batch gets at least 30 s.
     pub operation_timeout: Duration,
     /// `max-running`: how many tracked actions may run concurrently (RUN-5). Default: no limit.
     pub max_running: Option<usize>,
-    /// `max-waiting`: how many duplicates in this process may wait concurrently (ACQ-13). Default:
-    /// 4,096.
+    /// `max-waiting`: how many duplicates may wait concurrently, for each engine (a process
+    /// normally has one, ACQ-13). Default: 4,096.
     pub max_waiting: usize,
-    /// `max-waiting-bytes`: how many bytes all waiting duplicates in this process may keep in
-    /// memory (ACQ-13). Callers declare these bytes with
+    /// `max-waiting-bytes`: how many bytes all waiting duplicates may keep in memory, for each
+    /// engine (ACQ-13). Callers declare these bytes with
     /// [`held_bytes`](crate::ContextBuilder::held_bytes). Default: 64 MiB.
     pub max_waiting_bytes: usize,
-    /// `max-hold`: how long heartbeats extend the lease of an action that does not end (RUN-6).
-    /// Default: 1 h.
+    /// `max-hold`: the longest time for which heartbeats extend the lease of a running action
+    /// (RUN-6). Default: 1 h.
     pub max_hold: Duration,
-    /// `instance`: the name under which this process appears as the holder of a key (REC-2). If
-    /// `None`, which is the default, the name is made of the host's name and the process id. Stores
-    /// keep the last 54 bytes of the name, or 30 if the call has a trace.
+    /// `instance`: the name that operators see if this process holds a key (REC-2). If `None` (the
+    /// default), the name consists of the host's name and the process id. Stores keep the last 54
+    /// bytes of the name, or the last 30 bytes if the call has a trace.
     pub instance: Option<String>,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
@@ -122,6 +124,13 @@ pub struct IdempotencyConfig {
     /// `store`: a store URL for the facade's [`connect`](https://docs.rs/retryproof). `Debug` hides
     /// it (ID-4).
     pub store: Option<String>,
+    /// `identity-secret`: with this secret, the [`store`](Self::store) keeps digests instead of
+    /// keys (ID-5). All programs that use the store need the same secret. Default: none, so the
+    /// store keeps the keys.
+    pub identity_secret: Option<IdentitySecret>,
+    /// `seal.*`: whether and how the facade's [`connect_with`](https://docs.rs/retryproof) seals
+    /// results (SEAL-8). `Debug` hides the URL of the table of keys (ID-4).
+    pub seal: SealSettings,
     /// `web.*`: the settings of the HTTP filter.
     pub web: WebConfig,
     /// `memory.*`: the bounds of the memory store.
@@ -143,8 +152,12 @@ pub struct IdempotencyConfig {
 pub struct PurgeConfig {
     /// Whether the engine purges expired records. Default: true.
     pub enabled: bool,
-    /// The pause between two rounds of purging. Default: 1 min.
+    /// The pause between two rounds of purging. Each pause is longer by a random part of at most a
+    /// tenth, so the processes of a fleet do not purge in step. Default: 1 min.
     pub interval: Duration,
+    /// Whether the processes that share a store claim each round, so that only one of them purges
+    /// (STO-6). Default: true.
+    pub claim: bool,
 }
 
 impl Default for IdempotencyConfig {
@@ -163,6 +176,8 @@ impl Default for IdempotencyConfig {
             purge: PurgeConfig::default(),
             scopes: HashMap::new(),
             store: None,
+            identity_secret: None,
+            seal: SealSettings::default(),
             web: WebConfig::default(),
             memory: MemorySettings::default(),
             sqlite: SqliteSettings::default(),
@@ -175,7 +190,7 @@ impl Default for IdempotencyConfig {
 
 impl Default for PurgeConfig {
     fn default() -> Self {
-        Self { enabled: true, interval: Duration::from_secs(60) }
+        Self { enabled: true, interval: Duration::from_secs(60), claim: true }
     }
 }
 
@@ -195,6 +210,8 @@ impl fmt::Debug for IdempotencyConfig {
             .field("purge", &self.purge)
             .field("scopes", &self.scopes)
             .field("store", &self.store.as_ref().map(|_| "(hidden)"))
+            .field("identity_secret", &self.identity_secret)
+            .field("seal", &self.seal)
             .field("web", &self.web)
             .field("memory", &self.memory)
             .field("sqlite", &self.sqlite)
@@ -209,8 +226,8 @@ impl IdempotencyConfig {
     /// Checks every setting. [`build`](crate::EngineBuilder::build) calls this method.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], naming the first setting that is out of range and its value, or two
-    /// settings that contradict each other.
+    /// [`ErrorKind::Config`]. The message names the first setting that is out of range, with its
+    /// value, or two settings that contradict each other.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)?;
         let mut ignoring: Vec<_> =
@@ -228,10 +245,29 @@ impl IdempotencyConfig {
         }
     }
 
+    /// Checks the settings of sealed results that need each other (SEAL-8). The facade's
+    /// `connect_with` calls this method.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`]. The message names the setting that is there and the one that is
+    /// missing.
+    pub fn check_seal(&self) -> Result<()> {
+        self.seal.agrees_with(self)
+    }
+
     /// The names of the scopes that are switched off (CTX-5).
     pub(crate) fn disabled_scopes(&self) -> impl Iterator<Item = &str> {
         let disabled = self.scopes.iter().filter(|(_, own)| own.enabled == Some(false));
         disabled.map(|(name, _)| name.as_str())
+    }
+
+    /// The names of the scopes in shadow mode (CTX-6).
+    pub(crate) fn shadowed_scopes(&self) -> impl Iterator<Item = &str> {
+        let shadowed = self
+            .scopes
+            .iter()
+            .filter(|(_, own)| own.shadow == Some(true) && own.enabled != Some(false));
+        shadowed.map(|(name, _)| name.as_str())
     }
 
     fn check(&self) -> Result<(), OutOfBounds> {
@@ -256,6 +292,7 @@ impl IdempotencyConfig {
         for (scope, own) in &self.scopes {
             own.check(scope)?;
         }
+        self.seal.check()?;
         self.web.check()?;
         self.sqlite.check()?;
         self.postgres.check()?;

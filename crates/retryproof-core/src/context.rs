@@ -2,12 +2,13 @@
 //! [`IdempotencyContext`]: the identity and the settings of one call (CTX-1 to CTX-3).
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::{IdempotencyConfig, LEASE_BOUNDS, TTL_BOUNDS, WAIT_BOUNDS};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Comparable, Fingerprint, have_one_algorithm};
 use crate::identity::{Identity, IntoScope, Key};
 
 /// One call's identity, durations and fingerprint, checked once by
@@ -16,8 +17,8 @@ use crate::identity::{Identity, IntoScope, Key};
 /// # When to use
 /// Build a context for each call to [`execute`](crate::IdempotencyEngine::execute) or
 /// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key must come from the caller and
-/// stay the same across retries; a key made for each attempt protects nothing. Add a fingerprint if
-/// a caller could reuse a key for a different request.
+/// stay the same across retries. With a new key for each attempt, a retry would run the work again.
+/// Add a fingerprint if a caller could reuse a key for a different request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,6 +42,8 @@ pub struct IdempotencyContext {
     wait: Option<Duration>,
     fingerprint: Option<Fingerprint>,
     held_bytes: usize,
+    comparable: Comparable,
+    subject: Option<Arc<str>>,
 }
 
 impl IdempotencyContext {
@@ -57,6 +60,8 @@ impl IdempotencyContext {
             wait: None,
             fingerprint: None,
             held_bytes: 0,
+            comparable: have_one_algorithm,
+            subject: None,
         }
     }
 
@@ -67,6 +72,10 @@ impl IdempotencyContext {
         &self.identity
     }
 
+    pub(crate) fn map_identity(&mut self, map: impl FnOnce(Identity) -> Identity) {
+        self.identity = map(self.identity.clone());
+    }
+
     /// The call's fingerprint.
     #[must_use]
     #[inline]
@@ -74,12 +83,22 @@ impl IdempotencyContext {
         self.fingerprint.as_ref()
     }
 
+    /// Whom the call's result is about (SEAL-3).
+    #[must_use]
+    pub fn subject(&self) -> Option<&str> {
+        self.subject.as_deref()
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Resolves the call's durations: the scope's configuration overrides the call, and the call
-    /// overrides the default (CTX-3).
+    pub(crate) fn comparable(&self) -> Comparable {
+        self.comparable
+    }
+
+    /// Resolves the call's durations (CTX-3). The scope's configuration overrides the call, and the
+    /// call overrides the default.
     #[inline]
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
         let scope = if config.scopes.is_empty() {
@@ -94,7 +113,12 @@ impl IdempotencyContext {
             ttl: pick(scope.and_then(|s| s.ttl), self.ttl, config.default_ttl),
             lease: pick(scope.and_then(|s| s.lease), self.lease, config.default_lease),
             wait: pick(scope.and_then(|s| s.wait_timeout), self.wait, config.default_wait_timeout),
-            is_guarded: scope.and_then(|s| s.enabled).unwrap_or(true),
+            guarding: scope.map_or(Guarding::On, |s| match (s.enabled, s.shadow) {
+                (Some(false), _) => Guarding::Off,
+                (_, Some(true)) => Guarding::Shadow,
+                _ => Guarding::On,
+            }),
+            judges_in_flight: scope.and_then(|s| s.fingerprint_while_in_flight).unwrap_or(false),
         };
         if durations.lease < Duration::from_secs(1) {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -110,14 +134,36 @@ impl IdempotencyContext {
     }
 }
 
-/// The durations that apply to a call, once overrides and defaults are resolved.
+/// The durations that apply to a call after overrides and defaults are resolved.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Durations {
     pub(crate) ttl: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// Whether the call is guarded, which is not so in a scope that is switched off (CTX-5).
-    pub(crate) is_guarded: bool,
+    /// How the scope is guarded.
+    pub(crate) guarding: Guarding,
+    /// Whether fingerprints are compared while the first call still runs (FP-6).
+    pub(crate) judges_in_flight: bool,
+}
+
+impl Durations {
+    /// Whether the store compares fingerprints while the first call still runs. The comparison
+    /// serves to refuse a duplicate (FP-6). In shadow mode, it shows whether the guard would have
+    /// refused the duplicate (CTX-6).
+    #[inline]
+    pub(crate) fn compares_in_flight(&self) -> bool {
+        self.judges_in_flight || self.guarding == Guarding::Shadow
+    }
+}
+
+/// How the calls of a scope are guarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guarding {
+    On,
+    /// The scope is switched off (CTX-5).
+    Off,
+    /// The scope is in shadow mode (CTX-6).
+    Shadow,
 }
 
 /// Builds an [`IdempotencyContext`].
@@ -130,50 +176,72 @@ pub struct ContextBuilder {
     wait: Option<Duration>,
     fingerprint: Option<Fingerprint>,
     held_bytes: usize,
+    comparable: Comparable,
+    subject: Option<Arc<str>>,
 }
 
 impl ContextBuilder {
-    /// How long the store keeps the result after completion: 1 ms to 3,650 days. The default is
-    /// 24 h.
+    /// Sets how long the store keeps the result after completion: 1 ms to 3,650 days. The default
+    /// is `default-ttl` (24 h unless configured).
     #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long a holder that stopped sending heartbeats keeps the key: 10 ms to 24 h. The default
-    /// is 30 s.
+    /// Sets how long a holder keeps the key after its last heartbeat: 10 ms to 24 h. The default is
+    /// `default-lease` (30 s unless configured).
     #[inline]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With a timeout
-    /// of zero, the call checks once and never waits.
+    /// Sets how long a duplicate waits for the holder: up to 24 h. The default is `default-wait`
+    /// (10 s unless configured). With a timeout of zero, the call checks once and never waits.
     #[inline]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Sets a digest of what the caller sent, so that a different request with the same key is
-    /// refused (FP-1).
+    /// Sets the fingerprint, a digest of what the caller sent. A different request with the same
+    /// key is then refused (FP-1).
     #[inline]
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = Some(fingerprint);
         self
     }
 
-    /// How many bytes the caller keeps in memory while the call waits, such as the body of its
-    /// request. The default is 0.
+    /// Sets how many bytes the caller keeps in memory while the call waits, for example the body of
+    /// its request. The default is 0.
     ///
-    /// If a duplicate would raise the total of all waiters in the process above
-    /// `max-waiting-bytes`, it does not wait, and the call returns `InFlight` immediately (ACQ-13).
-    /// Calls that do not have to wait are not limited.
+    /// If the call would raise the engine's total above `max-waiting-bytes`, it does not wait and
+    /// returns `InFlight` immediately (ACQ-13). The limit does not apply to calls that need not
+    /// wait.
     #[inline]
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
+        self
+    }
+
+    /// Names the person or tenant whom the result is about. If the store has sealed results, the
+    /// result is sealed with the key of this subject, and can no longer be read once that key is
+    /// destroyed (SEAL-3, SEAL-4). Without a subject, the calls of a scope share a key. Other stores
+    /// ignore the subject.
+    #[inline]
+    pub fn subject(mut self, subject: impl Into<Arc<str>>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// Sets a function that decides whether two fingerprints can be compared while the first call
+    /// still runs (FP-6). By default, two fingerprints can be compared if they have the same
+    /// algorithm.
+    #[doc(hidden)]
+    #[inline]
+    pub fn comparable(mut self, comparable: fn(&Fingerprint, &Fingerprint) -> bool) -> Self {
+        self.comparable = comparable;
         self
     }
 
@@ -195,6 +263,8 @@ impl ContextBuilder {
             wait: self.wait,
             fingerprint: self.fingerprint,
             held_bytes: self.held_bytes,
+            comparable: self.comparable,
+            subject: self.subject,
         })
     }
 }

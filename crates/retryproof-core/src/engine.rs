@@ -2,6 +2,7 @@
 //! [`IdempotencyEngine`]: the centre of the library. Every adapter is built on its
 //! [`try_acquire`](IdempotencyEngine::try_acquire).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ mod lease;
 mod nested;
 mod outcome_event;
 mod purge;
+mod shadow;
 mod span;
 mod state;
 mod store_client;
@@ -49,7 +51,7 @@ pub use tasks::Permit;
 
 use state::EngineState;
 
-/// Runs a unit of work once per (scope, key). Cheap to clone; all clones share one engine.
+/// Runs a unit of work once per (scope, key). A clone is cheap and shares the engine.
 ///
 /// ```
 /// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, Outcome};
@@ -73,12 +75,15 @@ pub struct IdempotencyEngine(Arc<EngineState>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// Tracked actions that are running.
+    /// The number of tracked actions that are running.
     pub running: usize,
-    /// Duplicates that are waiting for a holder.
+    /// The number of duplicates that are waiting for a holder.
     pub waiting: usize,
-    /// Leases that are waiting for their next heartbeat.
+    /// The number of leases that are waiting for their next heartbeat.
     pub beating: usize,
+    /// The time since this engine's last purge round without an error, or `None` if there was no
+    /// such round. A round that this engine left to another process also counts (STO-6).
+    pub purged_ago: Option<Duration>,
 }
 
 impl IdempotencyEngine {
@@ -106,24 +111,26 @@ impl IdempotencyEngine {
         self.0.store.shared()
     }
 
-    /// Acquires a lease. While another caller holds the key, this method **waits** for that caller,
-    /// up to the call's wait timeout, and then returns the stored result or `InFlight` (ACQ-1).
+    /// Acquires a lease. If another caller holds the key, this method **waits** for that caller, up
+    /// to the call's wait timeout. It then returns a lease, the stored result or `InFlight`
+    /// (ACQ-1).
     ///
     /// # Errors
     /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after
-    /// [`shutdown`](Self::shutdown), and any refusal by the store. After an error nothing has run,
-    /// and a lease that the store may have granted runs out within its duration.
+    /// [`shutdown`](Self::shutdown), and any refusal by the store. After an error, nothing has run.
+    /// If the store has granted a lease nevertheless, the lease ends within its duration.
     ///
     /// # Cancel safety
     /// If the future is dropped at any point, at most one lease is left behind. That lease is
-    /// released immediately where possible, and otherwise runs out (ACQ-11). A waiter that is
-    /// dropped while it leads the others passes leadership on.
+    /// released immediately where possible, and otherwise runs out (ACQ-11). If a waiter is dropped
+    /// while it leads the other waiters, another waiter takes the lead.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
+        let ctx = &self.identified(ctx);
         acquire::try_acquire(&self.0, ctx, false, self.0.store.owner()).await
     }
 
-    /// Runs `action` once for the context's identity; a duplicate gets the stored result. The value
-    /// is stored as JSON; see [`call`](Self::call) for other codecs and options.
+    /// Runs `action` once for the context's identity. A duplicate gets the stored result. The value
+    /// is stored as JSON. Use [`call`](Self::call) for other codecs and options.
     ///
     /// # Errors
     /// See [`ExecuteError`]. The action's own error is returned unchanged and frees the key
@@ -131,13 +138,14 @@ impl IdempotencyEngine {
     /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
-    /// A panic in the action resumes after the key is freed or held (RUN-4).
+    /// If the action panics, the engine frees the key, or lets the lease run out after
+    /// [`Lease::hold_on_error`] (RUN-4). Then the panic resumes.
     ///
     /// # Cancel safety
-    /// If the future is dropped before the action's first poll, the key is released. If it is
-    /// dropped later, the action's effect is unknown, so the lease runs out, and the next grant is
-    /// a takeover (RUN-5). A completion that has already been sent is finished in the background.
-    /// Use [`spawn`](Self::spawn) if callers may disconnect.
+    /// If the future is dropped before the action's first poll, the key is released. If the future
+    /// is dropped later, the action's effect is unknown. The lease then runs out, and the next
+    /// grant is a takeover (RUN-5). A completion that has already been sent is finished in the
+    /// background. Use [`spawn`](Self::spawn) if callers may disconnect.
     pub async fn execute<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -168,12 +176,12 @@ impl IdempotencyEngine {
         self.call(ctx).execute_with(action).await
     }
 
-    /// Like [`execute`](Self::execute), but once the lease is granted, the action runs on a
-    /// separate, tracked task: dropping the caller's future then does not stop the action (RUN-5).
+    /// Like [`execute`](Self::execute), but runs the action on a separate, tracked task. After the
+    /// grant, dropping the caller's future does not stop the action (RUN-5).
     ///
     /// # Errors
     /// Same as [`execute`](Self::execute), and `TooBusy` if `max-running` actions are already
-    /// running.
+    /// running and no result is stored.
     pub async fn spawn<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -189,13 +197,14 @@ impl IdempotencyEngine {
         self.call(ctx).spawn(action).await
     }
 
-    /// Creates an engine that runs each action in a transaction that also holds the action's record
-    /// (CMP-7). Call this method at start-up with the application's pool on the store's database: a
-    /// store that cannot join the pool's transactions is then refused before anything runs.
+    /// Creates an engine that runs each action in a transaction, together with the action's record
+    /// (CMP-7). Call this method at start-up, with the application's connection pool for the
+    /// store's database. The method refuses a store that cannot join the pool's transactions,
+    /// before anything runs.
     ///
     /// # Errors
-    /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
-    /// transactions of the source's database.
+    /// `Unsupported` if the store cannot join transactions (memory, Redis), or cannot join those of
+    /// the source's database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -205,13 +214,13 @@ impl IdempotencyEngine {
         JoinedEngine::new(self.clone(), source)
     }
 
-    /// Like [`execute`](Self::execute), but runs the action in a transaction from `source`, which
-    /// holds the action's writes and its record (CMP-7). For more than one call, create a
-    /// [`JoinedEngine`] at start-up.
+    /// Like [`execute`](Self::execute), but runs the action in a transaction from `source`. The
+    /// transaction contains the action's writes and its record (CMP-7). For more than one call,
+    /// create a [`JoinedEngine`] at start-up.
     ///
     /// # Errors
-    /// Same as [`JoinedEngine::execute`], and `Store` with the kind `Unsupported`, before anything
-    /// runs, if the store cannot join the source's transactions.
+    /// Same as [`JoinedEngine::execute`]. If the store cannot join the source's transactions, the
+    /// error is `Store` with the kind `Unsupported`, and nothing has run.
     pub async fn execute_joined<D, S, T, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -227,18 +236,20 @@ impl IdempotencyEngine {
         self.joined(source).map_err(ExecuteError::Store)?.execute(ctx, action).await
     }
 
-    /// Creates a call whose options can be set before it runs: the codec, the completion policy,
-    /// what happens if the call is dropped, and a hook for a value whose completion is refused.
-    pub fn call(&self, ctx: IdempotencyContext) -> Call {
+    /// Creates a call whose options you can set before it runs: the codec, the completion policy,
+    /// the behaviour on a drop, and a hook that receives the value of a refused completion.
+    pub fn call(&self, mut ctx: IdempotencyContext) -> Call {
+        self.identify(&mut ctx);
         Call::new(self.clone(), ctx)
     }
 
-    /// Finds the answer for a caller whose completion was refused (CMP-2): the result of the caller
-    /// that took over, if it arrives within one more wait timeout; otherwise `InFlight`.
+    /// Finds the answer for a caller whose completion was refused (CMP-2). The answer is the result
+    /// of the caller that took over, if that result arrives within one more wait timeout. Otherwise
+    /// it is `InFlight`.
     ///
     /// # Errors
-    /// `Unavailable` if the record is gone (a completion failure, CMP-4) or the store does not
-    /// answer.
+    /// `Unavailable` if the record is gone or the store does not answer. A missing record is a
+    /// completion failure (CMP-4).
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -247,21 +258,46 @@ impl IdempotencyEngine {
         ctx: &IdempotencyContext,
     ) -> Result<Result<StoredResult, InFlight>> {
         let wait = ctx.resolve(&self.0.config).wait;
-        acquire::watch(&self.0, ctx.identity(), wait).await?.ok_or_else(|| {
-            Error::unavailable("the lease was lost, and the caller that took over left no record")
-                .during("complete")
-                .for_identity(ctx.identity())
-        })
+        let named = |error: Error| error.during("complete").for_identity(ctx.identity());
+        let answer = acquire::watch(&self.0, ctx.identity(), wait).await?.ok_or_else(|| {
+            named(Error::unavailable(
+                "the lease was lost, and the caller that took over left no record",
+            ))
+        })?;
+        match answer {
+            Ok(stored) => acquire::opened(&self.0.store, ctx, stored).await.map(Ok).map_err(named),
+            Err(in_flight) => Ok(Err(in_flight)),
+        }
     }
 
-    /// How long the result of a call with this context is kept after its completion: the ttl by the
-    /// configuration of its scope, else by the context, else the default (CTX-3).
+    /// If the store has hashed identities, adds the digest to the context's identity. Logs and
+    /// errors then print the digest, and store calls need not compute it again (ID-5).
+    #[doc(hidden)]
+    #[inline]
+    pub fn identify(&self, ctx: &mut IdempotencyContext) {
+        if self.store().hashes_identities() {
+            ctx.map_identity(|id| self.store().identify(id));
+        }
+    }
+
+    /// Like [`identify`](Self::identify), but leaves the caller's context unchanged.
+    fn identified<'a>(&self, ctx: &'a IdempotencyContext) -> Cow<'a, IdempotencyContext> {
+        let mut ctx = Cow::Borrowed(ctx);
+        if self.store().hashes_identities() {
+            self.identify(ctx.to_mut());
+        }
+        ctx
+    }
+
+    /// Returns how long the result of a call with this context is kept after completion. The ttl
+    /// comes from the scope's configuration, otherwise from the context, otherwise from the default
+    /// (CTX-3).
     #[must_use]
     pub fn ttl_of(&self, ctx: &IdempotencyContext) -> Duration {
         ctx.resolve(&self.0.config).ttl
     }
 
-    /// Checks that the store answers, by one peek at an identity reserved for this check.
+    /// Checks that the store answers: peeks once at an identity that is reserved for this check.
     ///
     /// # Errors
     /// The errors of the peek.
@@ -277,13 +313,14 @@ impl IdempotencyEngine {
             running: self.0.tasks.running(),
             waiting: self.0.waits.waiting(),
             beating: self.0.beats.len(),
+            purged_ago: self.0.store.purged_ago(),
         }
     }
 
-    /// Stops granting leases; stored results are still replayed. Waits up to `deadline` from now
-    /// for tracked actions, and for completions and releases that continue in the background
-    /// (CMP-3). Returns how many of them were still unfinished; their leases run out (RUN-5). This
-    /// method can be called again.
+    /// Stops granting leases. Stored results are still replayed. Waits for at most `deadline` until
+    /// all tracked actions, and all completions and releases in the background, have ended (CMP-3).
+    /// Returns how many of these are still running then. Their leases run out (RUN-5). This method
+    /// can be called again.
     ///
     /// # Cancel safety
     /// If the future is dropped, the engine still grants no more leases.
@@ -293,8 +330,9 @@ impl IdempotencyEngine {
         self.0.tasks.left()
     }
 
-    /// Deletes expired records in bounded batches until none is left; returns `None` if the store
-    /// cannot purge (STO-4). The engine also does this by itself, every `purge.interval`.
+    /// Deletes expired records in bounded batches until none is left. Returns `None` if the store
+    /// cannot purge (STO-4). After its first grant, the engine also purges every `purge.interval`,
+    /// unless `purge.enabled` is false.
     ///
     /// # Errors
     /// The store's errors, and `Unavailable` if a batch takes longer than both `operation-timeout`

@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type BoxedSource = Box<dyn StdError + Send + Sync + 'static>;
 
-/// What went wrong, in the few classes that a caller can act on.
+/// The class of an error, by which a caller can decide what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -18,7 +18,7 @@ pub enum ErrorKind {
     /// not called.
     Invalid,
     /// The store could not be reached, did not answer in time, or cannot carry out the call at the
-    /// moment (STO-5). This is the only store error that is worth a retry.
+    /// moment (STO-5). Among the errors of a store, only this one is worth a retry.
     Unavailable,
     /// The engine is shutting down and grants no more leases (RUN-5).
     ShuttingDown,
@@ -27,7 +27,7 @@ pub enum ErrorKind {
     /// A stored record cannot be read. Nothing ran and nothing was deleted (CMP-8).
     Corrupt,
     /// A configuration value is missing, unknown or out of range (CFG-1), or the server rejects it,
-    /// for example the password.
+    /// for example a wrong password.
     Config,
     /// The store, or this way of calling it, does not support the operation.
     Unsupported,
@@ -40,8 +40,8 @@ pub enum ErrorKind {
     /// A value could not be encoded, or a stored value could not be decoded into the requested
     /// type.
     Codec,
-    /// The store failed for a reason that a retry does not fix: it is read-only, a privilege is
-    /// missing, or there is a bug.
+    /// The store failed for a reason that a retry does not fix. For example, the store is
+    /// read-only, a privilege is missing, or there is a bug.
     Unexpected,
 }
 
@@ -67,8 +67,8 @@ impl ErrorKind {
 /// An error of the engine or of a store.
 ///
 /// An error prints its kind, the operation, the masked identity (ID-4) and some short context, but
-/// never a key, a body or a password. If the driver reported an error, that error is the
-/// [`source`](StdError::source).
+/// never a key, a body or a password. If a database driver reported an error, the driver's error is
+/// the [`source`](StdError::source).
 ///
 /// ```
 /// use retryproof_core::{Error, ErrorKind, Identity};
@@ -111,21 +111,21 @@ impl Error {
         }))
     }
 
-    /// Shorthand for [`ErrorKind::Unavailable`].
+    /// Creates an error of the kind [`ErrorKind::Unavailable`].
     #[must_use]
     #[cold]
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// Shorthand for [`ErrorKind::Corrupt`] (CMP-8).
+    /// Creates an error of the kind [`ErrorKind::Corrupt`] (CMP-8).
     #[must_use]
     #[cold]
     pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// Names the operation unless one is already set, because the innermost name is the most
+    /// Sets the operation, unless the error already has one. The innermost operation is the most
     /// precise.
     #[must_use]
     #[cold]
@@ -134,8 +134,8 @@ impl Error {
         self
     }
 
-    /// Names the identity unless one is already named. `masked` returns the identity's masked form,
-    /// because no key may appear in an error (ID-4).
+    /// Sets the identity, unless the error already has one. `masked` returns the identity's masked
+    /// form, because no key may appear in an error (ID-4).
     pub(crate) fn about(mut self, masked: impl FnOnce() -> String) -> Self {
         self.0.identity.get_or_insert_with(masked);
         self
@@ -157,7 +157,8 @@ impl Error {
         self
     }
 
-    /// Marks the error as caused by the key, which is data, and not by a mistake in the program.
+    /// Marks the error as caused by the key. A key is data, so such an error is not a mistake in
+    /// the program.
     #[must_use]
     #[cold]
     pub(crate) fn about_key(mut self) -> Self {
@@ -176,8 +177,8 @@ impl Error {
         self.0.kind
     }
 
-    /// The store operation that failed, if one did, for example `"acquire"`, `"peek"` or
-    /// `"complete"`.
+    /// The operation that failed, for example `"acquire"`, `"peek"` or `"complete"`. `None` if the
+    /// error does not come from an operation.
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation

@@ -9,17 +9,27 @@ use crate::error::{Error, ErrorKind, Result};
 
 mod value;
 
-/// The maximum length of a fingerprint, in bytes: an algorithm byte and a digest of 63 bytes.
+/// The maximum length of a fingerprint in bytes: one byte for the algorithm, and 63 for the digest.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
+
+/// The first byte of a hidden fingerprint. No algorithm has this byte (SEAL-6).
+pub(crate) const HIDDEN: u8 = 0;
+
+/// Decides whether two fingerprints can be compared at all (FP-3).
+pub(crate) type Comparable = fn(&Fingerprint, &Fingerprint) -> bool;
+
+pub(crate) fn have_one_algorithm(one: &Fingerprint, other: &Fingerprint) -> bool {
+    one.algorithm() == other.algorithm()
+}
 
 /// A digest of what the caller sent.
 ///
-/// The record keeps the digest, so that a different request under the same key is refused instead
-/// of answered with the first result (FP-1). The first byte names the algorithm (FP-3); this crate
-/// does not interpret the rest. Comparing two fingerprints takes the same time wherever they differ
-/// (FP-2).
-// Every call copies the fingerprint. This layout lets each copy be written and then read in units
-// of the same size.
+/// The record keeps the digest. A different request under the same key is therefore refused instead
+/// of getting the first result (FP-1). The first byte names the algorithm (FP-3). This crate does
+/// not interpret the other bytes. A comparison of two fingerprints takes the same time wherever
+/// they differ (FP-2).
+// Every call copies the fingerprint. The alignment rounds its size up from 65 to 72 bytes, so that a
+// copy consists of whole words of 8 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -28,7 +38,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Creates a fingerprint from 1 to 64 bytes, of which the first names the algorithm.
+    /// Creates a fingerprint from 1 to 64 bytes. The first byte names the algorithm. The byte 0 is
+    /// reserved for fingerprints that are stored hidden, and a store with sealed results takes at
+    /// most 63 bytes (SEAL-6).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.
@@ -51,12 +63,12 @@ impl Fingerprint {
     /// Two values of one type have the same fingerprint if and only if they serialize to the same
     /// shape and content. The width of an integer does not matter, and neither does the order of
     /// fields or map entries. Skipped fields are ignored. The order of a sequence does matter. A
-    /// `HashSet` is serialized as a sequence in an order that differs in each process, so collect
-    /// it into a sorted `Vec` first.
+    /// `HashSet` is serialized as a sequence, and its order differs in each process. Collect the
+    /// set into a sorted `Vec` first.
     ///
-    /// If you fingerprint a whole struct, adding or renaming a field changes the fingerprint, so
-    /// after a release with such a change, retries of earlier requests are refused. To avoid this,
-    /// fingerprint a tuple of the fields that matter.
+    /// The fingerprint of a whole struct changes if a field is added or renamed. After a release
+    /// with such a change, retries of earlier requests are refused. To avoid this, fingerprint a
+    /// tuple of the fields that matter.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;
@@ -68,10 +80,10 @@ impl Fingerprint {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
+    /// [`ErrorKind::Codec`] if the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
         /// The algorithm byte of values, different from those of HTTP requests (FP-3) and of
-        /// message bodies. Records store the byte, so it must never be changed or reused.
+        /// message bodies. Records store this byte, so it must never be changed or reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
             Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
@@ -95,6 +107,11 @@ impl Fingerprint {
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Whether the fingerprint is one that the engine has hidden (SEAL-6).
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.algorithm() == HIDDEN
     }
 
     /// The algorithm byte (FP-3).
@@ -150,8 +167,8 @@ mod tests {
         _seen: u8,
     }
 
-    /// Different values of one type, and values of different types whose parts join to the same
-    /// text.
+    /// Compares different values of one type, and values of different types whose parts form the
+    /// same text when joined.
     #[test]
     fn fp_4_values_that_differ_have_fingerprints_that_differ() {
         let all = [
@@ -203,7 +220,7 @@ mod tests {
         assert_eq!(unlike.len(), all.len(), "{all:#?}");
     }
 
-    /// Differences that may occur between retries of the same request.
+    /// Compares values that may differ between retries of the same request.
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));
@@ -217,8 +234,8 @@ mod tests {
         assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
     }
 
-    /// Fingerprints are stored in records: a change would cause retries of every live key to be
-    /// refused.
+    /// Records store fingerprints. If this fingerprint changed, every stored key would refuse its
+    /// retries.
     #[test]
     fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
         let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');

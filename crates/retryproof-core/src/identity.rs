@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scope`], [`Key`] and [`Identity`]: they are validated once and compared byte for byte, and
-//! keys are printed masked (ID-1 to ID-4).
+//! [`Scope`], [`Key`] and [`Identity`] are validated once and compared byte for byte. Keys are
+//! printed masked (ID-1 to ID-5).
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
@@ -10,7 +10,12 @@ use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 use sha2::{Digest, Sha256};
 
+use self::secret::KeyDigest;
 use crate::error::{Error, ErrorKind, Result};
+
+mod secret;
+
+pub use secret::{IdentitySecret, MIN_SECRET_BYTES};
 
 /// The maximum length of a scope, in bytes (ID-3).
 pub const MAX_SCOPE_BYTES: usize = 255;
@@ -19,8 +24,8 @@ pub const MAX_KEY_BYTES: usize = 512;
 
 /// Names the kind of work that a key belongs to (ID-1), such as `"payments"` or `"orders.created"`.
 ///
-/// A scope is code, not data. Functions therefore take a `&'static str` or an explicitly built
-/// `Scope`, so that code that swaps a run-time key and a scope does not compile (ID-3).
+/// A scope is part of the program, not of its data. Functions therefore take a `&'static str` or an
+/// explicitly built `Scope`. Code that passes a run-time key as the scope does not compile (ID-3).
 #[derive(Clone)]
 pub struct Scope(Text);
 
@@ -34,8 +39,8 @@ impl Scope {
     /// Builds a scope from a run-time string.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless the scope has 1 to 255 bytes, is not blank and has no control
-    /// character (ID-3).
+    /// [`ErrorKind::Invalid`] if the scope is empty, longer than 255 bytes or blank, or has a
+    /// control character (ID-3).
     pub fn new(scope: impl Into<Arc<str>>) -> Result<Self> {
         let scope = scope.into();
         check("scope", &scope, MAX_SCOPE_BYTES)?;
@@ -121,33 +126,56 @@ impl IntoScope for &Scope {
 }
 
 /// Identifies one unit of work within its scope (ID-1). A key is printed masked, as the first 16
-/// hex digits of its SHA-256 (ID-4).
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key(Arc<str>);
+/// hex digits of its SHA-256 (ID-4), or of its digest in a store with hashed identities (ID-5).
+#[derive(Clone)]
+pub struct Key {
+    text: Arc<str>,
+    /// The digest under which a store with hashed identities keeps the record. In an identity that
+    /// such a store keeps or returns, `text` is the digest too.
+    digest: Option<Arc<KeyDigest>>,
+}
 
 impl Key {
     /// Validates a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless the key has 1 to 512 bytes, is not blank and has no control
+    /// [`ErrorKind::Invalid`] if the key is empty, longer than 512 bytes or blank, or has a control
     /// character (ID-3).
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
         check("key", key, MAX_KEY_BYTES).map_err(Error::about_key)?;
-        Ok(Self(Arc::from(key)))
+        Ok(Self { text: Arc::from(key), digest: None })
     }
 
     /// The raw key, for a store. Never log it: it may be a credential or personal data (ID-4).
     #[must_use]
     #[inline]
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.text
+    }
+}
+
+/// Compares only the text, because the digest affects only what is printed.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{:016x}", self.digest())
+        match self.digest.as_ref().and_then(|digest| digest.digits.get(..16)) {
+            Some(digits) => write!(f, "#{digits}"),
+            None => write!(f, "#{:016x}", self.plain_digest()),
+        }
     }
 }
 
@@ -158,8 +186,8 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    fn digest(&self) -> u64 {
-        let hash = Sha256::digest(self.0.as_bytes());
+    fn plain_digest(&self) -> u64 {
+        let hash = Sha256::digest(self.text.as_bytes());
         hash[..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
     }
 }
@@ -179,7 +207,7 @@ impl Key {
 #[derive(Clone)]
 pub struct Identity {
     /// The hash is computed once, because every call to an in-memory store and every wait needs it.
-    /// Different hashes prove that two identities differ; equal hashes prove nothing.
+    /// Identities with different hashes differ, but identities with equal hashes may differ too.
     hash: u64,
     scope: Scope,
     key: Key,
@@ -189,7 +217,7 @@ impl Identity {
     /// Creates an identity from a validated scope and a validated key.
     #[must_use]
     pub fn new(scope: Scope, key: Key) -> Self {
-        Self { hash: hash_of(&scope, &key), scope, key }
+        Self { hash: hash_of(&scope, &key), scope, key: key.without_digest() }
     }
 
     /// Validates a scope and a key, and creates their identity.
@@ -214,12 +242,12 @@ impl Identity {
         &self.key
     }
 
-    /// A hash of scope and key, seeded at random in each process, for stores that keep records in
-    /// memory.
+    /// Returns a hash of scope and key, for stores that keep records in memory. The hash is seeded
+    /// at random in each process.
     ///
-    /// The hash is computed once, so that a lookup does not hash the strings again. Because of the
-    /// seed, clients cannot choose keys that collide, and the hash differs in each process: never
-    /// store it or send it anywhere.
+    /// The hash is computed once, so a lookup does not hash the strings again. Because of the seed,
+    /// clients cannot choose keys that collide. The hash differs in each process, so never store it
+    /// or send it anywhere.
     #[must_use]
     #[inline]
     pub fn keyed_hash(&self) -> u64 {
@@ -241,8 +269,8 @@ impl Hash for Identity {
     }
 }
 
-/// Hashes a scope and a key. The seed is random in each process, because clients choose the keys
-/// and must not be able to direct many keys to one bucket of a hash table.
+/// Hashes a scope and a key. The seed is random in each process. Without a random seed, clients
+/// could choose keys that all fall into one bucket of a hash table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {
@@ -250,7 +278,7 @@ fn hash_of(scope: &Scope, key: &Key) -> u64 {
         (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
     });
     let mut hasher = FoldHasher::with_seed(*seed, shared);
-    // ("ab", "c") and ("a", "bc") may have the same hash, so `eq` also compares the strings (ID-2).
+    // ("ab", "c") and ("a", "bc") can have the same hash, so `eq` also compares the strings (ID-2).
     hasher.write(scope.as_str().as_bytes());
     hasher.write(key.expose().as_bytes());
     hasher.finish()
@@ -269,10 +297,10 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Checks a scope or a key against ID-3. The error contains its length, never its text.
+/// Checks a scope or a key against ID-3. The error contains the text's length, but never the text.
 fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
-    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. The loop of
-    // this check has no early exit, so that the compiler can vectorize the loop.
+    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. This check has
+    // no early exit, so the compiler can vectorise its loop.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())
@@ -307,8 +335,8 @@ fn is_blank(text: &str) -> bool {
     text.chars().all(char::is_whitespace)
 }
 
-// `for_identity` is defined here so that `error.rs` does not depend on the type `Identity`, only on
-// its masked text.
+// `for_identity` is defined here, so `error.rs` needs only the masked text and not the type
+// `Identity`.
 impl Error {
     /// Adds the masked identity, unless the error already names one.
     #[must_use]

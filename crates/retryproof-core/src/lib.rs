@@ -10,7 +10,7 @@
 //!
 //! # Example
 //! The first call runs the action and stores its result. A retry with the same key receives that
-//! result, and a different request under the same key is refused.
+//! result. A different request under the same key is refused.
 //!
 //! ```
 //! use retryproof_core::{ExecuteError, Fingerprint, IdempotencyContext, IdempotencyEngine, Outcome};
@@ -47,11 +47,12 @@
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
 //! | settle a message with its broker | [`listener`]: [`Verdict`](listener::Verdict) |
+//! | encrypt stored results | [`seal`], and the crate `retryproof-seal` |
 //! | observe leases and outcomes | [`observe`]: [`Observer`] and [`Counters`](observe::Counters) |
 //! | change a setting | [`config`]: every setting, its default and its bounds |
 //! | work without an async runtime | [`blocking`] |
 //!
-//! Every promise has a rule id, such as ACQ-2 or CMP-3. SPEC.md in the repository lists them all.
+//! Every promise has a rule id, such as ACQ-2 or CMP-3. SPEC.md in the repository lists all rules.
 
 #[doc(hidden)]
 pub mod annotated;
@@ -76,6 +77,7 @@ mod outcome;
 mod owner;
 mod panics;
 mod payload;
+pub mod seal;
 pub mod store;
 
 pub use attempt::Attempt;
@@ -93,7 +95,10 @@ pub use engine::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
-pub use identity::{Identity, IntoScope, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope};
+pub use identity::{
+    Identity, IdentitySecret, IntoScope, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, MIN_SECRET_BYTES,
+    Scope,
+};
 pub use observe::Observer;
 pub use outcome::{
     CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, Report, settle,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Verdict`]: how a consumer answers a message broker (LST-1, LST-2), and the parts that all
-//! brokers' listeners share.
+//! [`Verdict`]: a consumer's answer to a message broker (LST-1, LST-2). This module also has the
+//! parts that the listeners for all brokers share.
 //!
 //! A message is handled like any other call: its scope and key make a context, and the engine runs
-//! the work or replays its record. Only the answer is different: the broker has to know whether the
+//! the work or replays its result. Only the answer differs: the broker has to know whether the
 //! message is done.
 //!
 //! | result of the call | verdict | [`Reason`] |
@@ -19,8 +19,8 @@
 //! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack: redelivered no sooner than the lease ends, within the broker's redelivery limit | `Held` |
 //! | the lease was lost, the store is unavailable, the program's scope or durations are out of range, the completion failed, the work failed or panicked | nack: redelivered within the broker's redelivery limit | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
-//! A listener turns the three verdicts into the broker's own answers. A consumer without a listener
-//! does so with one `match`:
+//! A listener translates the three verdicts into the broker's own answers. Without a listener, a
+//! consumer does the same with one `match`:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -76,12 +76,12 @@ pub use verdict::{Poison, Reason, Verdict};
 pub use workers::{WorkerPool, WorkerSlot, batch, drain, verdict_of};
 
 /// Returns the fingerprint of a message's body (FP-1): an algorithm byte and the body's SHA-256. A
-/// broker redelivers the same bytes, so a message that repeats a key with a different body is not a
-/// redelivery, and is rejected.
+/// broker redelivers the same bytes. A message that repeats a key with a different body is
+/// therefore not a redelivery, and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
     /// The algorithm byte of message bodies, different from those of HTTP requests (FP-3). Records
-    /// store the byte, so it must never change.
+    /// store this byte, so it must never change.
     const MESSAGE_BODY: u8 = 64;
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
@@ -113,11 +113,11 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
             work itself failed"
 )]
 pub trait Refusal {
-    /// The [`Rejected`] inside this error; `None` if the work itself failed.
+    /// Returns the [`Rejected`] inside this error, or `None` if the work itself failed.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict on the [`Rejected`], or [`Verdict::failed`] if there is none. Override this
-    /// method to return [`Verdict::poison`] for errors that no retry can fix.
+    /// Returns the verdict on the [`Rejected`], or [`Verdict::failed`] if there is none. Override
+    /// this method to return [`Verdict::poison`] for errors that no retry can fix.
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mutex that ignores poisoning. That is safe here, because the guarded data is valid between any
-//! two statements, and no caller's code, which could panic, runs while this crate holds a lock.
+//! A mutex that ignores poisoning. This is safe because the guarded data is valid between any two
+//! statements. A panic while a lock is held therefore leaves valid data behind. The crate holds no
+//! such lock while it calls the application, for example its clock, so that the application can call
+//! the crate in turn.
 
 use std::fmt;
 use std::sync::PoisonError;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Observer`]: receives an event for each step of a call, of a lease and of the store (RUN-8);
-//! [`Counters`] counts them.
+//! [`Observer`]: receives an event for each step of a call, of a lease and of the store (RUN-8).
+//! [`Counters`] counts these events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,14 @@ mod events;
 pub mod telemetry;
 
 pub use counters::{Counters, Counts};
-pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
+pub use events::{
+    CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, ShadowVerdict, StoreCallEvent, WaitEnd,
+};
 
 /// Receives the engine's events. Every method has an empty default implementation.
 ///
-/// Each call that gets an answer has exactly one terminal event, which is also the `outcome` in the
-/// log (RUN-7):
+/// Each call that gets an answer has exactly one terminal event. The call's log line names that
+/// event in the field `outcome` (RUN-7):
 ///
 /// | terminal event | `outcome` | the call |
 /// |---|---|---|
@@ -29,15 +31,16 @@ pub use events::{CallEvent, LeaseEvent, Loss, Phase, PurgeEvent, StoreCallEvent,
 /// | [`failed`](Self::failed) | [`Phase::outcome`] | had the lease, but recorded nothing |
 /// | [`lost`](Self::lost) | `lost` | ran its action, but another owner had taken over |
 /// | [`unguarded`](Self::unguarded) | `unguarded` | ran its action without a guard, because its scope is switched off |
+/// | [`shadowed`](Self::shadowed) | `shadow` | ran its action whatever the guard would have done, because its scope is in shadow mode |
 /// | [`replayed`](Self::replayed) | `replayed` | got the stored result |
 /// | [`mismatch`](Self::mismatch) | `mismatch` | used a key that belongs to a different request |
 /// | [`not_replayable`](Self::not_replayable) | `not_replayable` | found that the work is done, but its result was not kept |
 /// | [`in_flight`](Self::in_flight) | `in_flight` | found a holder that did not finish within the wait |
 /// | [`refused`](Self::refused) | `refused` | failed before anything ran |
 ///
-/// The engine calls an observer inline, so each method should return quickly. A panic in an
-/// observer is caught and logged, and does not affect the call. An engine without observers
-/// computes no event.
+/// The engine calls an observer inline, so each method should return quickly. The engine catches
+/// and logs a panic in an observer, and the call continues. Without observers, the engine builds no
+/// events.
 ///
 /// # When to use
 /// Implement an observer to feed your own metrics, or to raise an alert when leases are lost. If
@@ -89,8 +92,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, loss);
     }
 
-    /// A heartbeat failed, or was cut off unanswered. It is repeated while the lease can be saved;
-    /// if the lease is lost, [`loss_noticed`](Self::loss_noticed) follows.
+    /// A heartbeat failed, or timed out before the store answered. The engine retries the heartbeat
+    /// while the lease can still be saved. If the lease is lost,
+    /// [`loss_noticed`](Self::loss_noticed) follows.
     fn beat_failed(&self, event: LeaseEvent<'_>, kind: ErrorKind) {
         let _ = (event, kind);
     }
@@ -111,11 +115,17 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// Terminal: the call ran without a guard, because the configuration of its scope has
-    /// `enabled = false`, and has ended in whatever way (CTX-5). Such a call has no other event,
-    /// except [`loss_noticed`](Self::loss_noticed) after `max-hold`.
+    /// Terminal: the call ended, successfully or not. It ran without a guard, because its scope is
+    /// configured with `enabled = false` (CTX-5). The only other event of such a call is
+    /// [`loss_noticed`](Self::loss_noticed), after `max-hold`.
     fn unguarded(&self, event: LeaseEvent<'_>) {
         let _ = event;
+    }
+
+    /// Terminal: the call ended, successfully or not. It ran without a guard, because its scope is
+    /// in shadow mode. `verdict` says what the guard would have done (CTX-6).
+    fn shadowed(&self, event: LeaseEvent<'_>, verdict: ShadowVerdict) {
+        let _ = (event, verdict);
     }
 
     /// A duplicate started to wait for the holder (ACQ-1).
@@ -123,14 +133,14 @@ pub trait Observer: Send + Sync + 'static {
         let _ = identity;
     }
 
-    /// A duplicate stopped waiting after `waited`. Each [`waiting`](Self::waiting) is followed by
-    /// one such event, even if the call is dropped.
+    /// A duplicate stopped waiting after `waited`. Each [`waiting`](Self::waiting) event is
+    /// followed by exactly one `waited` event, even if the call is dropped.
     fn waited(&self, identity: &Identity, waited: Duration, end: WaitEnd) {
         let _ = (identity, waited, end);
     }
 
-    /// Terminal: a duplicate received the stored result. `holder` is the note of the grant that
-    /// executed the work, if the store has one (REC-2); its
+    /// Terminal: a duplicate received the stored result. `holder` is the note of the execution that
+    /// produced the result, if the store has the note (REC-2). The note's
     /// [`trace`](HolderNote::trace) identifies the trace of that execution.
     fn replayed(&self, event: CallEvent<'_>, holder: Option<&HolderNote>) {
         let _ = (event, holder);
@@ -152,8 +162,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, remaining);
     }
 
-    /// Terminal: the call failed before anything ran, because the store or a limit refused it, or
-    /// because the record cannot be read.
+    /// Terminal: the call failed before anything ran, for example because the store failed, a limit
+    /// was reached, or the record cannot be read.
     fn refused(&self, event: CallEvent<'_>, kind: ErrorKind) {
         let _ = (event, kind);
     }
@@ -166,10 +176,11 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// The store has failed several times in a row. Until the store answers again, one call at a
-    /// time tries it, and the other new calls fail immediately (STO-5).
+    /// time tries the store, and all other new calls fail immediately (STO-5).
     ///
-    /// Openings and closings alternate, but two threads may report them in either order, so add one
-    /// here and subtract one in [`circuit_closed`](Self::circuit_closed).
+    /// The circuit opens and closes in turn, but two threads can report an opening and a closing in
+    /// the wrong order. To track the state, add one here and subtract one in
+    /// [`circuit_closed`](Self::circuit_closed).
     fn circuit_opened(&self) {}
 
     /// The store has answered again.
@@ -187,7 +198,7 @@ pub trait Observer: Send + Sync + 'static {
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Observers {
-    /// Whether there are no observers, so nothing has to be reported.
+    /// Whether there are no observers, in which case the engine builds no events.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -233,6 +244,10 @@ impl<O: Observer> Observer for Arc<O> {
 
     fn unguarded(&self, event: LeaseEvent<'_>) {
         (**self).unguarded(event);
+    }
+
+    fn shadowed(&self, event: LeaseEvent<'_>, verdict: ShadowVerdict) {
+        (**self).shadowed(event, verdict);
     }
 
     fn waiting(&self, identity: &Identity) {

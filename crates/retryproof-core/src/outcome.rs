@@ -11,8 +11,8 @@ use crate::payload::Tombstone;
 /// How a call ended.
 ///
 /// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both
-/// variants mean that the work is done, and both contain its result. [`InFlight`](Self::InFlight)
-/// means that another caller is still running the action; answer "try again later".
+/// variants mean that the work is done, and both contain the result. [`InFlight`](Self::InFlight)
+/// means that another caller still holds the key; answer "try again later".
 ///
 /// ```
 /// use retryproof_core::Outcome;
@@ -33,15 +33,15 @@ use crate::payload::Tombstone;
 pub enum Outcome<T> {
     /// The action ran in this call and returned this value.
     Executed(T),
-    /// The action ran in an earlier call, which stored this value.
+    /// The action ran in another call, which stored this value.
     Replayed(T),
-    /// Another caller is still running the action, and the wait timed out. Nothing ran in this
-    /// call.
+    /// Another caller still held the key when the wait ended. This call did not run the action,
+    /// with one exception: a call that ran the action and then lost its lease (`Report::fenced`).
     InFlight(InFlight),
 }
 
 impl<T> Outcome<T> {
-    /// The value, whether executed or replayed; `None` if in flight.
+    /// Returns the value of `Executed` or `Replayed`, and `None` for `InFlight`.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Executed(value) | Self::Replayed(value) => Some(value),
@@ -54,12 +54,12 @@ impl<T> Outcome<T> {
         matches!(self, Self::Executed(_))
     }
 
-    /// Whether the value was stored by an earlier call.
+    /// Whether another call stored the value.
     pub fn is_replayed(&self) -> bool {
         matches!(self, Self::Replayed(_))
     }
 
-    /// Whether another caller is still running the action.
+    /// Whether another caller still holds the key.
     pub fn is_in_flight(&self) -> bool {
         matches!(self, Self::InFlight(_))
     }
@@ -88,15 +88,15 @@ impl InFlight {
     }
 
     /// How long to wait before the next attempt: the time left on the holder's lease, rounded up to
-    /// whole seconds, between 1 s and 30 s (HTTP-10).
+    /// whole seconds, at least 1 s and at most 30 s (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.redeliver_after().min(Duration::from_secs(30))
     }
 
-    /// How long a broker should wait before it redelivers the message: like
-    /// [`retry_after`](Self::retry_after), but without the limit of 30 s, because a redelivery
-    /// before the end of the lease would find the key still taken (LST-2).
+    /// How long a broker should wait before it redelivers the message (LST-2). Unlike
+    /// [`retry_after`](Self::retry_after), the time is not limited to 30 s, because a redelivery
+    /// before the end of the lease would find the key still taken.
     #[must_use]
     pub fn redeliver_after(&self) -> Duration {
         let partial = u64::from(self.remaining.subsec_nanos() > 0);
@@ -113,8 +113,8 @@ pub enum Recorded {
     /// The store has a tombstone: the work will not run again, but its result cannot be replayed
     /// (CMP-9).
     Tombstone,
-    /// The completion could not be confirmed. A retry after the lease expires may run the action
-    /// again.
+    /// The result was not recorded, or the store did not confirm the completion. A retry may run
+    /// the action again.
     No,
 }
 
@@ -124,38 +124,44 @@ pub enum Recorded {
 pub struct Report<T> {
     /// The outcome.
     pub outcome: Outcome<T>,
-    /// Whether the store has the result.
+    /// Whether the result was recorded.
     pub recorded: Recorded,
-    /// Whether this call ran the action but lost its lease: another owner took over, so the
-    /// completion was refused, and the outcome is that of the new owner (CMP-2).
+    /// Whether this call ran the action but lost its lease. If so, the store refused the
+    /// completion, and the outcome comes from the call that took over (CMP-2).
     pub fenced: bool,
 }
 
 /// Why a call has no outcome. `E` is the action's own error.
+///
+/// With `Store`, `Codec`, `Mismatch` and `NotReplayable`, this call did not run the action. There
+/// are two exceptions: the call ran the action and then lost its lease (CMP-2), or the runtime shut
+/// down while a spawned action ran.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExecuteError<E> {
-    /// The action failed with this error. The key is free again (RUN-4).
+    /// The action failed with this error. The engine frees the key. If the release fails, the key
+    /// stays taken until the lease runs out (RUN-4).
     Action(E),
-    /// The action called [`hold_on_error`](crate::Lease::hold_on_error), because its effect is
-    /// unknown, and then failed. The key stays taken until the lease runs out (RUN-4).
+    /// The action failed after it had called [`hold_on_error`](crate::Lease::hold_on_error), so its
+    /// effect is unknown. The key stays taken until the lease runs out (RUN-4).
     Held {
         /// The action's error, unchanged.
         error: E,
         /// The time left on the lease.
         remaining: Duration,
     },
-    /// The store failed, or it refused the call. Nothing ran.
+    /// The store failed, or the engine refused the call.
     Store(Error),
-    /// The call's codec cannot decode the stored value. Nothing ran.
+    /// The call's codec cannot decode the stored value.
     Codec(Error),
-    /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
+    /// The action ran, but recording its result failed (CMP-4). Under the default policy, only a
+    /// joined call or a call that lost its lease fails in this way.
     Completion(CompletionError),
-    /// The key was used before with a different fingerprint. Nothing ran (FP-1).
+    /// The key was used before with a different fingerprint (FP-1).
     Mismatch,
-    /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
+    /// The call lost its lease, and its joined transaction was rolled back (CMP-7).
     LeaseLost,
-    /// The work is done, but its result cannot be replayed. Nothing ran (HTTP-13).
+    /// The work is done, but its result cannot be replayed (HTTP-13).
     NotReplayable(Tombstone),
 }
 
@@ -193,7 +199,7 @@ impl<E: StdError + 'static> StdError for ExecuteError<E> {
 pub struct CompletionError {
     /// Why the result was not recorded.
     pub error: Error,
-    /// What the store holds instead.
+    /// What the store has instead of the result.
     pub recorded: Recorded,
 }
 
@@ -219,8 +225,8 @@ impl StdError for CompletionError {
     }
 }
 
-/// Why an annotated function did not run, or why its result cannot be returned. The function's error
-/// type implements `From<Rejected>` (ANN-5).
+/// Why an annotated function did not run, or why its result cannot be returned. The function's
+/// error type implements `From<Rejected>` (ANN-5).
 ///
 /// ```
 /// use std::time::Duration;
@@ -246,7 +252,7 @@ impl StdError for CompletionError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// Another caller is still running the work.
+    /// Another caller still holds the key.
     InFlight {
         /// How long a broker should wait before it redelivers the message: the time left on the
         /// holder's lease, rounded up to whole seconds, at least 1 s (LST-2).
@@ -254,15 +260,16 @@ pub enum Rejected {
     },
     /// The key was used before with a different fingerprint (FP-1).
     Mismatch,
-    /// The lease was lost in a joined transaction (CMP-7).
+    /// The call lost its lease, and its joined transaction was rolled back (CMP-7).
     LeaseLost,
     /// The work is done, but its result cannot be replayed.
     NotReplayable,
-    /// The store failed, or the key or a duration is out of range.
+    /// The store failed, the engine refused the call, or the key or a duration is invalid.
     Store(Error),
     /// The function's codec cannot decode the stored value.
     Codec(Error),
-    /// The action ran, but its completion failed under the `propagate` policy (CMP-4).
+    /// The action ran, but recording its result failed (CMP-4). Under the default policy, only a
+    /// joined call or a call that lost its lease fails in this way.
     Completion(CompletionError),
 }
 
@@ -305,12 +312,13 @@ impl From<Error> for Rejected {
     }
 }
 
-/// Converts the result of an execution into the result of an annotated function (ANN-5): the value,
-/// whether executed or replayed, or an error of the function's own type.
+/// Converts the result of an execution into the result of an annotated function (ANN-5). An
+/// executed or replayed value becomes `Ok`; every failure becomes an error of the function's own
+/// type.
 ///
 /// # Errors
-/// The action's own error, unchanged; for any other failure, the [`Rejected`] that states the
-/// reason, converted by `E::from`.
+/// Returns the action's own error unchanged. Any other failure becomes a [`Rejected`], which
+/// `E::from` converts.
 pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>) -> Result<T, E> {
     match result {
         Ok(Outcome::Executed(value) | Outcome::Replayed(value)) => Ok(value),

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OwnerId`] identifies an owner inside a store; [`FencingToken`] orders grants outside the
-//! store.
+//! [`OwnerId`] identifies an owner to the store. [`FencingToken`] lets a resource outside the store
+//! tell a newer grant from an older one.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The random 128-bit id of one execution. The caller creates the id before its acquire, so that it
-/// can repeat the acquire if the answer is lost (ACQ-9). The id stays in the record after
-/// completion (CMP-3).
+/// The unique 128-bit id of one execution. The caller creates the id before it acquires. The caller
+/// can therefore repeat an acquire with the same id if the answer is lost (ACQ-9). The id stays in
+/// the record after completion (CMP-3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// Creates an id from 128 random bits, which the operating system provides anew for each id.
+    /// Creates an id from 128 random bits that the operating system provides.
     ///
-    /// The process keeps no generator, counter or spare id, because `fork` or a virtual machine
-    /// snapshot would copy it, and two processes with the same id would hold the same lease.
+    /// This function keeps no generator, counter or spare id in the process. A `fork` or a snapshot
+    /// of a virtual machine would copy such state. Two processes could then create the same id and
+    /// hold the same lease.
     ///
     /// # Panics
     /// Panics if the operating system cannot provide random bytes.
@@ -32,17 +33,18 @@ impl OwnerId {
     }
 
     /// Creates an id for a store whose records no other process shares
-    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)). The id is a random
-    /// seed for this process, followed by a counter, so unlike [`new`](Self::new), this function
-    /// needs no system call. A copy of the process creates the same ids, but has its own copy of
-    /// the records.
+    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)). The id consists of a
+    /// random seed and a counter, which this process keeps. Unlike [`new`](Self::new), this
+    /// function therefore needs a system call only the first time. A forked process can create the
+    /// same ids, but it has its own copy of the records.
     ///
     /// # Panics
     /// Panics if the operating system cannot provide random bytes at the first call in the process.
     pub(crate) fn of_this_process() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // The seed keeps ids unique when processes open the same records one after the other.
+        // The seed is random, so two processes that open the same records, one after the other,
+        // create different ids.
         let seed = SEED.get_or_init(|| {
             getrandom::u64().expect("the operating system should provide random bytes")
         });
@@ -56,14 +58,14 @@ impl OwnerId {
         Self(bytes)
     }
 
-    /// The bytes for a store to keep.
+    /// Returns the bytes that a store keeps.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// Prints only the first 8 hex digits, because with the whole id, another caller could complete the
+/// Prints only the first 8 hex digits, because anyone who knows the whole id can complete the
 /// record.
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +74,7 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// A number that grows with each grant of one identity (ACQ-10).
+/// A number that grows with each grant for the same identity (ACQ-10).
 ///
 /// Pass the token to a resource that can reject writes with a smaller token. Do not send the token
 /// as an idempotency key: use [`Lease::downstream_key`](crate::Lease::downstream_key) for that.
@@ -80,7 +82,7 @@ impl fmt::Debug for OwnerId {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Creates the token with this number, for a store.
+    /// Creates a token from the number that a store has assigned to a grant.
     #[must_use]
     pub const fn new(token: u64) -> Self {
         Self(token)

@@ -2,9 +2,11 @@
 //! [`Payload`], [`Tombstone`] and the versioned envelope that a store keeps (CMP-8, CMP-9).
 //!
 //! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
-//! body. A reader must understand the low four flags, and may ignore the high four. Flag 1 =
-//! tombstone. Flags 2 (compressed) and 4 (sealed) are reserved for later versions; this version
-//! refuses to read an envelope with either flag.
+//! body. A reader must understand the low four flags and can ignore the high four. Flag 1 marks a
+//! tombstone. Flag 2 (compressed) is reserved for a later version; this version refuses to read an
+//! envelope with this flag. Flag 4 marks a sealed envelope: the codec is 0, the schema version is
+//! that of the sealed form, and the body is what a [`SealingKey`](crate::seal::SealingKey) returned
+//! for a whole envelope (SEAL-5).
 
 use std::fmt;
 
@@ -12,6 +14,11 @@ use crate::blob::Blob;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::store::HolderNote;
+
+mod sealed;
+
+use sealed::{SEALED, is_still_sealed};
+pub(crate) use sealed::{SEALED_HEADER, is_bare_tombstone, is_sealed, sealed_envelope};
 
 const MAGIC: [u8; 2] = *b"RP";
 const VERSION: u8 = 1;
@@ -22,13 +29,13 @@ const HEADER: usize = 8;
 /// The initial capacity for a value of unknown size.
 const DEFAULT_CAPACITY: usize = 56;
 
-/// Names the codec that wrote a value, so that no other codec reads it. Ids below 1,024 are reserved
-/// for retryproof.
+/// Identifies the codec that wrote a value. No other codec reads that value. Ids below 1,024 are
+/// reserved for retryproof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CodecId(pub u16);
 
 impl CodecId {
-    /// No value, because the work returned `()`.
+    /// No codec: the work returned `()`, or a tombstone has no detail.
     pub const NONE: Self = Self(0);
     /// Raw bytes, stored as they are.
     pub const BYTES: Self = Self(1);
@@ -38,12 +45,12 @@ impl CodecId {
     pub const HTTP: Self = Self(3);
 }
 
-/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length,
-/// never its content (ID-4).
+/// An encoded value, with its codec and the version of the codec's schema. `Debug` prints the
+/// length of the value, never its content (ID-4).
 /// ```
 /// use retryproof_core::{CodecId, Payload};
 ///
-/// // Your own format needs an id of 1,024 or more, and a version for its next change.
+/// // Your own format needs an id of at least 1,024. Raise the version when the format changes.
 /// let payload = Payload::new(CodecId(1_024), 1, b"receipt 1");
 /// assert_eq!((payload.codec(), payload.schema()), (CodecId(1_024), 1));
 /// assert_eq!(payload.body(), b"receipt 1");
@@ -56,8 +63,8 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Builds a payload in place: `write` appends the body after the envelope's header, so nothing
-    /// is copied.
+    /// Builds a payload in place: `write` appends the body directly after the envelope's header, so
+    /// the body needs no second buffer.
     ///
     /// # Errors
     /// The errors of `write`.
@@ -69,8 +76,8 @@ impl Payload {
         Self::build_with_capacity(codec, schema, DEFAULT_CAPACITY, write)
     }
 
-    /// Like [`build`](Self::build), but for a writer that knows how many bytes it will append: the
-    /// buffer is allocated once, with that size.
+    /// Like [`build`](Self::build), but allocates room for a body of `capacity` bytes, so that the
+    /// buffer does not have to grow.
     ///
     /// # Errors
     /// The errors of `write`.
@@ -100,7 +107,7 @@ impl Payload {
         self.codec
     }
 
-    /// The schema version that the codec had when it wrote the body.
+    /// The version of the codec's schema at the time when the codec wrote the body.
     #[must_use]
     #[inline]
     pub fn schema(&self) -> u16 {
@@ -113,20 +120,20 @@ impl Payload {
         self.envelope.get(HEADER..).unwrap_or_default()
     }
 
-    /// The encoded body, sharing the stored allocation.
+    /// Returns the encoded body, which shares the envelope's allocation.
     #[must_use]
     #[inline]
     pub fn into_body(self) -> Blob {
         self.envelope.into_rest(HEADER)
     }
 
-    /// The envelope, for a store to keep.
+    /// The envelope, which a store keeps.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         &self.envelope
     }
 
-    /// Like [`envelope`](Self::envelope), but consumes `self` instead of taking another reference.
+    /// Returns the envelope and consumes `self`, so the caller need not clone the envelope.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.envelope
@@ -166,19 +173,20 @@ impl Tombstone {
         Self(Payload { codec, schema, envelope: buffer.into() })
     }
 
-    /// The detail; its [`codec`](Payload::codec) is [`CodecId::NONE`] when there is none.
+    /// The detail. For a tombstone without detail, the [`codec`](Payload::codec) is
+    /// [`CodecId::NONE`].
     #[must_use]
     pub fn detail(&self) -> &Payload {
         &self.0
     }
 
-    /// The envelope, for a store to keep.
+    /// The envelope, which a store keeps.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         self.0.envelope()
     }
 
-    /// Like [`envelope`](Self::envelope), but consumes `self` instead of taking another reference.
+    /// Returns the envelope and consumes `self`, so the caller need not clone the envelope.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.0.into_envelope()
@@ -193,7 +201,7 @@ impl Default for Tombstone {
 
 /// The content of a COMPLETE record, as a store returns it.
 ///
-/// Only [`open`](Self::open) reveals the value, after comparing fingerprints (FP-2).
+/// Only [`open`](Self::open) reveals the value, after it has compared the fingerprints (FP-2).
 ///
 /// # When to use
 /// Adapters that call [`try_acquire`](crate::IdempotencyEngine::try_acquire) open the result
@@ -217,9 +225,12 @@ impl Default for Tombstone {
 /// ```
 #[derive(Debug, Clone)]
 pub struct StoredResult {
+    /// Boxed, so that a result without a note stays small. This field comes before `envelope`, so
+    /// it is dropped first. The drop of foreign `Bytes` in `envelope` can panic, and a later field
+    /// with a destructor would need extra code for that case.
+    holder: Option<Box<HolderNote>>,
     envelope: Blob,
     fingerprint: Option<Fingerprint>,
-    holder: Option<HolderNote>,
 }
 
 /// The result of [`StoredResult::open`].
@@ -244,26 +255,26 @@ impl StoredResult {
     /// Adds the note about the holder that executed the work.
     #[must_use]
     pub fn with_holder(mut self, holder: Option<HolderNote>) -> Self {
-        self.holder = holder;
+        self.holder = holder.map(Box::new);
         self
     }
 
     /// The note about the holder that executed the work, if the store has one (REC-2).
     #[must_use]
     pub fn holder(&self) -> Option<&HolderNote> {
-        self.holder.as_ref()
+        self.holder.as_deref()
     }
 
-    /// The stored fingerprint. The algorithm byte shows how to compute a duplicate's fingerprint
-    /// (FP-3).
+    /// The stored fingerprint. Its algorithm byte shows how to compute the fingerprint of a
+    /// duplicate (FP-3).
     #[must_use]
     #[inline]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
     }
 
-    /// Compares `fingerprint` with the stored one, then reads the envelope. If either fingerprint
-    /// is missing, the two count as equal (FP-1).
+    /// Compares `fingerprint` with the stored fingerprint, then reads the envelope. If either
+    /// fingerprint is missing, the two count as equal (FP-1).
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when this version cannot read the envelope
@@ -272,7 +283,10 @@ impl StoredResult {
         if let (Some(stored), Some(requested)) = (&self.fingerprint, fingerprint)
             && stored != requested
         {
-            return Ok(Opened::Mismatch);
+            // The hidden fingerprint of a sealed value differs from every other one, and decides
+            // nothing (SEAL-6). An application's own fingerprint can begin with the same byte.
+            let is_hidden = stored.is_hidden() && is_sealed(&self.envelope);
+            return if is_hidden { Err(is_still_sealed()) } else { Ok(Opened::Mismatch) };
         }
         let [m0, m1, version, flags, c0, c1, s0, s1, ..] = self.envelope[..] else {
             return Err(Error::corrupt("the stored value is shorter than its envelope's header")
@@ -287,6 +301,9 @@ impl StoredResult {
                  wrote it",
             )
             .with("version", version));
+        }
+        if flags & MUST_UNDERSTAND == SEALED {
+            return Err(is_still_sealed());
         }
         if flags & MUST_UNDERSTAND & !TOMBSTONE != 0 {
             return Err(Error::corrupt(
@@ -363,5 +380,15 @@ mod tests {
     fn id_4_debug_of_a_payload_prints_its_length() {
         let text = format!("{:?}", Payload::new(CodecId::BYTES, 0, b"canary"));
         assert_eq!(text, "Payload(codec 1, schema 0, 6 bytes)");
+    }
+
+    #[test]
+    fn fp_1_seal_6_an_own_fingerprint_that_begins_with_zero_is_a_mismatch() {
+        let [seven, eight] = [7_u64, 8].map(|n| Fingerprint::new(&n.to_be_bytes()).unwrap());
+        let plain = Payload::new(CodecId::BYTES, 0, b"v").into_envelope();
+        let stored = StoredResult::new(plain, Some(seven));
+        assert!(matches!(stored.open(Some(&eight)), Ok(Opened::Mismatch)));
+        let sealed = StoredResult::new(sealed_envelope(b"bytes"), Some(seven));
+        assert_eq!(sealed.open(Some(&eight)).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The store contract: what every store promises, and the types that its methods exchange.
 //!
-//! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token,
-//! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end). There is no
-//! failed state (CMP-5). Every transition is **one atomic step: the statement that changes the
-//! record also compares times, using the store's own clock** (ACQ-7). A transition is fenced by
-//! owner, never by time (CMP-2): a late completion by the recorded owner is accepted, so an
-//! IN_PROGRESS record must outlive its lease (STO-4).
+//! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (with owner, token,
+//! lease end, fingerprint and ttl) or COMPLETE (with owner, token, value, fingerprint and ttl end).
+//! There is no failed state (CMP-5). Every transition is **one atomic step. The statement that
+//! changes the record also compares times, using the store's own clock** (ACQ-7). The holder's
+//! writes are fenced by owner, never by time (CMP-2). A store accepts a late completion by the
+//! recorded owner, so an IN_PROGRESS record must outlive its lease (STO-4).
 //!
 //! # When to write a store
 //! Write a store if your records have to live in a database that has no store yet. To observe,
-//! delay or fail the calls to an existing store, wrap it instead.
+//! delay or fail the calls to an existing store, wrap that store instead.
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
-//! - Treat an expired record as absent, purged or not (CMP-6): a fresh grant replaces a COMPLETE
-//!   record past its ttl, and takes over an IN_PROGRESS record past its lease.
+//! - Treat an expired record as absent, even before a purge deletes it (CMP-6). A fresh grant
+//!   replaces a COMPLETE record past its ttl, and takes over an IN_PROGRESS record past its lease.
 //! - Write nothing for a replay, a peek or a busy answer (ACQ-8).
 //! - Return [`NotOwner`](FencedWrite::NotOwner) and [`Busy`](Acquired::Busy) as answers, not as
-//!   errors. An `Err` means that the store could not answer
-//!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only kind that the engine retries) or that
-//!   it cannot read the record.
+//!   errors. An `Err` means that the store could not answer, cannot read the record, or has reached
+//!   a limit. The engine retries only [`Unavailable`](crate::ErrorKind::Unavailable).
+//! - A store may offer hashed identities (ID-5). Its [profile](StoreProfile::identity_secret) then
+//!   has the secret, and [`SharedStore`] replaces the key in each call by a digest. The store
+//!   records the secret's [mark](IdentitySecret::mark) when it is set up, and calls
+//!   [`IdentitySecret::check`] when it is opened.
 //! - Use one round trip for each uncontended call (ACQ-8). The engine may drop a call at any await
-//!   point; each method documents what a dropped call may leave behind.
+//!   point; each method documents what a dropped call can leave behind.
 //! - Test the store with the conformance kit of `retryproof-testkit` (STO-2).
 //!
 //! # Contract for wrappers
-//! Forward all methods. No method has a default, so that a wrapper cannot forget to forward one.
+//! Forward all methods. No method has a default, so the compiler reports a method that a wrapper
+//! forgets.
 #![doc = include_str!("store/toy.md")]
 
 use std::fmt::Debug;
@@ -34,20 +38,25 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::identity::Identity;
+use crate::identity::{Identity, IdentitySecret};
 use crate::owner::{FencingToken, OwnerId};
+use crate::seal::Sealing;
 
+mod audit;
 mod capability;
-pub(crate) mod caught;
 mod exchange;
+mod finding;
 mod force;
+mod hashed;
 mod holder;
 mod join;
 mod scan;
 mod shared;
 
+pub use audit::{Audit, AuditEntry, AuditPage};
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub use exchange::{AcquireRequest, Acquired, Completion, FencedWrite, Grant, LiveLease, Peeked};
+pub use finding::{Severity, StoreFinding};
 pub use force::{Force, ForceAction, ForceRequest, Forced};
 pub use holder::{HolderNote, TraceContext};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
@@ -56,7 +65,7 @@ pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 
 /// A store's name, limits and abilities, for checks and messages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StoreProfile {
     /// A short name, such as `"memory"` or `"sqlite"`.
@@ -67,19 +76,26 @@ pub struct StoreProfile {
     pub max_duration: Duration,
     /// Whether the store removes expired records without [`Purge`] (STO-4).
     pub reclaims: bool,
-    /// Whether the records live in this process alone and every acquire is ready at its first poll.
+    /// Whether the records exist only in this process and every acquire is ready at its first poll.
     ///
     /// The engine then polls an acquire without allocating, and creates owner ids without a system
-    /// call. If a forked process shared the records, such ids would repeat (ACQ-9).
+    /// call. After a fork, two processes can create the same id, which is safe only if they share
+    /// no records (ACQ-9).
     ///
-    /// A wrapper whose calls can wait has to call [`without_immediate`](Self::without_immediate) on
-    /// the profile. If it does not, the engine sends each acquire twice with the same owner, which
-    /// ACQ-9 makes harmless.
+    /// A wrapper must call [`without_immediate`](Self::without_immediate) on the profile if its own
+    /// calls can wait. Otherwise, the engine sends an acquire a second time, with the same owner,
+    /// whenever the first one has to wait. The repetition is harmless (ACQ-9).
     pub immediate: bool,
+    /// The secret of a store with hashed identities (ID-5). [`SharedStore`] then replaces the key
+    /// in each call by a digest.
+    pub identity_secret: Option<IdentitySecret>,
+    /// The sealer of a [`SharedStore`] that a wrapper wraps, so that the wrapped store seals too.
+    pub(crate) sealing: Option<Sealing>,
 }
 
 impl StoreProfile {
-    /// Creates a profile for a store without special limits or abilities.
+    /// Creates a profile for a store without special abilities. The profile allows values of any
+    /// size, and durations of up to 3,650 days.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -88,40 +104,49 @@ impl StoreProfile {
             max_duration: Duration::from_secs(3_650 * 86_400),
             reclaims: false,
             immediate: false,
+            identity_secret: None,
+            sealing: None,
         }
     }
 
     /// Sets the size of the largest value that the store accepts, in bytes.
     #[must_use]
-    pub const fn with_max_value(mut self, bytes: usize) -> Self {
+    pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes;
         self
     }
 
     /// Declares that the store removes expired records itself.
     #[must_use]
-    pub const fn with_reclaim(mut self) -> Self {
+    pub fn with_reclaim(mut self) -> Self {
         self.reclaims = true;
         self
     }
 
     /// Declares that an acquire never waits and that no other process shares the records.
     #[must_use]
-    pub const fn with_immediate(mut self) -> Self {
+    pub fn with_immediate(mut self) -> Self {
         self.immediate = true;
         self
     }
 
-    /// Declares that a call can wait, for a wrapper around an immediate store.
+    /// Declares that the store keeps digests instead of keys, if `secret` is not `None` (ID-5).
     #[must_use]
-    pub const fn without_immediate(mut self) -> Self {
+    pub fn with_identity_secret(mut self, secret: Option<IdentitySecret>) -> Self {
+        self.identity_secret = secret;
+        self
+    }
+
+    /// Declares that a call can wait. A wrapper around an immediate store uses this method.
+    #[must_use]
+    pub fn without_immediate(mut self) -> Self {
         self.immediate = false;
         self
     }
 }
 
-/// The contract of every store (STO-1). The [module's page](self) has the rules that apply to all
-/// methods, and a complete store as an example.
+/// The contract of every store (STO-1). The [module's page](self) has the rules for all methods,
+/// and a complete store as an example.
 ///
 /// Applications do not call these methods: they pass a store to
 /// [`IdempotencyEngine::new`](crate::IdempotencyEngine::new). Tests of a store call them directly:
@@ -158,7 +183,7 @@ impl StoreProfile {
             `retryproof::connect` returns"
 )]
 pub trait IdempotencyStore: Debug + Send + Sync + 'static {
-    /// Grants a lease if the key is free, and never waits.
+    /// Grants a lease if the key is free or its lease is over. An acquire never waits for a holder.
     ///
     /// # Behaviour
     /// | the record is | the answer is |
@@ -174,9 +199,9 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// no space for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// The grant is one step: of N callers at the instant of expiry, exactly one gets the lease.
-    /// The token is assigned within that step (ACQ-10). A dropped call leaves at most one lease of
-    /// the requested length (ACQ-11).
+    /// The grant is one step. If N callers acquire at the instant of expiry, exactly one gets the
+    /// lease. The token is assigned within that step (ACQ-10). A dropped call leaves at most one
+    /// lease behind, of the requested length (ACQ-11).
     fn acquire(
         &self,
         id: &Identity,
@@ -193,11 +218,11 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// has passed.
     ///
     /// # Behaviour
-    /// Subscribes, *then* checks the record, and returns immediately unless the record is still in
-    /// progress under the token `seen`. This order ensures that no wake-up is lost between the
-    /// check and the sleep (ACQ-4). Spurious returns are allowed, so a check followed by a sleep of
-    /// at most 50 ms is a correct implementation. The call holds no connection while it sleeps
-    /// (ACQ-5).
+    /// Subscribes first, *then* checks the record, so that a change between the check and the sleep
+    /// still wakes the call (ACQ-4). Returns immediately unless the record is still in progress
+    /// under the token `seen`. The call is allowed to return early without a change, so a check
+    /// followed by a sleep of at most 50 ms is a correct implementation. The call holds no
+    /// connection while it sleeps (ACQ-5).
     ///
     /// # Errors
     /// Same as [`peek`](Self::peek).
@@ -214,8 +239,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Sets the end of the lease to the store's current time plus `lease` (RUN-1).
     ///
     /// # Behaviour
-    /// Returns `Applied` if the record is IN_PROGRESS for `owner`, expired or not. Otherwise
-    /// returns `NotOwner`, and nothing changes (RUN-3).
+    /// Returns `Applied` if the record is IN_PROGRESS for `owner`, even after the lease has ended.
+    /// Otherwise returns `NotOwner`, and nothing changes (RUN-3).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.
@@ -232,11 +257,11 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Stores the result (CMP-1).
     ///
     /// # Behaviour
-    /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
-    /// `done.value`, is kept for `done.ttl`, and the answer is `Applied`. If `owner` has already
-    /// completed the record, the answer is `AlreadyApplied`, and nothing changes (CMP-3). If the
-    /// record is absent or belongs to another owner, the answer is `NotOwner`, and nothing changes
-    /// (CMP-2).
+    /// If the record is IN_PROGRESS for `owner`, even after the lease has ended, it becomes
+    /// COMPLETE with `done.value` and is kept for `done.ttl`. The answer is then `Applied`. If
+    /// `owner` has already completed the record, the answer is `AlreadyApplied`, and nothing
+    /// changes (CMP-3). If the record is absent or belongs to another owner, the answer is
+    /// `NotOwner`, and nothing changes (CMP-2).
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown; `TooLarge` if the value exceeds the store's limit
@@ -244,7 +269,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Atomicity
     /// The change is one step: a dropped call took effect either completely or not at all, and
-    /// may be repeated.
+    /// can be repeated.
     fn complete(
         &self,
         id: &Identity,
@@ -252,19 +277,19 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
         done: &Completion,
     ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
-    /// Deletes the record of an action that failed (RUN-4).
+    /// Frees the key of a failed action: the record becomes absent (RUN-4).
     ///
     /// # Behaviour
-    /// If the record is IN_PROGRESS for `owner`, it is deleted, and the answer is `Applied`. If the
-    /// record is absent, the answer is `AlreadyApplied`. If the record is COMPLETE or belongs to
-    /// another owner, the answer is `NotOwner`, and nothing changes.
+    /// If the record is IN_PROGRESS for `owner`, it becomes absent, and the answer is `Applied`. If
+    /// the record is absent, the answer is `AlreadyApplied`. If the record is COMPLETE or belongs
+    /// to another owner, the answer is `NotOwner`, and nothing changes.
     ///
     /// # Errors
     /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
     /// The change is one step: a dropped call took effect either completely or not at all, and
-    /// may be repeated.
+    /// can be repeated.
     fn release(
         &self,
         id: &Identity,

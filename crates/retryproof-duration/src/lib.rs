@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The accepted forms, as messages show them.
+/// The grammar of a duration, as error messages print it.
 pub const GRAMMAR: &str =
     "`PnW` or `P[nD][T[nH][nM][n[.f]S]]`, for example `PT30S`, `PT1.5S`, `PT24H`, `P7D`";
 
@@ -15,20 +15,20 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). The error does not contain the text. The caller adds the
-/// text and names the attribute or the configuration key.
+/// The reason why a text is not a duration (CTX-4). The error does not contain the text: the caller
+/// reports the text, and the attribute or configuration key where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {
-    /// Empty, or only white space.
+    /// The text is empty, or only white space.
     Empty,
     /// A sign: `-PT5S`, `PT-5S`, `+PT5S`.
     Signed,
-    /// A lower-case letter that belongs to the grammar: `pt5s`.
+    /// A lower-case letter in place of an upper-case letter: `pt5s`.
     LowerCase,
-    /// Does not begin with `P`: `24h`, `30`.
+    /// The text does not begin with `P`: `24h`, `30`.
     NoPrefix,
-    /// `P` or `P…T` with nothing after it.
+    /// Nothing follows the `P` or the `T`.
     NoParts,
     /// Years, or months (an `M` before the `T`).
     Calendar,
@@ -40,8 +40,8 @@ pub enum DurationError {
     FractionOutsideSeconds,
     /// A fraction without digits, or with more than nine of them.
     FractionDigits,
-    /// A unit on the wrong side of the `T`: hours, minutes or seconds before it, days or weeks
-    /// after it.
+    /// A unit on the wrong side of the `T`: hours or seconds before the `T`, or days or weeks after
+    /// it.
     Misplaced,
     /// A unit that occurs twice, or that follows a smaller unit: `PT5S1M`.
     Order,
@@ -92,8 +92,8 @@ impl std::error::Error for DurationError {}
 /// Parses an ISO 8601 duration in the strict grammar (CTX-4).
 ///
 /// # Errors
-/// [`DurationError`] if the text does not match the grammar. The caller checks bounds, such as
-/// those of CTX-2.
+/// [`DurationError`] if the text does not match the grammar, or if the duration is over `u64::MAX`
+/// seconds. The caller checks bounds, such as those of CTX-2.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let Some(parts) = text.strip_prefix('P') else {
         return Err(no_prefix(text));
@@ -113,14 +113,15 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. It
-/// writes days, hours, minutes and seconds in as few parts as possible; zero is `PT0S`.
+/// Formats a duration so that [`parse`] reads it back: `parse(&format(d).to_string()) == Ok(d)` for
+/// every `Duration`. The text consists of days, hours, minutes and seconds, and leaves out the
+/// parts that are zero. A zero duration is `PT0S`.
 #[must_use]
 pub fn format(duration: Duration) -> Formatted {
     Formatted(duration)
 }
 
-/// Displays a duration in the form that [`parse`] reads; returned by [`format()`].
+/// Displays a duration in the form that [`parse`] reads. [`format()`] returns this type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formatted(Duration);
 
@@ -152,7 +153,25 @@ impl fmt::Display for Formatted {
     }
 }
 
-/// Finds the most helpful error for a text that does not begin with `P`.
+/// Formats a duration for people to read, in at most two units, for example `850 ms`, `12 s` or `3
+/// min 20 s`. Smaller units are dropped. [`parse`] does not read this form.
+#[must_use]
+pub fn spoken(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let two = |large: u64, unit: &str, small: u64, part: &str| match small {
+        0 => format!("{large} {unit}"),
+        small => format!("{large} {unit} {small} {part}"),
+    };
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..MINUTE => format!("{seconds} s"),
+        MINUTE..HOUR => two(seconds / MINUTE, "min", seconds % MINUTE, "s"),
+        HOUR..DAY => two(seconds / HOUR, "h", seconds % HOUR / MINUTE, "min"),
+        _ => two(seconds / DAY, "d", seconds % DAY / HOUR, "h"),
+    }
+}
+
+/// Picks the most helpful error for a text that does not begin with `P`.
 fn no_prefix(text: &str) -> DurationError {
     match text.trim_start().as_bytes() {
         [] => DurationError::Empty,
@@ -181,7 +200,7 @@ fn days(text: &str) -> Result<u64, DurationError> {
     if part.rest.is_empty() {
         return part.whole()?.checked_mul(length).ok_or(DurationError::TooLong);
     }
-    // The first part is valid, so the mistake is in what follows it.
+    // The first part is valid, so the mistake is in the rest.
     Err(match Part::take(part.rest)?.unit {
         _ if part.unit == 'W' => DurationError::MixedWeeks,
         'W' => DurationError::MixedWeeks,
@@ -275,7 +294,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// The error for a character that is not a unit.
+/// Returns the error for a character that is not a unit.
 fn foreign(found: char) -> DurationError {
     match found {
         ',' => DurationError::Comma,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CTX-4: which texts the grammar accepts, and which it refuses.
+//! Tests which texts the grammar accepts and which it refuses (CTX-4).
 
 use proptest::prelude::*;
 
@@ -135,7 +135,7 @@ fn ctx_4_format_is_short() {
     }
 }
 
-/// Texts that almost fit the grammar; plain random strings never do.
+/// Generates texts that nearly match the grammar. Purely random strings almost never match it.
 fn near_grammar() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         proptest::sample::select(vec![
@@ -146,7 +146,7 @@ fn near_grammar() -> impl Strategy<Value = String> {
     .prop_map(|pieces| pieces.concat())
 }
 
-/// A second implementation of the grammar, as plain as possible.
+/// Checks a text with a second implementation of the grammar, kept as simple as possible.
 fn by_the_book(text: &str) -> bool {
     fn number(text: &str) -> bool {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
@@ -181,6 +181,17 @@ fn by_the_book(text: &str) -> bool {
             !time.is_empty() && date_fits && left == Some("")
         }
     }
+}
+
+#[test]
+fn a_spoken_duration_has_its_two_largest_units() {
+    let shown = |ms| spoken(Duration::from_millis(ms));
+    assert_eq!(shown(0), "0 ms");
+    assert_eq!(shown(850), "850 ms");
+    assert_eq!(shown(12_900), "12 s");
+    assert_eq!(shown(200_000), "3 min 20 s");
+    assert_eq!(shown(3_600_000), "1 h");
+    assert_eq!(shown(86_400_000 * 2 + 4 * 3_600_000), "2 d 4 h");
 }
 
 proptest! {

@@ -3,8 +3,8 @@
 //! adapter can guard requests of any type, and handlers that have to stay on their connection's
 //! thread.
 //!
-//! Applications should not use this module: it keeps the layer's promises, but its names may change
-//! in any version.
+//! Applications should not use this module. The module keeps the same promises as the layer, but
+//! its names may change in any version.
 //!
 //! [`admit`] decides from the request's head alone whether to guard, pass on or refuse the request.
 //! For an admitted request, [`acquire`] returns either a response to send or a grant;
@@ -47,9 +47,9 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
     filter.0.web.max_body_bytes
 }
 
-/// The key under which a filter stores the record of the client's `key` (HTTP-16): for a caller
-/// that the filter's hook named, or, if `caller` is `None`, in a filter whose callers share keys.
-/// The command `retryproof` looks for records under this key.
+/// The key under which a filter stores the record of the client's `key` (HTTP-16). `caller` is the
+/// name that the filter's hook returned, or `None` if the filter's callers share keys. The command
+/// `retryproof` looks for records under this key.
 #[must_use]
 pub fn stored_key(caller: Option<&str>, key: &str) -> String {
     let caller = match caller {
@@ -74,16 +74,16 @@ pub fn admit<'a>(
 }
 
 impl GrantedRequest {
-    /// Runs the handler with the head, the call's mark and the body's bytes. If the call has to
-    /// wait, it continues in a task on this thread (HTTP-12).
+    /// Runs the handler with the head, the call's mark and the body's bytes. If the first poll does
+    /// not finish the call, the call continues in a task on this thread (HTTP-12).
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, the call continues.
     ///
     /// # Panics
-    /// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
-    /// `run_local` also panics if a call has to wait outside a `LocalSet`, where it cannot be
-    /// spawned.
+    /// If the handler panics, the guard first ends the lease. The panic then resumes here (HTTP-7).
+    /// Outside a `LocalSet`, `run_local` also panics if the call has to wait, because the call
+    /// cannot be spawned there.
     pub fn run_local<H, R, E, F, Fut>(
         self,
         admitted: AdmittedRequest,
@@ -131,9 +131,9 @@ impl<B> From<ReplayBody> for BodyParts<B> {
     }
 }
 
-/// The response of a handler that could not get a transaction. Its [`Fate`](crate::Fate) keeps it
-/// from being stored, and its mark [`NoTx`] makes the guard replace it with one of the filter's
-/// problems.
+/// Returns the response of a handler that could not get a transaction. The guard does not store
+/// this response, and sends one of the filter's own problems instead. The response carries a mark
+/// for each: its [`Fate`](crate::Fate), and [`NoTx`].
 #[must_use]
 pub fn transaction_error_response(error: &TxError) -> Response<Bytes> {
     error.to_response()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guard in axum: annotated handlers, and extractors for the key, the lease and the transaction.
+//! The guard in axum: annotated handlers, and extractors for the key, the lease and the
+//! transaction.
 //!
 //! `#[idempotent(http)]` turns a handler into a unit struct whose `Handler` implementation calls
 //! [`run_endpoint`], so `post(pay)` can only mount the guarded handler (ANN-3). All arguments
@@ -7,10 +8,10 @@
 //! extractor that authenticates also runs before a replay.
 //!
 //! # When to use
-//! Annotate your own handlers: then the guard cannot be forgotten, and an extractor's rejection is
+//! Annotate your own handlers: the guard then cannot be forgotten, and an extractor's rejection is
 //! never stored. Use the layer, [`IdempotencyFilter::guard`](crate::IdempotencyFilter::guard), for
-//! handlers from other crates, for whole routers, and where one policy covers several routes. The
-//! extractors work in annotated handlers and behind the layer:
+//! handlers from other crates, for whole routers, and for several routes under one policy. The
+//! extractors work in annotated handlers, and in handlers behind the layer:
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -19,7 +20,7 @@
 //! use retryproof_memory::MemoryStore;
 //!
 //! async fn refund(key: IdempotencyKey, lease: Lease) -> String {
-//!     // The same for a run that takes over: pass it to the payment provider.
+//!     // A takeover gets the same key: pass it to the payment provider.
 //!     let downstream = lease.downstream_key("refund");
 //!     format!("{} bytes of key, {} of the provider's key", key.as_str().len(), downstream.len())
 //! }

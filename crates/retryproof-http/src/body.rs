@@ -76,8 +76,8 @@ impl Body for ReplayBody {
 
     fn size_hint(&self) -> SizeHint {
         let len = self.data.len() as u64;
-        // An HTTP/1.1 response can have trailers only if it is chunked, and it is chunked only if
-        // its size hint is not exact.
+        // With an exact size hint, the server would send `Content-Length` instead of chunks, and an
+        // HTTP/1.1 response without chunks cannot have trailers.
         if self.trailers.is_none() {
             return SizeHint::with_exact(len);
         }
@@ -95,7 +95,8 @@ impl fmt::Debug for ReplayBody {
 
 pin_project! {
     /// The body of a response that went through the guard: the inner service's body, bytes from the
-    /// guard, or the part of a body that the guard has read, followed by the rest of that body.
+    /// guard, or both. In the last case, the guard has read the first part of the body, and the
+    /// rest follows.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
@@ -111,7 +112,7 @@ pin_project! {
     enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // Part of the body has been read, so the body must not move: it stays in the pinned call.
+        // The guard has polled this body, so the body must not move: it stays in the pinned call.
         Read { call: Pin<Box<RunningCall<B>>> },
     }
 }
@@ -132,13 +133,13 @@ impl<B> GuardedBody<B> {
         Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// Creates a body that yields `read`, the part already read, and then the rest from `call`.
+    /// Creates a body that yields the bytes in `read`, and then the rest of the body from `call`.
     pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
         call.as_mut().forget_request();
         Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }
     }
 
-    /// Returns the whole body, or `self` as an `Err` if part of the body is still to be read.
+    /// Returns the whole body. If part of the body is still to be read, returns `self` as an `Err`.
     pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
         match self {
             Self { first, rest: BodyTail::Nothing, .. } => Ok(first),

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
+use std::iter;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
@@ -28,8 +29,8 @@ mod pre_grant;
 pub(crate) use pre_grant::GrantHandles;
 pub use pre_grant::{LeaseCell, PreGrant};
 
-/// The client's key, decoded. In most cases the key is a slice of the header line, so that nothing
-/// is copied. `Debug` shows only its length (ID-4).
+/// The client's key, decoded. Usually the key is a slice of the header line, and nothing is copied.
+/// `Debug` shows only the key's length (ID-4).
 #[derive(Clone)]
 pub(crate) enum ClientKey {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -37,20 +38,20 @@ pub(crate) enum ClientKey {
 }
 
 impl ClientKey {
-    /// The key of a request; `None` if the request has no key header.
+    /// Reads the key of a request. Returns `None` if the request has no key header.
     pub(crate) fn from_headers(
         headers: &HeaderMap,
         name: &HeaderName,
     ) -> Result<Option<Self>, KeyError> {
         let mut lines = headers.get_all(name).iter();
-        let first = lines.next();
-        let key = key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?;
-        let (Some(key), Some(line)) = (key, first) else { return Ok(None) };
+        let Some(line) = lines.next() else { return Ok(None) };
+        let lines = iter::once(line).chain(lines).map(HeaderValue::as_bytes);
+        let Some(key) = key::parse(lines)? else { return Ok(None) };
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
             Cow::Borrowed(key) => {
-                // `parse` returned a slice of its input, so the addresses give the key's position
-                // in the line.
+                // `parse` returned a slice of its input, so the difference of the two addresses is
+                // the key's position in the line.
                 let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
                 Self::Line { line: line.clone(), start, end: start + key.len() }
             }
@@ -84,7 +85,8 @@ impl fmt::Debug for ClientKey {
     }
 }
 
-/// A request with a well-formed key, at a guarded endpoint. Its head is passed separately.
+/// A request with a well-formed key, at a guarded endpoint. The request's head is passed
+/// separately.
 pub struct AdmittedRequest {
     pub(crate) filter: IdempotencyFilter,
     pub(crate) terms: CallTerms,
@@ -92,7 +94,7 @@ pub struct AdmittedRequest {
 }
 
 impl AdmittedRequest {
-    /// Returns what extractors can get before the grant.
+    /// Returns the key and the handles that extractors can get before the grant.
     #[must_use]
     pub fn pre_grant(&self) -> PreGrant {
         PreGrant::new(self.key.clone())
@@ -105,7 +107,7 @@ impl fmt::Debug for AdmittedRequest {
     }
 }
 
-/// What the engine and the handler need from a request that is ready for the acquire.
+/// The parts of a prepared request that the engine and the handler need.
 pub(crate) struct PreparedRequest {
     pub(crate) context: IdempotencyContext,
     pub(crate) body: Bytes,
@@ -114,13 +116,13 @@ pub(crate) struct PreparedRequest {
 
 /// The grant of an admitted request. The request's head is passed separately.
 ///
-/// If the grant is dropped, nothing has run, but the key stays held until the lease runs out. For
-/// that reason nothing is awaited between the grant and the run.
+/// If the grant is dropped, nothing has run, but the key stays held until the lease runs out. So do
+/// not await anything between the grant and the run.
 #[must_use]
 pub struct GrantedRequest {
     pub(crate) request: PreparedRequest,
     pub(crate) lease: HeldLease,
-    /// The span of the call; disabled if no subscriber wants it.
+    /// The span of the call; disabled if no subscriber records it.
     pub(crate) span: Span,
 }
 
@@ -130,8 +132,8 @@ impl fmt::Debug for GrantedRequest {
     }
 }
 
-/// A request extension that marks the running call, so that an inner guard sees that the route is
-/// already guarded, under this key and this lease (HTTP-15). A replay creates no mark.
+/// A request extension that marks the running call. The mark tells an inner guard that the route is
+/// already guarded, and under which key and lease (HTTP-15). A replay creates no mark.
 #[derive(Clone)]
 pub struct CallMark(Arc<CallState>);
 
@@ -142,10 +144,10 @@ struct CallState {
     key: ClientKey,
     lease: Lease,
     switches: PolicySwitches,
-    /// Whether a layer guards the call. If so, a router can respond in place of the handler
-    /// (HTTP-1).
+    /// Whether a layer guards the call. Behind a layer, a router can respond in place of the
+    /// handler (HTTP-1).
     layered: bool,
-    /// Set if the handler takes a transaction (CMP-7).
+    /// The call's transaction, if the handler takes one (CMP-7).
     tx: OnceLock<Arc<dyn CallTransaction>>,
 }
 
@@ -186,9 +188,9 @@ impl CallMark {
         self.0.switches
     }
 
-    /// Whether a request has the call's key or no key; also true if `filter` reads the key from a
-    /// different header than the call's filter. A request that is made in process for the same
-    /// route, but with its own key, is a separate call.
+    /// Whether a request belongs to this call. It does if it has the call's key or no key, or if
+    /// `filter` reads keys from a different header than the call's filter. An in-process request
+    /// for the same route is a separate call if it has its own key.
     pub(crate) fn has_same_key(
         &self,
         filter: &IdempotencyFilter,
@@ -238,16 +240,16 @@ impl fmt::Debug for CallMark {
 
 pin_project! {
     /// A call whose handler is running, with everything needed to end the call. The call is boxed,
-    /// so that the stages pass on only a pointer. The call also holds the handler's response body:
-    /// the guard reads the body in place, without another allocation, and the connection then reads
-    /// the rest, if any.
+    /// so the stages pass on only a pointer. The call also holds the handler's response body. The
+    /// guard reads the body in place, without another allocation, and the connection then reads the
+    /// rest, if any.
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,
-        // The request's body, shared. If a record has a different fingerprint algorithm, the
-        // request is fingerprinted again from this body (FP-3).
+        // The request's body, which the handler shares. If the call ends as a duplicate of a record
+        // with a different fingerprint algorithm, this body is fingerprinted again (FP-3).
         request_body: Bytes,
-        // `None` once the function that ends the lease has taken the lease.
+        // `None` once the function that ends the lease has taken it.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,
@@ -295,9 +297,8 @@ impl<R> RunningCall<R> {
         self.mark.0.tx.get().map_or(TakenTransaction::None, |tx| tx.take())
     }
 
-    /// Rolls back the handler's transaction, and returns whether it was open (CMP-7). If something
-    /// else still holds the transaction, the transaction is rolled back when that holder is
-    /// dropped, because nothing commits it.
+    /// Rolls back the handler's transaction, and returns whether it was open (CMP-7). A transaction
+    /// that is still in use elsewhere rolls back when its last user drops it; nothing commits it.
     pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
         let taken = self.take_tx();
         async move {
@@ -324,14 +325,14 @@ impl<R> RunningCall<R> {
         self.response_body.as_ref()
     }
 
-    /// Frees the request's bytes: the call has ended, and only its response body is still being
-    /// sent.
+    /// Frees the request's bytes. Called after the call has ended, when only its response body
+    /// remains to be sent.
     pub(crate) fn forget_request(self: Pin<&mut Self>) {
         *self.project().request_body = Bytes::new();
     }
 }
 
-/// The transaction of a call, whatever its type.
+/// A call's transaction of any type.
 pub(crate) trait CallTransaction: Send + Sync {
     /// Marks the lease as granted: from now on the transaction can be opened.
     fn grant(&self);
@@ -352,7 +353,7 @@ pub(crate) enum TakenTransaction {
     Kept,
 }
 
-/// What is recorded of a response: the whole response, or a tombstone.
+/// The value that is recorded for a response: the whole response, or a tombstone.
 pub(crate) enum CompletionValue {
     Response(Payload),
     Tombstone(Tombstone),
@@ -360,7 +361,7 @@ pub(crate) enum CompletionValue {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// An open transaction, whatever its type. It is rolled back if it is dropped.
+/// An open transaction of any type. Dropping the transaction rolls it back.
 pub(crate) trait OpenTransaction: Send {
     fn commit(
         self: Box<Self>,

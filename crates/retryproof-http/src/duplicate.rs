@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The response to a request that is not granted: the stored response, a tombstone, a mismatch, or
-//! "in flight" (HTTP-8, HTTP-10, HTTP-13, FP-1).
+//! Creates the response to a request that is not granted: the stored response, a tombstone, a
+//! mismatch, or "in flight" (HTTP-8, HTTP-10, HTTP-13, FP-1).
 
 use bytes::Bytes;
 use http::Method;
@@ -46,7 +46,7 @@ impl<'a> DuplicateRequest<'a, ()> {
         }
     }
 
-    /// Treats a call as a duplicate, because another run has taken over its lease.
+    /// Treats a call as a duplicate after another run has taken over its key.
     pub(crate) fn of_call<R>(
         call: &'a RunningCall<R>,
     ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {
@@ -71,32 +71,28 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         A::from_refusal(match acquired {
             Ok(Acquisition::Complete(stored)) => {
                 let (response, answer) = self.respond_from_record(&stored);
-                // Report only now, because the answer depends on what the record holds (FP-3,
+                // The answer is known only after the record was opened, so report it here (FP-3,
                 // CMP-8).
                 self.response.filter.engine.report_answer(self.context, began, || answer);
                 return response;
             }
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // `acquire` handles every grant, so a grant here is a bug. The lease is dropped and
+            Ok(Acquisition::Mismatch) => self.mismatch(),
+            // `acquire` handles every grant, so a grant here is a bug. Its lease is dropped and
             // runs out.
             Ok(Acquisition::Granted(_)) => self.response.fail_with(ErrorKind::Unexpected),
             Err(error) => self.response.fail(&error),
         })
     }
 
-    /// Creates the response from a completed record, and returns the response with the answer to
+    /// Creates the response from a completed record, and returns it together with the answer to
     /// report. The fingerprints are compared before anything in the record is opened (FP-2).
     pub(crate) fn respond_from_record<'s, A: FrameworkResponse>(
         &self,
         stored: &'s StoredResult,
     ) -> (A, CallAnswer<'s>) {
         let response = self.open(stored).and_then(|opened| match opened {
-            Opened::Mismatch => {
-                let scope = self.context.identity().scope();
-                let status = self.response.filter.switches.mismatch_status(scope, self.switches);
-                let response = self.response.refuse(Finding::Mismatch { status });
-                Ok((A::from_refusal(response), CallAnswer::Mismatch))
-            }
+            Opened::Mismatch => Ok((A::from_refusal(self.mismatch()), CallAnswer::Mismatch)),
             Opened::Tombstone(tombstone) => {
                 let response = self.response.refuse(tombstone_finding(tombstone.detail()));
                 Ok((A::from_refusal(response), CallAnswer::NotReplayable))
@@ -112,6 +108,13 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
             let error = error.for_identity(self.context.identity());
             (A::from_refusal(self.response.fail(&error)), CallAnswer::Refused(error.kind()))
         })
+    }
+
+    #[cold]
+    fn mismatch(&self) -> http::Response<ReplayBody> {
+        let scope = self.context.identity().scope();
+        let status = self.response.filter.switches.mismatch_status(scope, self.switches);
+        self.response.refuse(Finding::Mismatch { status })
     }
 
     #[cold]
@@ -132,7 +135,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
         }
     }
 
-    /// Returns the request's fingerprint in the form of the record's fingerprint `theirs`.
+    /// Returns the request's fingerprint, computed in the same way as the record's fingerprint
+    /// `theirs`.
     #[cold]
     fn fingerprint_like(
         &self,
@@ -141,8 +145,9 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     ) -> Result<Fingerprint, Error> {
         let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
         if leaves_out(theirs) {
-            // The record does not say which members it leaves out, so only method, path and query
-            // are compared. A comparison of the bodies would refuse every retry (FP-5).
+            // The record's fingerprint does not name the members that it leaves out, so only
+            // method, path and query are compared. If the bodies were compared too, every retry
+            // after a change of `fingerprint-ignore` would be refused (FP-5).
             tracing::debug!(
                 identity = %self.context.identity(),
                 "`fingerprint-ignore` has changed since the record was written, so the bodies are \
@@ -161,8 +166,8 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
     }
 }
 
-/// Reads the details that a tombstone keeps of a response that was not stored. If they cannot be
-/// read, the record still counts as a tombstone.
+/// Reads what a tombstone keeps of the response that was not stored. A record whose details cannot
+/// be read still counts as a tombstone.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

@@ -49,7 +49,7 @@ pub(crate) async fn end_unrecorded<R, E>(
         }
         Unrecorded::Held(response) => {
             call.roll_back().await;
-            // The key is not released: it stays held until the lease runs out.
+            // Do not release the key: it stays held until the lease runs out.
             if let Some(lease) = call.as_mut().take_lease() {
                 lease.hold();
             }
@@ -66,8 +66,9 @@ pub(crate) async fn end_unrecorded<R, E>(
     }
 }
 
-/// Rolls back the handler's transaction and frees the key. If the release fails, the engine logs
-/// the error, and the lease runs out (RUN-4).
+/// Rolls back the handler's transaction and ends the lease. This frees the key, unless the handler
+/// called `hold_on_error` and then failed. If the release fails, the engine logs the error, and the
+/// lease runs out (RUN-4).
 async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     call.roll_back().await;
     if let Some(lease) = call.as_mut().take_lease() {
@@ -75,7 +76,8 @@ async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
     }
 }
 
-/// Prepares the handler's response to be sent, without the gRPC layer's marks for the guard.
+/// Prepares the handler's response for sending, and removes the marks that the gRPC layer sets for
+/// the guard.
 fn of_handler<R>(response: Response<R>, served: Served) -> HandlerResponse<R> {
     #[cfg(feature = "grpc")]
     let response = {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fate of a response: stored, released, held or streamed (HTTP-7).
 //!
-//! An error type that a handler returns becomes a response before the guard sees it, so the response
-//! carries the fate in an extension, [`AnswerFate`]. No error becomes `Release` automatically.
+//! A handler's error reaches the guard only as a response, so the response carries the fate in an
+//! extension, [`AnswerFate`]. No error type except [`TxError`](crate::TxError) becomes `Release`
+//! automatically.
 
 use http::{Extensions, Response};
 use retryproof_core::Recorded;
@@ -34,8 +35,9 @@ use retryproof_core::Recorded;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AnswerFate {
-    /// The response is stored, and replayed to every duplicate for the ttl, whatever its status.
-    /// This is the default for a response without a mark.
+    /// The response is stored, and replayed to every duplicate for the ttl, whatever its status. A
+    /// response without a mark has this fate, unless the filter's hook, the policy or the
+    /// configuration chooses another (HTTP-7, HTTP-19).
     #[default]
     Store,
     /// **Certainly nothing happened.** The response is sent and not stored, and the key is free
@@ -46,7 +48,7 @@ pub enum AnswerFate {
     /// run sees from its lease that it is a takeover.
     Hold,
     /// **Done, with a body to stream.** The key is recorded as "done, not replayable" before the
-    /// first byte is sent. Then the body streams to the client; if the connection closes, the body
+    /// first byte is sent. Then the body streams to the client. If the connection closes, the body
     /// is dropped. A duplicate is refused with 409 `result-not-replayable`. Use `Stream` for
     /// endless or slow bodies, such as NDJSON or an export. Do the work first, then respond.
     Stream,
@@ -70,7 +72,7 @@ pub enum AnswerFate {
 /// }
 /// ```
 /// `PayError`'s `IntoResponse` then puts `self.fate()` into the response tuple. There is
-/// deliberately no default and no blanket implementation: if a charge may have happened, freeing
+/// deliberately no default and no blanket implementation. If a charge may have happened, freeing
 /// its key must be an explicit decision.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not state the fate of its response",
@@ -90,7 +92,7 @@ impl AnswerFate {
     }
 
     /// Removes the mark from a response, and returns it. The mark belongs to the call whose handler
-    /// set it, so an outer call that passes the response on must not read it (HTTP-7). An inner
+    /// set it. An outer call that passes the response on must not read the mark (HTTP-7). An inner
     /// call's `Recorded` is removed for the same reason (CMP-4).
     pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
         extensions.remove::<Recorded>();
@@ -98,8 +100,8 @@ impl AnswerFate {
     }
 }
 
-/// A response extension for gRPC that marks a response as an error although its HTTP status is 200,
-/// so that the transaction's writes are rolled back (CMP-7).
+/// A response extension that the gRPC layer sets on a response with an error status. The guard then
+/// rolls back the transaction's writes, even though the HTTP status is 200 (CMP-7).
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RollBackWrites;

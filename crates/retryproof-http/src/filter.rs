@@ -27,14 +27,14 @@ pub use caller::{
     Caller, CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
 
-/// The maximum number of scopes that a filter warns about. Without a limit, clients could fill the
-/// memory, because they choose the method, which is part of a default scope.
+/// The maximum number of scopes that a filter warns about. Default scopes contain the method, which
+/// the client chooses, so clients could otherwise fill the memory.
 const MAX_WARNED_SCOPES: usize = 1024;
 
 /// Guards endpoints: the first request with a key runs, and every retry gets the stored response. A
 /// filter is cheap to clone, and its clones share their state.
 ///
-/// Two tenants that choose the same key must not see each other's responses, so `build()` does not
+/// Two tenants that choose the same key must not see each other's responses. So `build()` does not
 /// compile until `.caller(..)` or `.callers_share_keys()` is called (HTTP-16).
 ///
 /// ```
@@ -44,7 +44,7 @@ const MAX_WARNED_SCOPES: usize = 1024;
 ///
 /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
 ///     .caller(|request: &http::request::Parts| {
-///         // Inserted by the authentication layer, which is outside.
+///         // The authentication layer, outside the guard, inserts this.
 ///         request.extensions.get::<String>().cloned()
 ///     })
 ///     .build()?;
@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     pub(crate) web: WebConfig,
     pub(crate) key_header: HeaderName,
     pub(crate) fingerprint: FingerprintMethod,
-    /// What the configuration changes for individual scopes.
+    /// The settings that the configuration changes for individual scopes.
     pub(crate) switches: Arc<Switches>,
     pub(crate) callers: Callers,
     pub(crate) fields: FieldRules,
@@ -76,16 +76,18 @@ pub(crate) struct Inner {
     /// The store's limit for one value, including the envelope.
     pub(crate) max_value: usize,
     ticket: AtomicU32,
-    warned: Warned,
+    warned: Arc<Warned>,
 }
 
-/// The warnings that have already been logged.
+/// The warnings that have already been logged, by this filter or by a copy of it with another
+/// response format.
 #[derive(Default)]
 struct Warned {
     /// The scopes for which a warning about an unstored field was logged.
     unstored: Mutex<HashSet<String>>,
     layered: AtomicBool,
     unmatched: AtomicBool,
+    void: AtomicBool,
 }
 
 /// How requests are fingerprinted (FP-3).
@@ -102,8 +104,8 @@ impl IdempotencyFilter {
         FilterBuilder::new(engine)
     }
 
-    /// Returns a filter that has the same engine and hooks, but renders its own responses in
-    /// another format, for a server with two protocols. See [`FilterBuilder::rejections`].
+    /// Returns a filter with the same engine and hooks that renders its own responses in another
+    /// format. Use it in a server with two protocols. See [`FilterBuilder::rejections`].
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -143,7 +145,7 @@ impl IdempotencyFilter {
             max_response: old.max_response,
             max_value: old.max_value,
             ticket: AtomicU32::new(0),
-            warned: Warned::default(),
+            warned: Arc::clone(&old.warned),
         }))
     }
 
@@ -153,10 +155,11 @@ impl IdempotencyFilter {
         &self.0.engine
     }
 
-    /// Stops granting new work, waits up to `deadline` for running handlers, and returns how many
-    /// handlers are still running; their leases run out (RUN-5). Completed requests are still
-    /// replayed. Call this method after the server has stopped accepting connections: a server's
-    /// graceful shutdown does not wait for handlers whose client disconnected.
+    /// Stops granting new work, and waits up to `deadline` for running handlers and for completions
+    /// in the background. Returns the number of those that are unfinished; their leases run out
+    /// (RUN-5). Completed requests are still replayed. Call this method after the server has
+    /// stopped accepting connections. A server's graceful shutdown does not wait for handlers whose
+    /// client disconnected.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -231,6 +234,17 @@ impl Inner {
                 scope,
                 "a guarded endpoint is wrapped by another guard of the same route; the outer \
                  guard's policy applies (logged once, HTTP-15)"
+            );
+        }
+    }
+
+    /// Warns once that the fate hook overrides the policy's choice of stored statuses (HTTP-19).
+    pub(crate) fn warn_void(&self, scope: Option<&str>) {
+        if !self.warned.void.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                scope,
+                "`Policy::with_stored` has no effect in this filter, because the filter's fate \
+                 hook decides about all responses without a mark (logged once, HTTP-19)"
             );
         }
     }

@@ -2,7 +2,7 @@
 //! Guards gRPC: unary calls of tonic, or of any other gRPC service on `tower` (HTTP-17).
 //!
 //! The key is the metadata entry `idempotency-key` (or the entry that `web.key-header` names). The
-//! first call with a key runs; every retry gets the first call's message, metadata and trailers,
+//! first call with a key runs. Every retry gets the first call's message, metadata and trailers,
 //! including `grpc-status`, and the mark `idempotent-replayed: true`.
 //! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) creates the layer. In tonic, wrap
 //! one service with `add_service(guard.named_layer(PaymentsServer::new(payments)))`
@@ -39,8 +39,8 @@
 //! ```
 //!
 //! # What a call gets
-//! A refusal has the HTTP status 200 and one of these gRPC statuses, and is never stored.
-//! [`refusal`] renders it:
+//! Refusals are never stored. Each has the HTTP status 200 and one of these gRPC statuses;
+//! [`refusal`] renders them:
 //!
 //! | the call | `grpc-status` | has a retry time |
 //! |---|---|---|
@@ -53,52 +53,50 @@
 //! | finds the store unavailable or full, finds the service at its limit or shutting down, or breaks off before its message is complete | 14 `UNAVAILABLE` | yes |
 //! | ran, but its response broke off or could not be recorded; or finds an unreadable record, or an endpoint without a scope | 13 `INTERNAL` | |
 //!
-//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (its domain is `retryproof`, its reason
-//! is the problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a
-//! retry time, a `google.rpc.RetryInfo`. The metadata entries `retry-after` (in seconds) and
-//! `grpc-retry-pushback-ms` give the same time. The retry policies of gRPC clients use the latter
-//! entry.
+//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` and, if there is a retry time, a
+//! `google.rpc.RetryInfo`. The domain of the `ErrorInfo` is `retryproof`. Its reason is the
+//! problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`. The metadata entries
+//! `retry-after` (in seconds) and `grpc-retry-pushback-ms` give the same time. The retry policies
+//! of gRPC clients use `grpc-retry-pushback-ms`.
 //!
 //! # What happens to a response
 //! A status other than `OK` from the handler is stored and replayed (HTTP-7). A handler sets a
 //! different fate with an [`AnswerFate`](crate::AnswerFate) in its response's extensions. A
 //! `Status` has no extensions, so it carries its fate in the metadata entry [`FATE`]: `release` if
 //! it is certain that nothing happened, `hold` if it is not known what happened, `stream` if the
-//! work is done and the messages are to be streamed. The entry is not sent to the client. In tonic:
+//! work is done and the messages must be streamed. The entry is not sent to the client. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes in a [`GuardedTx`](crate::GuardedTx) (in tonic,
 //! `GuardedTx::of(request.extensions(), &joined)`) commit together with the record of an `OK`
-//! response. Any other status rolls the writes back, and only the response is recorded (CMP-7). A
-//! stream, or a response over `web.max-response-bytes`, is recorded before its status is known, so
-//! its writes commit.
+//! response. With any other status, the writes are rolled back, and only the response is recorded
+//! (CMP-7). A stream, or a response over `web.max-response-bytes`, is recorded before its status is
+//! known, so its writes commit.
 //!
 //! # Streams
 //! - A response of several messages reaches the client whole. It is recorded as "done, not
-//!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13); no
-//!   part of it is sent before then. A fate in a status that arrives after the response was
-//!   recorded has no effect. A status that comes instead of the first message is treated like any
-//!   other response.
-//! - A call to a method that is named with [`GrpcLayer::streaming`] is recorded as "done, not
-//!   replayable" as soon as the method responds, and messages flow concurrently in both directions.
-//!   Name bidirectional methods in this way, and methods whose first message comes late. The guard
-//!   does not read the request of a named method before the method runs, so a different request
-//!   with the same key is not detected. A response that is only a status is stored like any other
-//!   response.
+//!   replayable" when its second message begins, or after `web.collect-timeout` (HTTP-13). No part
+//!   of the response is sent before it is recorded. A status that arrives later can no longer set
+//!   the fate. A status that comes instead of the first message is treated like any other response.
+//! - A call to a method that [`GrpcLayer::streaming`] names is recorded as "done, not replayable"
+//!   as soon as the method responds. Its messages flow concurrently in both directions. Name all
+//!   bidirectional methods, and all methods whose first message comes late. The guard does not read
+//!   the request of a named method before the method runs, so a different request with the same key
+//!   is not detected. A response that is only a status is stored like any other response.
 //! - Any other stream from the client is read up to `web.max-body-bytes`, and is then guarded like
 //!   a unary call.
 //!
 //! # What to know
-//! - **Scope.** Without a scope in the policy, the method is the scope: `pay.v1.Payments/Charge`. A
-//!   client can also name methods that do not exist, so set the scope in the policy if scopes are
-//!   metric labels.
-//! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. The
-//!   order of a Protobuf map that is kept in a `HashMap` can change; use `BTreeMap`, or encode the
+//! - **Scope.** Without a scope in the policy, the method is the scope: `pay.v1.Payments/Charge`.
+//!   Set the scope in the policy if scopes are metric labels, because a client can also send method
+//!   names that do not exist.
+//! - **The fingerprint** covers the encoded message, so a retry has to send the same bytes. Do not
+//!   keep a Protobuf map in a `HashMap`, whose order can change. Use `BTreeMap`, or encode the
 //!   request once.
 //! - **grpc-web.** The guard belongs inside `GrpcWebLayer`, where it sees statuses and trailers.
-//!   Outside `GrpcWebLayer`, responses are replayed too, but the guard cannot see their status,
-//!   which is in the body: writes commit even if the status is an error, and a stream is not
-//!   recognised by its second message.
+//!   Outside `GrpcWebLayer`, the guard replays responses too, but cannot see their status, which is
+//!   in the body. Writes then commit even if the status is an error, and a second message does not
+//!   reveal a stream.
 //! - **Deadlines.** A duplicate waits up to the policy's wait timeout; a client with a shorter
 //!   deadline gets `DEADLINE_EXCEEDED` instead.
 //! - **A caller hook** can refuse a call with a gRPC status:

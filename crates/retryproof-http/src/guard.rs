@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stages of a guarded request. Every front end calls [`admit`] with the request's head, then
-//! [`acquire`], and runs the handler of a granted request; for `tower` and axum, [`guarded`] does
-//! the last two steps.
+//! [`acquire`], and then runs the handler of a granted request. For `tower` and axum, [`guarded`]
+//! does the last two steps.
 //!
 //! 1. [`admit`] checks the key, the declared length, and whether the request is already guarded.
 //! 2. An annotated endpoint extracts all arguments except the body.
 //! 3. [`acquire`] prepares scope, caller, body and fingerprint (`prepare.rs`), then calls the
-//!    engine. A request that is not granted gets its response from `duplicate.rs`, and leaves
-//!    nothing behind.
-//! 4. `run.rs` runs the handler, and `record.rs` records its response. No task is spawned before
-//!    the grant.
+//!    engine. A request that is not granted gets its response from `duplicate.rs`, and holds no
+//!    lease.
+//! 4. `run.rs` runs the handler, and `record.rs` records its response. The guard spawns no task
+//!    before the grant, except to fingerprint a large JSON body.
 
 use std::future::Future;
 
@@ -25,7 +25,7 @@ use crate::call::{AdmittedRequest, CallMark, ClientKey, GrantHandles, GrantedReq
 use crate::duplicate::DuplicateRequest;
 use crate::filter::IdempotencyFilter;
 use crate::head::{AdmittedHead, RequestHead};
-use crate::policy::GuardPolicy;
+use crate::policy::{GuardPolicy, Policy};
 use crate::prepare::prepare;
 use crate::protocol::decide::{Decision, Finding, OversizeBody, decide};
 use crate::protocol::key::KeyError;
@@ -35,8 +35,8 @@ use crate::run::{run_to_end, start_call, with_request};
 /// The decision about a request, based on its head alone.
 #[derive(Debug)]
 pub enum AdmitOutcome {
-    /// Pass the request on unchanged: the guard does not apply to it. If the response has a fate
-    /// mark, remove the mark, because it belongs to no guarded call.
+    /// Pass the request on unchanged: the guard does not apply to it. Remove any fate mark from the
+    /// response, because the mark belongs to no guarded call.
     PassThrough,
     /// Pass the request on: it belongs to a call that is already guarded. The response keeps its
     /// fate mark for that call (HTTP-15).
@@ -45,6 +45,19 @@ pub enum AdmitOutcome {
     Refused(Response<ReplayBody>),
     /// Continue with [`acquire`].
     Admitted(AdmittedRequest),
+}
+
+impl GuardPolicy {
+    /// The policy of a layer on this filter. Warns once if the filter's fate hook overrides the
+    /// policy's choice of stored statuses (HTTP-19).
+    #[must_use]
+    pub fn layer(filter: &IdempotencyFilter, policy: Policy) -> Self {
+        let layer = Self::Layer(policy);
+        if layer.terms().switches.stored.is_some() && filter.0.fate.is_some() {
+            filter.0.warn_void(layer.scope());
+        }
+        layer
+    }
 }
 
 /// Checks from a request's head whether the request is already guarded, and whether its key and
@@ -98,11 +111,11 @@ pub(crate) fn admit(
     }
 }
 
-/// Prepares the request and acquires its lease. An `Err` is the response to a request that is not
-/// granted. After a grant, run the handler without awaiting anything else first.
+/// Prepares the request and acquires its lease. If the request is not granted, returns the response
+/// to send as an `Err`. After a grant, run the handler without awaiting anything else first.
 ///
-/// The stages borrow the request, because a future that owned it would hold it twice. The future is
-/// `Send` if the request is.
+/// The stages borrow the request, because a future that owned the request would hold it twice. The
+/// future is `Send` if the request is.
 ///
 /// # Errors
 /// The response to send instead of running the handler.
@@ -120,11 +133,12 @@ where
     B::Error: Into<BoxError>,
     A: FrameworkResponse,
 {
-    let request = match prepare(admitted, head, body).await {
+    let mut request = match prepare(admitted, head, body).await {
         Ok(request) => request,
         Err(refusal) => return Err(A::from_refusal(*refusal)),
     };
     let engine = &admitted.filter.0.engine;
+    engine.identify(&mut request.context);
     let span = engine.call_span(&request.context);
     let acquiring = span.in_scope(|| engine.begin_acquire(&request.context));
     let EndedAcquire { acquired, began } = match acquiring {
@@ -147,7 +161,7 @@ where
 /// is dropped later, the handler continues.
 ///
 /// # Panics
-/// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
+/// If the handler panics, the guard first ends the lease. The panic then resumes here (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     admitted: AdmittedRequest,

@@ -30,13 +30,13 @@ pub trait RequestHead {
     /// An extension of the request.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// The route that an inner guard compares to recognise the request (HTTP-15).
+    /// The route by which an inner guard recognises the request (HTTP-15).
     fn route(&self) -> Route {
         Route::new(self.method().clone(), self.target())
     }
 }
 
-/// The head of an admitted request, with the methods needed to prepare the request.
+/// The head of an admitted request, with the methods that prepare the request.
 pub trait AdmittedHead: RequestHead {
     /// Calls a [caller hook](crate::FilterBuilder::caller) with the request's head, in the types of
     /// the `http` crate, and returns the hook's result.
@@ -67,11 +67,11 @@ pub struct Route {
     target: RouteTarget,
 }
 
-/// Path and query as the client sent them, before a nested router stripped a prefix.
+/// Path and query as the client sent them, including any prefix that a nested router stripped.
 #[derive(Debug, Clone)]
 enum RouteTarget {
     Uri(Option<PathAndQuery>),
-    /// The target as text, for a request of another framework.
+    /// The target as text, from a framework with its own request type.
     Text(Box<str>),
 }
 
@@ -86,11 +86,11 @@ impl Route {
         Self { method, template: None, target: RouteTarget::Text(target.into()) }
     }
 
-    /// Whether a request that an inner guard sees on the route `inner` belongs to this call. A
-    /// request that a handler makes in process to another route or path does not belong to this
-    /// call, even with copied extensions.
+    /// Whether a request that an inner guard sees on the route `inner` belongs to this route's
+    /// call. A request that a handler makes in process to another route or path does not belong to
+    /// it, even with copied extensions.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
-        // Both paths are as the client sent them, including any prefix that nested routers
+        // Both paths are the ones that the client sent, including any prefix that nested routers
         // stripped.
         if self.method != inner.method || self.path() != inner.path() {
             return false;
@@ -98,7 +98,7 @@ impl Route {
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
             // The outer guard saw no template: no router had matched one yet, or the framework has
-            // none.
+            // no templates.
             (None, _) => true,
             (Some(_), None) => false,
         }
@@ -124,7 +124,7 @@ impl Route {
     }
 }
 
-/// A request extension that the gRPC layer sets to say that the path names a gRPC method.
+/// A request extension of the gRPC layer. It marks a request whose path names a gRPC method.
 #[cfg(feature = "grpc")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrpcMethod;
@@ -144,7 +144,7 @@ impl<'a> HttpHead<'a> {
 
     /// The target as the client sent it. axum keeps this target when nested routers strip a prefix.
     /// If the kept target does not end with the request's own path, the extensions were copied from
-    /// another request, and the request's own target is used.
+    /// another request. In that case, returns the request's own target.
     fn target_uri(self) -> &'a Uri {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()
@@ -170,8 +170,8 @@ impl<'a> HttpHead<'a> {
         }
     }
 
-    /// Whether an axum router looked for a route without finding one. Outside a router, nothing is
-    /// known about routes, and the result is `false`.
+    /// Whether an axum router looked for a route and found none. Outside a router, the result is
+    /// `false`, because nothing is known about the routes.
     fn is_unmatched(self) -> bool {
         #[cfg(feature = "axum")]
         return self.extensions.get::<Template>().is_none()
@@ -289,8 +289,8 @@ mod nested {
     use tower_service::Service as _;
 
     /// Whether a request has reached a service that is nested at a path. The outer router has
-    /// matched that path, but only a router inside can see the match, so the request's extensions
-    /// are sent through an inner router.
+    /// matched that path, but only an inner router can see the match. This function therefore sends
+    /// the request's extensions through an inner router.
     pub(super) fn is_at_service(extensions: &Extensions) -> bool {
         static INSIDE: LazyLock<Router> = LazyLock::new(|| {
             let is_whole = |path: MatchedPath| path.as_str() == "/";
@@ -322,8 +322,8 @@ fn template_of(_: &Extensions) -> Option<&Template> {
     None
 }
 
-/// Whether a route can cover more than one gRPC method: tonic mounts a service at
-/// `/pay.v1.Payments/{*rest}`.
+/// Whether a route can cover more than one gRPC method, as in `/pay.v1.Payments/{*rest}`, where
+/// tonic mounts a service.
 #[cfg(all(feature = "grpc", feature = "axum"))]
 fn has_open_end(template: Option<&Template>) -> bool {
     template.is_none_or(|template| template.as_str().ends_with('}'))

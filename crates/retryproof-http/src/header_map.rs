@@ -8,12 +8,13 @@ use crate::protocol::stored::IDEMPOTENT_REPLAYED;
 /// The field that marks a replay.
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
 
-/// Removes the replay mark from a handler's fields: only the guard sets it (HTTP-8).
+/// Removes the replay mark from a handler's fields, because only the guard may set the mark
+/// (HTTP-8).
 pub(crate) fn strip_replay_mark(headers: &mut HeaderMap) {
     remove_in_order(headers, &REPLAYED);
 }
 
-/// Removes a field. The map is rebuilt, because `HeaderMap::remove` would swap the last field into
+/// Removes a field. Rebuilds the map, because `HeaderMap::remove` would swap the last field into
 /// the gap.
 pub(crate) fn remove_in_order(headers: &mut HeaderMap, removed: &HeaderName) {
     if !headers.contains_key(removed) {

@@ -20,7 +20,7 @@
 //!
 //! | to guard | use |
 //! |---|---|
-//! | your own axum handler | the attribute `#[idempotent(http)]`, so that the handler cannot be mounted unguarded |
+//! | your own axum handler | the attribute `#[idempotent(http)]`: the handler then cannot be mounted unguarded |
 //! | routes of a `Router`, or any tower service | the [layer](IdempotencyFilter::guard) |
 //! | a gRPC service | the [gRPC layer](#grpc), with the feature `grpc` |
 //! | an actix-web handler | the crate `retryproof-actix`, with the same filter |
@@ -80,7 +80,7 @@
 //! | has no key | 400 `key-missing`; with optional keys (`web.required = false`) the handler runs unguarded |
 //! | has a malformed key | 400 `key-invalid` |
 //! | has no caller that the filter's hook can find | 401 `caller-missing` if the filter has a challenge, else 403 |
-//! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before any of the body is read |
+//! | has a body over `web.max-body-bytes` | 413 `body-too-large`; if the declared length is over the limit, none of the body is read |
 //! | is the first with its key | the handler runs; its response is stored and sent |
 //! | repeats a completed request | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
 //! | repeats the key with a different method, path, query or body | 422 `fingerprint-mismatch`, or 409 if so configured |
@@ -90,12 +90,12 @@
 //! | finds a record that cannot be read, or hits another store error | 500, and nothing runs |
 //!
 //! The filter's own responses are RFC 9457 problems; [`Code`] lists them. A problem never contains
-//! the key. Every response that leaves the guard has the extension [`Served`], so that an outer
-//! layer can count responses by how they came about.
+//! the key. Every response that leaves the guard carries the extension [`Served`], by which an
+//! outer layer can count responses.
 //!
 //! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`]
-//! names others. Requests for which the router found no route pass unguarded, unless
-//! [`Policy::with_unmatched`] is set (HTTP-1). An annotated handler guards every request.
+//! names others. Requests that match no route pass unguarded, unless [`Policy::with_unmatched`] is
+//! set (HTTP-1). An annotated handler guards every request.
 //!
 //! # What happens to the handler's response
 //!
@@ -105,30 +105,30 @@
 //! | is a router behind a layer, and returns 405 | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Release`], because it is certain that nothing happened | deleted; the next request runs | gets the response |
 //! | returns a response marked [`Hold`], because it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
-//! | panics, or its service fails | deleted; the next request runs | gets whatever the outer layers make of the panic or the error, as it would without the guard |
+//! | panics, or its service fails | deleted; the next request runs | gets the outer layers' response to the panic or error, as without the guard |
 //! | returns a response marked [`Stream`], because the work is done and the body is endless or slow | "done, not replayable" | gets the body as it is produced |
 //! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest as it is produced |
 //! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
 //! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
-//! | returns, but the store cannot record its response | held until the lease runs out | depending on the policy, gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
+//! | returns, but the store cannot record its response | held until the lease runs out | gets the response with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed`; the completion failure policy decides |
 //! | returns after its lease was lost to another run | the other run's record | gets what a duplicate would get, usually the other run's response |
 //!
-//! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
-//! filter can have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes
-//! each mark that it reads, so the mark has no effect on an outer guarded call that passes the
-//! response on.
+//! An error type states its fate through [`Fate`]. No error type except [`TxError`] becomes
+//! [`Release`] automatically. A filter can have a [hook](FilterBuilder::fate) for responses without
+//! a mark. The guard removes each mark that it reads, so the mark does not affect an outer guarded
+//! call that returns the same response.
 //!
-//! A handler whose effect happens *while* its body streams is recorded as done before the effect:
-//! do the work first, then respond. A handler that has to wait continues in its own task: the
-//! connection's task-locals are not available there, but the current tracing span and the request's
-//! extensions are.
+//! If a handler does its work *while* its body streams, the guard records the work as done before
+//! it happens. Do the work first, then respond. A handler that has to wait continues in its own
+//! task. That task has the current tracing span and the request's extensions, but not the
+//! connection's task-locals.
 //!
 //! # Layer order
 //!
 //! From outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression,
 //! request decompression, authentication, rate limit, **guard**, concurrency limit, handler. Each
-//! `Router::layer` call wraps the layers added before it, and an annotated handler is innermost, so
-//! the right order is the default.
+//! `Router::layer` call wraps the layers added before it, so add the guard before the layers that
+//! belong outside it. The guard of an annotated handler is always innermost.
 //!
 //! | layer | outside: right | inside: wrong |
 //! |---|---|---|
@@ -141,21 +141,21 @@
 //! | request decompression | fingerprint and limit apply to the plain bytes | a retry that is compressed differently gets 422 |
 //! | concurrency limit | does not count work whose client disconnected | limits the work itself, so this layer does belong inside, in its own `Router::layer` call; or set `max-running` |
 //!
-//! In a `ServiceBuilder` the guard, like every tower service, reserves a slot in the inner service
-//! before it reads the request. The guard keeps the slot while the body arrives and while a
+//! Like every tower service, the guard reserves a slot in the inner service before it reads the
+//! request. In a `ServiceBuilder`, the guard keeps the slot while the body arrives and while a
 //! duplicate waits for the holder. If a concurrency limit is directly inside the guard, duplicates
-//! of one key can take all of its slots, and requests with other keys, even replays, then queue
-//! behind them. To prevent this, use `max-running` instead, or a wait timeout of zero. A `Router`
-//! reserves the slot within the call, after the grant.
+//! with the same key can take all slots of the limit. Requests with other keys, even replays, then
+//! wait for a slot. To prevent this, use `max-running` instead, or a wait timeout of zero. A
+//! `Router` reserves the slot within the call, after the grant.
 //!
-//! **Extractors.** Behind the *layer*, extractors are part of the handler: their rejections are
-//! responses, and are stored. Authenticate outside the layer. For an *annotated* handler, all
-//! arguments except the body are extracted on every call, before the key is looked up, and no
-//! rejection is stored. An extractor that authenticates therefore also runs before a replay.
+//! **Extractors.** Behind the *layer*, extractors are part of the handler, so their rejections are
+//! stored as responses. Authenticate outside the layer. For an *annotated* handler, all arguments
+//! except the body are extracted on every call, before the key is looked up, and no rejection is
+//! stored. An extractor that authenticates therefore also runs before a replay.
 //!
 //! # Callers
 //!
-//! Two tenants that choose the same key must not see each other's responses, so `build()` does not
+//! Two tenants that choose the same key must not see each other's responses. So `build()` does not
 //! compile until one of two methods is called. [`FilterBuilder::caller`] adds the tenant to every
 //! key. With [`FilterBuilder::callers_share_keys`], the application must ensure that keys differ.
 //! If the hook finds no caller, the request is refused: 401 `caller-missing` with the filter's
@@ -168,9 +168,10 @@
 //!
 //! # Without axum
 //!
-//! Any tower stack works. The type of the request body must be able to carry buffered bytes
-//! ([`FromReplay`]). For a service that takes hyper's own body, wrap the body first. Also name a
-//! scope in the policy, because there is no router from which to derive it:
+//! Any tower stack works. The guard must be able to create the request body from buffered bytes
+//! ([`FromReplay`]). If the service takes hyper's own body, wrap that body in a [`GuardedBody`].
+//! Name a scope in the policy, because without a router there is no route to serve as the default
+//! scope:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -202,10 +203,11 @@
 //!
 //! # Features
 //!
-//! The feature `axum` adds the module `axum` (annotated handlers, extractors for key and lease),
-//! the default scope from the matched route, and [`AnswerFate`] as a part of response tuples.
+//! The feature `axum` adds the module `axum` (annotated handlers, extractors for key and lease). It
+//! also derives the default scope from the matched route, and makes [`AnswerFate`] usable in
+//! response tuples.
 //!
-//! The feature `grpc` adds the module `grpc`, which guards unary calls of tonic and other gRPC
+//! The feature `grpc` adds the module `grpc`. The module guards unary calls of tonic and other gRPC
 //! services, and refuses calls with gRPC statuses.
 
 #[doc(hidden)]

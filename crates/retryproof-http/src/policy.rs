@@ -9,8 +9,8 @@ use retryproof_core::config::StoredStatuses;
 
 use crate::switches::PolicySwitches;
 
-/// The settings of one endpoint. A setting that is not given has its configured default (CTX-3). In
-/// a `const`, a value out of range is a compile error.
+/// The settings of one endpoint. A setting that you leave out takes the configured default (CTX-3).
+/// In a `const`, a value that is out of range does not compile.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct Policy {
 /// ```
 /// use retryproof_http::{Methods, Policy};
 ///
-/// // A DELETE of this API may be repeated anyway, so it needs no key.
+/// // This API's DELETE can be repeated anyway, so it needs no key.
 /// const PAYMENTS: Policy = Policy::new("payments").methods(Methods::Only(&["POST", "PATCH"]));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +55,7 @@ pub enum Methods {
     Changing,
     /// Every method.
     All,
-    /// Only these methods, in capitals: `Methods::Only(&["POST", "PATCH"])`.
+    /// Only these methods, in capitals and compared byte for byte: `Only(&["POST", "PATCH"])`.
     Only(&'static [&'static str]),
 }
 
@@ -63,7 +63,7 @@ impl Policy {
     /// Creates a policy with a named scope, so that its records survive a change of the route.
     ///
     /// # Panics
-    /// If the scope is blank, has an ASCII control character, or is not 1 to 255 bytes long (ID-3).
+    /// Panics if the scope is blank, over 255 bytes, or has an ASCII control character (ID-3).
     pub const fn new(scope: &'static str) -> Self {
         assert!(
             is_scope(scope.as_bytes()),
@@ -73,7 +73,8 @@ impl Policy {
     }
 
     /// Creates a policy whose scope is the method and the matched route: `POST /orders/{}`
-    /// (HTTP-16). Without a router, every request gets 500 `scope-invalid`.
+    /// (HTTP-16). Without a matched route, the scope of a gRPC call is its method, and any other
+    /// request gets 500 `scope-invalid`.
     pub const fn unnamed() -> Self {
         Self {
             scope: None,
@@ -90,7 +91,7 @@ impl Policy {
     /// Sets how long the response is kept after completion.
     ///
     /// # Panics
-    /// If the ttl is not between 1 ms and 3,650 days (CTX-2).
+    /// Panics if the ttl is not between 1 ms and 3,650 days (CTX-2).
     pub const fn with_ttl(mut self, ttl: Duration) -> Self {
         assert!(within(ttl, 1, 3_650 * 86_400), "a ttl must be between 1 ms and 3,650 days");
         self.ttl = Some(ttl);
@@ -100,7 +101,7 @@ impl Policy {
     /// Sets how long a holder that stopped extending its lease keeps the key.
     ///
     /// # Panics
-    /// If the lease is not between 10 ms and 24 h (CTX-2).
+    /// Panics if the lease is not between 10 ms and 24 h (CTX-2).
     pub const fn with_lease(mut self, lease: Duration) -> Self {
         assert!(within(lease, 10, 86_400), "a lease must be between 10 ms and 24 h");
         self.lease = Some(lease);
@@ -110,16 +111,17 @@ impl Policy {
     /// Sets how long a duplicate waits for the holder. With zero, a duplicate does not wait.
     ///
     /// # Panics
-    /// If the wait timeout is over 24 h (CTX-2).
+    /// Panics if the wait timeout is over 24 h (CTX-2).
     pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
         assert!(within(wait, 0, 86_400), "a wait timeout must be at most 24 h");
         self.wait_timeout = Some(wait);
         self
     }
 
-    /// Sets which unmarked responses are stored, by status; all by default (HTTP-19). A response
-    /// that is not stored frees its key, and **the next request runs the work again**. A mark or
-    /// the filter's [`fate`](crate::FilterBuilder::fate) hook takes precedence.
+    /// Sets the error statuses whose unmarked responses are stored; by default, all of them
+    /// (HTTP-19). A response with any other error status frees its key, and **the next request runs
+    /// the work again**. A mark or the filter's [`fate`](crate::FilterBuilder::fate) hook takes
+    /// precedence.
     /// ```
     /// use retryproof_core::config::StoredStatuses;
     /// use retryproof_http::Policy;
@@ -133,8 +135,8 @@ impl Policy {
         self
     }
 
-    /// Sets the status of the response to a key that was used with a different request; 422 by
-    /// default (HTTP-20). Over gRPC the status is always `INVALID_ARGUMENT`.
+    /// Sets the status of the response if the key was used with a different request; 422 by default
+    /// (HTTP-20). Over gRPC the status is always `INVALID_ARGUMENT`.
     ///
     /// # Panics
     /// Panics if the status is neither 409 nor 422.
@@ -144,13 +146,11 @@ impl Policy {
         self
     }
 
-    /// Sets the methods that a layer with this policy guards; [`Methods::Changing`] by default
-    /// (HTTP-1). Requests with other methods pass the layer unguarded, but an annotated handler
-    /// inside still guards them.
+    /// Sets the methods that a layer guards; [`Methods::Changing`] by default (HTTP-1). A layer
+    /// passes on all other requests. An annotated handler inside the layer still guards them.
     ///
     /// # Panics
-    /// If [`Methods::Only`] names no method, or has a name that is empty or not in capitals.
-    /// Methods are compared byte for byte.
+    /// Panics if [`Methods::Only`] names no method, or has a name that is empty or not in capitals.
     pub const fn methods(mut self, methods: Methods) -> Self {
         if let Methods::Only(names) = methods {
             assert!(
@@ -162,9 +162,10 @@ impl Policy {
         self
     }
 
-    /// Makes a layer also guard requests for which the router found no route. Use this setting for
-    /// a fallback that performs work, such as a proxy. By default such a request passes unguarded
-    /// (HTTP-1). The policy needs a named scope, because there is no route to derive a scope from.
+    /// Makes a layer also guard requests for which the router found no route. By default, such a
+    /// request passes unguarded (HTTP-1). Use this setting for a fallback that performs work, such
+    /// as a proxy. The policy then needs a named scope, because there is no route to serve as the
+    /// scope.
     /// ```
     /// # #[cfg(feature = "axum")] {
     /// # use retryproof_core::IdempotencyEngine;
@@ -220,8 +221,8 @@ impl Default for Policy {
     }
 }
 
-/// The policy of a guard. A layer holds the policy by value, because axum clones the layer's
-/// service for each request, and sharing the policy would cost two more atomic operations.
+/// The policy of a guard. A layer holds the policy by value: axum clones the layer's service for
+/// each request, and a shared policy would cost two more atomic operations.
 #[derive(Debug, Clone, Copy)]
 pub enum GuardPolicy {
     /// The policy of an annotated handler.
@@ -230,8 +231,8 @@ pub enum GuardPolicy {
     Layer(Policy),
 }
 
-/// The part of a policy that applies to an admitted request. This type is kept smaller than the
-/// policy, because a request's futures hold it, and allocations of 1,032 bytes or more are slow.
+/// The part of a policy that applies to an admitted request. This type is smaller than the policy,
+/// because a request's futures hold it, and allocations of 1,032 bytes or more are slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTerms {
     pub(crate) scope: Option<&'static str>,
@@ -309,8 +310,7 @@ const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool 
             || (duration.as_secs() == most_secs && duration.subsec_nanos() == 0))
 }
 
-/// Checks the part of ID-3 that a `const fn` can check; the engine checks the whole rule at the
-/// first request.
+/// Checks the part of ID-3 that a `const fn` can check. The engine checks the whole rule later.
 const fn is_scope(scope: &[u8]) -> bool {
     let mut blank = true;
     let mut at = 0;

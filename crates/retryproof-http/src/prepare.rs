@@ -16,19 +16,20 @@ use crate::filter::{Absent, Caller, CallerFuture, CallerIdentity, Callers, Finge
 use crate::head::{AdmittedHead, RequestHead, RouteTemplate};
 use crate::protocol::decide::{Finding, OversizeBody};
 use crate::protocol::fingerprint::{
-    FingerprintAlgorithm, FingerprintHasher, IgnoredMembers, RequestParts, fingerprint_without,
+    FingerprintAlgorithm, FingerprintHasher, IgnoredMembers, RequestParts, are_comparable,
+    fingerprint_without,
 };
 use crate::protocol::key::MAX_KEY;
 use crate::protocol::problem::Code;
 use crate::response::ResponseContext;
 use crate::served::Served;
 
-/// JSON bodies up to this many bytes are canonicalised on the thread that serves the request.
-/// Canonicalising that much takes half a millisecond in the worst case, at 32 ns a byte.
+/// JSON bodies up to this many bytes are canonicalised on the thread that serves the request. At 32
+/// ns a byte, canonicalising such a body takes half a millisecond in the worst case.
 const SLOW_JSON: usize = 16 << 10;
 
 /// Bodies up to this many bytes are not compared with the application's own limit before the grant.
-/// The application's extractors check that limit too, and looking it up here would cost more than
+/// The application's extractors check that limit anyway, and a look-up here would cost more than
 /// the rest of the preparation.
 const SMALL_BODY: u64 = 1 << 10;
 
@@ -109,8 +110,8 @@ fn refuse(
     Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
 }
 
-/// The limit for `body`: the application's limit if it is smaller than the filter's and the body
-/// can exceed `SMALL_BODY`, otherwise the filter's (HTTP-4).
+/// Returns the limit for `body` (HTTP-4). If the body can exceed `SMALL_BODY`, this is the filter's
+/// limit or the application's limit, whichever is smaller. Otherwise it is the filter's limit.
 fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &impl Body) -> usize {
     let max = admitted.filter.0.web.max_body_bytes;
     match body.size_hint().upper() {
@@ -132,8 +133,7 @@ fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<Fin
     }
 }
 
-/// Whether fingerprinting a body takes so long that it must not block a thread that also serves
-/// other requests.
+/// Whether the fingerprint of a body takes so long that another thread must compute it.
 fn is_slow(admitted: &AdmittedRequest, body: &RequestBody) -> bool {
     body.fingerprint.is_none()
         && body.data.len() > SLOW_JSON
@@ -177,7 +177,14 @@ fn context_of<H: RequestHead>(
     });
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
     // Report the body's size, because the body stays in memory while a duplicate waits (ACQ-13).
-    let mut context = context.fingerprint(fingerprint).held_bytes(body.data.len());
+    let mut context =
+        context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
+    // The result is about the caller (SEAL-3).
+    if let CallerIdentity::Named(caller) = caller
+        && filter.0.engine.store().seals()
+    {
+        context = context.subject(caller.as_str());
+    }
     if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);
     }
@@ -206,12 +213,12 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
     }
 }
 
-/// A caller longer than this is hashed, so that the key with its caller stays within the limit of
-/// ID-3: together they have at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
+/// A caller over this many bytes is hashed, so that the engine's key stays within the limit of
+/// ID-3. The key then has at most 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// A route's default scope: the method, and the template without its parameters' names, so that
-/// records stay valid if a parameter is renamed: `POST /orders/{id}/{*rest}` becomes
+/// A route's default scope: the method, and the template without the names of its parameters. A
+/// record stays valid if a parameter is renamed: `POST /orders/{id}/{*rest}` becomes
 /// `POST /orders/{}/{*}`.
 fn scope_of_route(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());
@@ -221,7 +228,7 @@ fn scope_of_route(method: &str, template: &str) -> String {
     while let Some(at) = rest.find(['{', '}']) {
         let (literal, brace) = rest.split_at(at);
         scope.push_str(literal);
-        // A doubled brace is the routers' escape for a literal brace, and is kept.
+        // Keep a doubled brace, because the routers read it as an escaped literal brace.
         if brace.starts_with("{{") || brace.starts_with("}}") {
             scope.push_str(&brace[..2]);
             rest = &brace[2..];
@@ -237,13 +244,13 @@ fn scope_of_route(method: &str, template: &str) -> String {
     scope
 }
 
-/// Calls `then` with the engine's key, which has at most 500 bytes. The key is built on the stack;
-/// only the engine allocates.
+/// Calls `then` with the engine's key, which is at most 500 bytes long. The key is built on the
+/// stack, so only the engine allocates.
 ///
-/// The format is injective: callers that share keys, an absent caller, an empty caller and the
-/// caller `a` are four different callers, and their engine keys differ, whatever keys they choose.
-/// The key always has a prefix, so that a filter to which a `.caller(..)` is added later does not
-/// read another caller's record. The guide shows operators the format (`guide/operations.md`).
+/// The format is injective. For example, callers that share keys, an absent caller, an empty caller
+/// and the caller `a` never have the same engine key. Every engine key has a prefix, so a filter to
+/// which a `.caller(..)` is added later does not read another caller's record. The guide shows
+/// operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
         // This small buffer is large enough for a UUID.
@@ -254,15 +261,16 @@ fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) ->
     }
 }
 
-/// Like [`engine_key`], but returns a `String`, and does not limit the length of `key`. This
-/// function is for programs that look for a record.
+/// Like [`engine_key`], but returns a `String`, and does not limit the length of `key`. Programs
+/// that look for a record use this function.
 pub(crate) fn stored_key(caller: &CallerIdentity, key: &str) -> String {
     let mut stored = String::new();
     push_prefix(caller, |part| stored.push_str(part));
     stored + key
 }
 
-/// Passes the part of the engine's key before the client's key to `push`, from left to right.
+/// Passes the prefix of the engine's key to `push`, part by part. The client's key follows the
+/// prefix.
 fn push_prefix(caller: &CallerIdentity, mut push: impl FnMut(&str)) {
     match caller {
         CallerIdentity::Anyone => push("-"),
@@ -289,8 +297,7 @@ struct EngineKeyBuffer<const ROOM: usize> {
     len: usize,
 }
 
-/// The length of the longest prefix (`240:` and a caller of 240 bytes), a colon and the longest
-/// key.
+/// Room for the longest prefix (`240:` and a caller of 240 bytes), a colon and the longest key.
 const MAX_ENGINE_KEY: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
 impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
@@ -302,8 +309,7 @@ impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
 
     fn push(&mut self, text: &[u8]) {
         let room = &mut self.bytes[self.len..];
-        // Nothing is cut off, because the buffer has space for the longest key that is written to
-        // it.
+        // The buffer has space for every key that is written to it, so `min` never cuts off text.
         let text = &text[..text.len().min(room.len())];
         room[..text.len()].copy_from_slice(text);
         self.len += text.len();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `Idempotency-Key` protocol as pure functions: bytes and integers in, decisions out. Nothing
-//! in this module depends on a web framework or runs the engine, so every adapter shares it.
+//! The `Idempotency-Key` protocol as pure functions, which turn bytes and integers into decisions.
+//! All adapters share this module, because nothing in it depends on a web framework or runs the
+//! engine.
 
 pub(crate) mod decide;
 pub(crate) mod fingerprint;

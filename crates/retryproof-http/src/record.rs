@@ -41,13 +41,14 @@ use crate::window;
 pub(crate) enum ResponseDelivery {
     /// The response has no mark, and is read whole if its body ends in time and within the limit.
     Unmarked,
-    /// Like [`Unmarked`](Self::Unmarked), but stored even if the handler's writes are rolled back.
+    /// Like [`Unmarked`](Self::Unmarked), but the response is stored even if the handler's writes
+    /// are rolled back.
     Stored,
     /// The body is sent as it arrives.
     Streamed,
 }
 
-/// Records a handler's response, and only then returns it, ready to be sent.
+/// Records a handler's response, and only then returns the response, ready to be sent.
 ///
 /// The function returns an `async` block, because the future of an `async fn` would hold each
 /// argument twice.
@@ -63,8 +64,8 @@ where
     async move {
         let rolls_back = rolls_back(&mut parts);
         if rolls_back && call.has_tx() {
-            // CMP-7: roll the writes back before the response is recorded or the key is freed,
-            // because an open transaction can block others.
+            // CMP-7: roll back the writes before the response is recorded or the key is freed,
+            // because an open transaction can block other calls.
             let rolled_back = Box::pin(call.roll_back()).await;
             if rolled_back
                 && delivery == ResponseDelivery::Unmarked
@@ -96,7 +97,7 @@ where
         };
         let unsent = UnsentResponse { parts, body: captured.body, call };
         Ok(match (completed, captured.recorded) {
-            // This also covers a call whose scope is switched off, which has nothing to record
+            // This arm also covers a call whose scope is switched off, which has nothing to record
             // (CTX-5).
             (CompletionResult::Recorded, recorded) if recorded.is_ok() || !unsent.is_guarded() => {
                 match unsent.into_response() {
@@ -110,22 +111,22 @@ where
                     ),
                 }
             }
-            // CMP-9: the work is done and will not run again; the policy decides what this caller
-            // gets.
+            // CMP-9: a tombstone is recorded, so the work will not run again. The policy decides
+            // what this caller gets.
             (CompletionResult::Recorded | CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone, Served::Executed)
             }
             // Box the future of this rare case, so that the common case takes less space.
             (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
-            // After `Unconfirmed`, or after a variant that a later engine adds, the response might
-            // not have been recorded.
+            // `Unconfirmed`, and any variant that a later engine adds, means that the response
+            // might not be recorded.
             _ => completion_failed(unsent, Recorded::No, Served::Unconfirmed),
         })
     }
 }
 
 impl CommitFailure {
-    /// The outcome that the engine reports for the call (RUN-7), if it knows the outcome.
+    /// The outcome that the engine reports for the call (RUN-7), if the engine knows it.
     fn served(self) -> Served {
         match self {
             Self::RolledBack => Served::Failed,
@@ -135,7 +136,7 @@ impl CommitFailure {
     }
 }
 
-/// Adds to the response the time until which it is replayed, if the window is published (HTTP-21).
+/// If the filter publishes the replay window, adds the end of the window to the response (HTTP-21).
 fn publish_window<R>(call: &RunningCall<R>, parts: &mut Parts) {
     let filter = call.filter();
     if filter.web.publish_window && call.mark().lease().is_guarded() {
@@ -153,8 +154,7 @@ fn rolls_back(parts: &mut Parts) -> bool {
 }
 
 /// Ends a call whose handler took a transaction: commits the record together with the writes
-/// (CMP-7). After an `Err`, the response must not be sent, because it is not certain to be
-/// recorded.
+/// (CMP-7). After an `Err`, the response must not be sent, because it may not be recorded.
 async fn commit_transaction(
     tx: TakenTransaction,
     context: &IdempotencyContext,
@@ -200,7 +200,7 @@ enum UnsentBody<R> {
     Unread(R),
     /// The body was read to its end.
     Whole(ReplayBody),
-    /// The part of the body that was read; the rest is in the [`RunningCall`].
+    /// The part of the body that was read. The rest is in the [`RunningCall`].
     Partial(Bytes),
     /// The body broke off.
     Broken,
@@ -209,7 +209,7 @@ enum UnsentBody<R> {
 /// The response could not be encoded because a hook panicked.
 struct EncodingFailed;
 
-/// A handler's response whose call has been completed, but which has not been sent yet.
+/// A handler's response after its call was completed and before the response is sent.
 struct UnsentResponse<R> {
     parts: Parts,
     body: UnsentBody<R>,
@@ -221,7 +221,7 @@ impl<R> UnsentResponse<R> {
         self.call.mark().lease().is_guarded()
     }
 
-    /// Returns the response to send; if its body broke off, returns the call as an `Err`.
+    /// Returns the response to send. If its body broke off, returns the call as an `Err`.
     fn into_response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<RunningCall<R>>>> {
         let body = match self.body {
             UnsentBody::Unread(body) => GuardedBody::of_handler(body),
@@ -258,7 +258,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         };
         match read {
             Ok(ReadOutcome::Whole(data, trailers)) => Self::response(&call, parts, data, trailers),
-            // The body is longer than its size hint promised, so it is broken, not just too large.
+            // The body is longer than its size hint says. It is therefore broken, not merely too
+            // large.
             Ok(ReadOutcome::OverLimit(_))
                 if size.upper().is_some_and(|upper| upper <= limit as u64) =>
             {
@@ -271,8 +272,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
         }
     }
 
-    /// Captures, as a tombstone, a response whose body broke off, because the work is done and must
-    /// not run again. A body that panicked when it was polled also counts as broken off.
+    /// Captures a response as a tombstone because its body broke off: the work is done and must not
+    /// run again. A body that panicked when it was polled also counts as broken off.
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),
@@ -296,8 +297,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 recorded: Ok(Recorded::Yes),
                 body,
             },
-            // Together with the header fields and the envelope, the body is over the store's own
-            // limit (HTTP-13).
+            // Body, header fields and envelope together exceed the store's own limit (HTTP-13).
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(
@@ -320,7 +320,7 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     }
 }
 
-/// Whether the response is an upgrade, a tunnel or an event stream: the body of such a response has
+/// Whether the response is an upgrade, a tunnel or an event stream. The body of such a response has
 /// no end to wait for.
 fn is_open_ended(method: &Method, parts: &Parts) -> bool {
     let is_event_stream = |value: &HeaderValue| {
@@ -346,8 +346,8 @@ fn encode<R>(
 ) -> Result<Payload, Error> {
     let build = || {
         with_stored_fields(call, parts, |headers| {
-            // The hook sees only header fields, so it has approved no sensitive trailer. A
-            // `Connection` header field can name trailers too.
+            // Store no sensitive trailer, because the hook that approves sensitive fields sees only
+            // header fields. A `Connection` header field can name trailers too.
             let trailers = trailers.map(|trailers| {
                 let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
                 let connection = ConnectionNames::parse(names);
@@ -372,8 +372,9 @@ fn encode<R>(
     })
 }
 
-/// A tombstone with the response's status and header fields. If a hook panics, the tombstone has
-/// only the status, because it is not known which fields the hook would have kept.
+/// Creates a tombstone with the response's status and the header fields that fit into it. If a hook
+/// panics, the tombstone has only the status, because it is not known which fields the hook would
+/// have kept.
 fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {
@@ -406,7 +407,7 @@ fn with_stored_fields<R, T>(
     then(&stored_lines(call, &edited, &connection, SensitiveFields::Stored))
 }
 
-/// The lines of `fields` that are to be stored, in the response's order (HTTP-8, HTTP-9).
+/// The lines of `fields` to store, in the response's order (HTTP-8, HTTP-9).
 fn stored_lines<'a, R>(
     call: &RunningCall<R>,
     fields: &'a HeaderMap,
@@ -455,8 +456,8 @@ fn reframe(headers: &mut HeaderMap, length: usize) {
     }
 }
 
-/// Creates the response for a call whose completion was refused because another run had taken over.
-/// The client gets the same response as a duplicate would, so that all callers of a key get one
+/// Creates the response for a call whose completion was refused because another run took over. The
+/// client gets the response that a duplicate would get, so that all callers of a key get the same
 /// response (CMP-2).
 async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
     let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
@@ -471,8 +472,8 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
     HandlerResponse::in_place(response, Served::Lost)
 }
 
-/// Returns the response with its `Recorded`, or fails the call, depending on the policy (CMP-4).
-/// The call always fails if the response's body broke off.
+/// Returns the response with its `Recorded`, or fails the call, as the completion failure policy
+/// decides (CMP-4). The call always fails if the response's body broke off.
 fn completion_failed<R>(
     mut unsent: UnsentResponse<R>,
     recorded: Recorded,
@@ -480,7 +481,8 @@ fn completion_failed<R>(
 ) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     if recorded == Recorded::No && unsent.call.filter().web.publish_window {
-        // Another request with the key may run as soon as the lease ends.
+        // Withdraw the published window, because another request with the key can run as soon as
+        // the lease ends.
         window::withdraw(&mut unsent.parts.headers);
     }
     let response = match policy {

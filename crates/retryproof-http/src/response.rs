@@ -26,11 +26,12 @@ use crate::served::Served;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The common header names, indexed by their codes. A replay clones them instead of parsing them.
+/// The common header names, indexed by their codes. A replay clones these names instead of parsing
+/// them.
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// What the filter needs to know about a request to create one of its own responses.
+/// The parts of a request that the filter needs to create one of its own responses.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseContext<'a> {
     pub(crate) filter: &'a Inner,
@@ -52,7 +53,8 @@ impl<'a> ResponseContext<'a> {
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match decide(finding, &self.filter.settings()) {
             Decision::Refuse(problem) => self.render(&problem),
-            // Only requests without a key pass, and `admit` has already handled those.
+            // `decide` passes only a request without a key, and `admit` has already handled that
+            // case.
             Decision::Pass => self.fail_with(ErrorKind::Unexpected),
         }
     }
@@ -121,7 +123,7 @@ pub(crate) fn problem_response(problem: &Problem) -> Response<Bytes> {
 pub struct HandlerResponse<R> {
     /// The handler's response, or a response that replaces it.
     pub response: Response<GuardedBody<R>>,
-    /// Whether the response is the handler's.
+    /// Whether `response` is the handler's own response.
     pub is_handlers: bool,
     /// How much of the handler's response was recorded (CMP-4); `None` if nothing had to be
     /// recorded, or if the response is not the handler's.
@@ -139,16 +141,17 @@ impl<R> HandlerResponse<R> {
         Self { response, is_handlers: true, recorded, served }
     }
 
-    /// Creates the result for a response that replaces the handler's.
+    /// Creates the result for a response that replaces the handler's response.
     pub(crate) fn in_place(response: Response<ReplayBody>, served: Served) -> Self {
         let response = response.map(GuardedBody::replay);
         Self { response, is_handlers: false, recorded: None, served }
     }
 
-    /// Describes the response of a call whose scope is switched off (CTX-5): nothing was recorded.
-    pub(crate) fn unguarded(mut self) -> Self {
+    /// Marks the result of a call whose scope is switched off or in shadow mode: nothing is
+    /// recorded, so a retry runs the handler again (CTX-5, CTX-6).
+    pub(crate) fn unguarded(mut self, served: Served) -> Self {
         self.recorded = self.recorded.map(|_| Recorded::No);
-        self.served = Served::Unguarded;
+        self.served = served;
         self
     }
 
@@ -163,7 +166,7 @@ impl<R> HandlerResponse<R> {
     }
 }
 
-/// A web framework's type for responses that are sent without running the handler.
+/// A web framework's type for a response that the guard sends without running the handler.
 pub trait FrameworkResponse: Sized {
     /// Converts one of the filter's own responses, and keeps its extension [`Served`].
     fn from_refusal(response: Response<ReplayBody>) -> Self;

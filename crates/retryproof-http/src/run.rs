@@ -34,8 +34,8 @@ use crate::window;
 /// mark, and the body's bytes and trailers.
 ///
 /// The call is boxed before it is spawned, because a task's own allocation is over-aligned, and
-/// large over-aligned allocations are slow. The call is `Send` if the handler and its response are;
-/// some frameworks keep both on one thread.
+/// large over-aligned allocations are slow. The call is `Send` if the handler and its response are.
+/// Neither has to be: some frameworks keep both on one thread.
 pub(crate) fn start_call<H, R, E, F, Fut>(
     GrantedRequest { request, lease, span }: GrantedRequest,
     admitted: AdmittedRequest,
@@ -50,32 +50,44 @@ where
     Fut: Future<Output = Result<Response<R>, E>>,
 {
     let PreparedRequest { context, body, trailers } = request;
-    let is_guarded = lease.lease().is_guarded();
+    let unguarded = match lease.lease().is_guarded() {
+        true => None,
+        false => Some(lease.lease().shadow().map_or(Served::Unguarded, Served::Shadow)),
+    };
     let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
     let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
     let running = async move {
-        // The handler's future is dropped before the response is recorded, so that recording can
-        // reuse its space in the call's future. The handler is called within the inner `async`
-        // block, because it may panic before it returns a future.
+        // Drop the handler's future before the response is recorded, so that recording can reuse
+        // its space inside the call's future. Call the handler within the inner `async` block,
+        // because the handler can panic before it returns a future.
         let returned = {
             let inside = mark.lease().clone();
             let running = pin!(async move { handler(head, mark, body, trailers).await });
             catch_panic_of(pin!(poll_inside(inside, running))).await
         };
-        let ended = match fate_of(&call, returned) {
-            Ok((response, delivery)) => record(call, response, delivery).await,
-            // Box the future of this rare case, so that the common case takes less space.
-            Err(unrecorded) => Box::pin(end_unrecorded(call, unrecorded)).await,
+        let ended = 'ended: {
+            // Take the response out of the `match` before the await, because a value that is
+            // matched keeps its space until the `match` ends.
+            let (response, delivery) = match fate_of(&call, returned) {
+                Ok(recorded) => recorded,
+                // Box the future of this rare case, so that the common case takes less space.
+                Err(unrecorded) => break 'ended Box::pin(end_unrecorded(call, unrecorded)).await,
+            };
+            record(call, response, delivery).await
         };
-        if is_guarded { ended } else { ended.map(HandlerResponse::unguarded) }
+        match unguarded {
+            None => ended,
+            Some(served) => ended.map(|response| response.unguarded(served)),
+        }
     };
-    // If the call's span is disabled, the call runs inside the current span, usually the request's.
+    // If the call's span is disabled, run the call inside the current span, which is usually the
+    // span of the request.
     let span = if span.is_disabled() { Span::current() } else { span };
     Box::pin(running.instrument(span))
 }
 
-/// Adapts a handler that takes a whole request: assembles the request from its head, with the
-/// call's mark, and the bytes of its body.
+/// Adapts a handler that takes a whole request. The request is assembled from its head, the call's
+/// mark and the bytes of its body.
 pub(crate) fn with_request<B: FromReplay, Fut>(
     handler: impl FnOnce(Request<B>) -> Fut,
 ) -> impl FnOnce(Box<request::Parts>, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut {
@@ -92,16 +104,16 @@ pub(crate) fn with_request<B: FromReplay, Fut>(
 
 /// Runs a call to its end; `spawn` starts a task for a call that has to wait.
 ///
-/// Nothing is awaited between the grant and the first poll, so no drop can lose the call. The call
-/// is polled once in place: a drop cannot happen during a poll, so a call that ends in its first
-/// poll needs no task. A call that has to wait continues in a task, and this future only awaits the
-/// task (HTTP-12).
+/// No await comes between the grant and the first poll, so no drop can lose the call. The first
+/// poll runs in place. A call that ends in this poll needs no task, because a future cannot be
+/// dropped during a poll. A call that has to wait continues in a task, which this future only
+/// awaits (HTTP-12).
 ///
 /// # Cancel safety
 /// If the future is dropped after its first poll, the call continues.
 ///
 /// # Panics
-/// If the handler panics, the panic resumes here after the lease is released (HTTP-7).
+/// If the handler panics, the guard first ends the lease. The panic then resumes here (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn run_to_end<C, R, E>(
     mut call: Pin<Box<C>>,
@@ -172,9 +184,9 @@ fn fate_of<R, E>(
     }
 }
 
-/// Whether an unmarked response is a 405 from the router behind a layer (HTTP-1). In that case
-/// nothing ran; if the 405 were stored, the client's request with the right method would be
-/// refused.
+/// Whether an unmarked response is a 405 behind a layer, which counts as the router's response
+/// (HTTP-1). A router that sends a 405 has not run a handler. If the 405 were stored, the client's
+/// request with the right method would be refused.
 fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }

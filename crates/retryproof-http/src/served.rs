@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Served`] tells layers outside the guard how a response came about (HTTP-18).
+//! [`Served`] shows layers outside the guard how the guard served a request (HTTP-18).
 
 use http::Extensions;
+use retryproof_core::observe::ShadowVerdict;
 
 use crate::protocol::problem::Code;
 
-/// How the guard served a request: an extension of every response that leaves the guard, in axum,
-/// in any tower stack, over gRPC and in actix-web (HTTP-18).
+/// How the guard served a request. Every response that leaves the guard has this extension, in
+/// axum, in any tower stack, over gRPC and in actix-web (HTTP-18).
 ///
 /// A layer outside the guard can count responses by this value. [`as_str`](Self::as_str) returns
 /// the call's `outcome` as it appears in the log (RUN-7) and in the [observer's
 /// events](retryproof_core::Observer). A request that ends before the engine is called, for example
-/// because its key is missing, causes no event: only this extension shows it.
+/// because its key is missing, causes no event. Only this extension shows how such a request ended.
 ///
 /// | value | `as_str` | the response |
 /// |---|---|---|
@@ -25,16 +26,17 @@ use crate::protocol::problem::Code;
 /// | [`NotReplayable`](Self::NotReplayable) | `not_replayable` | is the problem `result-not-replayable` |
 /// | [`InFlight`](Self::InFlight) | `in_flight` | is the problem `in-flight` |
 /// | [`Refused`](Self::Refused) | `refused` | is the problem with this code |
-/// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to a request that the guard did not handle: its method or route is not guarded, it has no key and keys are optional, or an extractor rejected it before the key was looked up. Or its scope is switched off (`enabled = false`), and the handler ran unguarded |
+/// | [`Unguarded`](Self::Unguarded) | `unguarded` | belongs to an unguarded request: its method or route is not guarded, its scope is switched off (`enabled = false`), it has no key and keys are optional, or an extractor rejected it before the key was looked up |
+/// | [`Shadow`](Self::Shadow) | `shadow` | is the handler's, because the scope is in shadow mode; the verdict says what the guard would have done |
 ///
-/// `Unconfirmed` is the only value whose name is not an outcome in the log. It means that the store
-/// did not confirm the completion in time (CMP-4), or did not report whether a joined transaction
-/// was committed (CMP-7). The log line and the observers' event follow once the call's outcome is
-/// decided, and then show the outcome `executed`, `failed` or `lost`.
+/// `Unconfirmed` is the only value whose name is not an outcome in the log. `Unconfirmed` means
+/// that the store did not confirm the completion in time (CMP-4), or did not report whether a
+/// joined transaction was committed (CMP-7). The log line and the observers' event come later, when
+/// the outcome is decided. They show `executed`, `failed` or `lost`.
 ///
-/// A streamed response is `Executed`, with `Recorded::Tombstone`. If a second, outer guard does not
-/// handle the request, the response keeps the value of the inner guard. If the handler panics or the
-/// service fails, there is no response, and so no `Served`.
+/// A streamed response is `Executed`, with `Recorded::Tombstone`. If an outer guard does not handle
+/// the request, the response keeps the inner guard's value. If the handler panics or the service
+/// fails, there is no response, and therefore no `Served`.
 ///
 /// ```
 /// use http::Response;
@@ -58,15 +60,16 @@ use crate::protocol::problem::Code;
 pub enum Served {
     /// The handler ran, and its work counts as done.
     Executed,
-    /// The handler ran, but the store did not confirm that its work is recorded (CMP-4).
+    /// The handler ran, but the store did not confirm that its work is recorded (CMP-4, CMP-7).
     Unconfirmed,
-    /// The key is free again, because the response was marked [`Release`](crate::Release), or the
-    /// handler could not start its work.
+    /// The response is not stored and the key is free again. The response was marked
+    /// [`Release`](crate::Release), a hook or a setting released its status, or the handler could
+    /// not start its work.
     Released,
     /// The handler ran, and its work is not recorded.
     Failed,
-    /// The handler ran, but another run had taken over; the response is what a duplicate gets,
-    /// usually the other run's response.
+    /// The handler ran, but another run had taken over. The client gets the response that a
+    /// duplicate would get, usually the other run's response.
     Lost,
     /// The stored response.
     Replayed,
@@ -74,13 +77,16 @@ pub enum Served {
     Mismatch,
     /// The work is done, but its response was not kept.
     NotReplayable,
-    /// The first request with this key is still running.
+    /// Another request holds this key.
     InFlight,
     /// Nothing ran, for the reason that the code names. If the caller hook sent its own response,
     /// the code is [`CallerMissing`](Code::CallerMissing).
     Refused(Code),
     /// The guard did not handle the request, or its scope is switched off (CTX-5).
     Unguarded,
+    /// The handler ran, because its scope is in shadow mode. The verdict says what the guard would
+    /// have done (CTX-6).
+    Shadow(ShadowVerdict),
 }
 
 impl Served {
@@ -99,10 +105,11 @@ impl Served {
             Self::InFlight => "in_flight",
             Self::Refused(_) => "refused",
             Self::Unguarded => "unguarded",
+            Self::Shadow(_) => "shadow",
         }
     }
 
-    /// The value for a problem with this code, sent to a request that was not granted.
+    /// The value for a request that was refused with this code.
     pub(crate) fn of_problem(code: Code) -> Self {
         match code {
             Code::FingerprintMismatch => Self::Mismatch,
@@ -112,8 +119,8 @@ impl Served {
         }
     }
 
-    /// Marks the response to a request that this guard did not handle, unless an inner guard marked
-    /// it.
+    /// Marks the response to a request that this guard did not handle, unless an inner guard has
+    /// already marked the response.
     pub(crate) fn mark_unguarded(extensions: &mut Extensions) {
         extensions.get_or_insert(Self::Unguarded);
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Switches`]: what the configuration of a scope changes in the filter: which statuses are stored
-//! (HTTP-19), the status of a mismatch (HTTP-20), and which members fingerprints leave out (FP-5).
-//! The engine, not the filter, reads whether the scope is switched off (CTX-5).
+//! [`Switches`]: the settings of a scope that affect the filter. They choose the statuses that are
+//! stored (HTTP-19), the status of a mismatch (HTTP-20), and the members that fingerprints leave
+//! out (FP-5). The engine, not the filter, checks whether the scope is switched off (CTX-5), and
+//! whether fingerprints are compared while the first call runs (FP-6).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use retryproof_core::{IdempotencyConfig, Scope};
 use crate::protocol::fingerprint::IgnoredMembers;
 use crate::protocol::problem::Code;
 
-/// The switches of all scopes that have any.
+/// The switches of each scope whose configuration sets any.
 #[derive(Debug, Default)]
 pub(crate) struct Switches(HashMap<String, ScopeSwitches>);
 
@@ -23,8 +24,8 @@ struct ScopeSwitches {
     ignored: Option<Arc<IgnoredMembers>>,
 }
 
-/// The switches that a policy sets in the code. The configuration of a scope overrides them
-/// (CTX-3).
+/// The switches that a policy sets in the code. The configuration of a scope overrides these
+/// switches (CTX-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PolicySwitches {
     pub(crate) stored: Option<StoredStatuses>,
@@ -50,7 +51,7 @@ impl Switches {
         if self.0.is_empty() { None } else { self.0.get(scope.as_str()) }
     }
 
-    /// Whether an unmarked response with this status is stored (HTTP-19).
+    /// Whether the filter stores an unmarked response with this status (HTTP-19).
     pub(crate) fn stores(&self, scope: &Scope, policy: PolicySwitches, status: u16) -> bool {
         let configured = self.of(scope).and_then(|own| own.stored);
         configured.or(policy.stored).is_none_or(|stored| stored.stores(status))
@@ -73,7 +74,7 @@ impl Switches {
         self.0.values().any(|own| own.ignored.is_some())
     }
 
-    /// Whether any scope chooses which statuses are stored.
+    /// Whether any scope has its own list of statuses to store.
     pub(crate) fn choose_statuses(&self) -> bool {
         self.0.values().any(|own| own.stored.is_some())
     }

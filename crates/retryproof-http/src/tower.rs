@@ -27,15 +27,17 @@ impl IdempotencyFilter {
     /// [`Policy::with_unmatched`] decide which requests the layer guards (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
-        IdempotencyLayer { filter: self.clone(), policy: GuardPolicy::Layer(policy) }
+        IdempotencyLayer { filter: self.clone(), policy: GuardPolicy::layer(self, policy) }
     }
 }
 
-/// Guards the services that it wraps under one policy; created by [`IdempotencyFilter::guard`].
+/// Wraps services and guards their requests under one policy; created by
+/// [`IdempotencyFilter::guard`].
 ///
-/// By default, requests that change nothing, and requests for which the router found no route, pass
-/// unguarded; see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The layer's position
-/// among other layers decides what is stored; see the [crate's page](crate#layer-order).
+/// By default, the layer does not guard requests with `GET`, `HEAD`, `OPTIONS` or `TRACE`, or
+/// requests that match no route; see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1).
+/// The layer's position among other layers decides what is stored; see the [crate's
+/// page](crate#layer-order).
 /// # When to use
 /// In axum, `route_layer` guards matched routes, and `layer` also sees requests that match no
 /// route. Both methods guard only the routes that were added before them:
@@ -85,8 +87,8 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// A service whose requests are guarded. For a request that the guard does not handle, nothing is
-/// buffered, and only the response's extension [`Served`] is allocated.
+/// A service whose requests are guarded. The service does not buffer unguarded requests; it only
+/// adds the extension [`Served`] to their responses.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -152,9 +154,9 @@ type BoxedResponse<R, E> =
 pin_project! {
     /// The future of [`IdempotencyService`].
     ///
-    /// If the future is dropped before the lease is granted, nothing has run. If it is dropped
-    /// later, the handler continues in its own task, and a retry gets the handler's response
-    /// (HTTP-12).
+    /// If the future is dropped before the lease is granted, the handler never runs. If the future
+    /// is dropped later, the handler continues in its own task, and a retry gets the handler's
+    /// response (HTTP-12).
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         state: ResponseState<F, R, E>,
@@ -190,8 +192,7 @@ where
             ResponseStateProjection::Inside { future } => Poll::Ready(
                 ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)),
             ),
-            // If a refused call is polled again after it has returned the response, it returns
-            // `Pending`, like a fused future.
+            // A refused call returns its response once; every later poll returns `Pending`.
             ResponseStateProjection::Refused { response } => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
             }

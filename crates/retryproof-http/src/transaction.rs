@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GuardedTx`]: the handler's transaction. It is opened after the grant, and the guard commits it
-//! or rolls it back depending on the response's status (CMP-7).
+//! [`GuardedTx`]: the handler's transaction. The handler opens the transaction after the grant. The
+//! guard commits it or rolls it back, depending on how the handler ends (CMP-7).
 
 use std::any::Any;
 use std::fmt;
@@ -25,25 +25,25 @@ use crate::response::problem_response;
 /// The transaction of a guarded handler. The transaction's writes commit together with the record
 /// of the handler's response, or not at all.
 ///
-/// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). The first call to
-/// [`begin`](Self::begin) opens the transaction, after the lease is granted. The transaction ends
-/// when the handler returns:
+/// A `GuardedTx` is only a handle, so extracting it opens no transaction (ANN-6). After the grant,
+/// the first call to [`begin`](Self::begin) opens the transaction. The transaction ends when the
+/// handler returns:
 ///
 /// | the handler | its writes | its record |
 /// |---|---|---|
 /// | returns a status below 400 | committed together with the record | the response |
 /// | returns a status below 400 with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
-/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback), the record is deleted |
+/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | only the response; with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback), the key is free again |
 /// | returns a response marked `Release` or `Hold` | rolled back | as without a transaction |
 /// | panics, or its service fails | rolled back | deleted; the next request runs |
 /// | never began its transaction | – | as without a transaction |
 ///
-/// If the commit fails, or the lease is lost before the commit, the response is not sent. The
-/// client gets 500 `completion-failed`, and a retry gets the recorded response, or runs the work if
+/// If the commit fails, or the lease is lost before the commit, the response is not sent. Instead,
+/// the client gets 500 `completion-failed`. A retry gets the recorded response, or runs the work if
 /// nothing was recorded.
 ///
-/// In axum, a `GuardedTx` is an extractor for any state that provides a [`JoinedEngine<T>`] through
-/// `FromRef`:
+/// In axum, a `GuardedTx` is an extractor; the router's state must provide a [`JoinedEngine<T>`]
+/// through `FromRef`:
 ///
 /// ```ignore
 /// async fn pay(tx: GuardedTx<SqliteTx>, Json(order): Json<Order>) -> Result<Json<Receipt>, PayError> {
@@ -71,14 +71,14 @@ enum TransactionState<T> {
 pub struct OpenTx<T>(OwnedMappedMutexGuard<TransactionState<T>, T>);
 
 /// Why a handler cannot get its transaction. If the handler returns this error as its response, the
-/// filter sends one of its problems instead, in the format of
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the handler adds to
-/// the response are not sent.
+/// filter sends a problem response of its own, in the format that
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) sets. Header fields that the
+/// handler added are not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
-    /// The database refused to open a transaction, or did not open it in time. The response is a
-    /// 503 that is not stored, and the key is free.
+    /// The database refused to open a transaction, or did not open it in time. If the handler
+    /// returns this error, the client gets a 503, which is not stored, and the key becomes free.
     Unavailable(Error),
     /// A custom extractor called `begin` before the lease was granted. This is a bug in the
     /// application.
@@ -88,8 +88,8 @@ pub enum TxError {
 }
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// The transaction of a running request behind the layer; `None` if the request is not guarded,
-    /// or has a transaction of a different type.
+    /// Returns the transaction of the request that has these extensions; `None` if the request is
+    /// not guarded, or already has a transaction of a different type.
     #[must_use]
     pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
         Self::of_call(request.get()?, joined)
@@ -109,15 +109,16 @@ impl<T: Send + 'static> GuardedTx<T> {
         tx.into_any().downcast().ok().map(Self)
     }
 
-    /// Opens the transaction on the first call, and returns it. Other calls wait while the returned
-    /// value is alive.
+    /// Returns the transaction, which the first call opens. While a returned value is alive,
+    /// further calls wait.
     ///
     /// # Errors
     /// [`TxError`], which is also a response: use `tx.begin().await?` in a handler whose error type
     /// implements `From<TxError>`.
     ///
     /// # Cancel safety
-    /// If the future is dropped, no transaction stays open.
+    /// If the future is dropped while it opens the transaction, no transaction stays open. A
+    /// transaction that an earlier call opened stays open until the handler returns.
     pub async fn begin(&self) -> Result<OpenTx<T>, TxError> {
         if !self.0.granted.load(Ordering::Acquire) {
             return Err(TxError::NotGranted);
@@ -136,8 +137,8 @@ impl<T: Send + 'static> GuardedTx<T> {
 }
 
 impl PreGrant {
-    /// The call's transaction, which can only begin after the grant (CMP-7); `None` if another
-    /// argument has a transaction of a different type.
+    /// Returns the call's transaction, which cannot begin before the grant (CMP-7); `None` if
+    /// another argument has a transaction of a different type.
     #[must_use]
     pub fn guarded_tx<T: Send + 'static>(
         &self,
@@ -215,7 +216,7 @@ impl std::error::Error for TxError {
     }
 }
 
-/// Nothing was written, so the key is free again.
+/// Frees the key, because the handler could not write in its transaction.
 impl Fate for TxError {
     fn fate(&self) -> AnswerFate {
         AnswerFate::Release
@@ -264,7 +265,7 @@ impl<T: Send + 'static> OpenTransaction for (JoinedEngine<T>, T) {
 }
 
 impl TxError {
-    /// Logs the error, and returns the part of it that the guard needs.
+    /// Logs the error, and returns its kind, which determines the guard's response.
     fn log(&self) -> NoTx {
         match self {
             Self::Unavailable(error) => {
@@ -278,8 +279,8 @@ impl TxError {
         }
     }
 
-    /// Creates a response that carries the error to the guard. The guard sends the filter's own
-    /// response instead.
+    /// Creates a response whose extensions carry the kind of the error to the guard. The guard
+    /// replaces this response with the filter's own.
     pub(crate) fn to_response(&self) -> Response<Bytes> {
         let what = self.log();
         let mut response = problem_response(&no_tx(what, 0));

@@ -15,14 +15,15 @@ const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 /// Adds the field to a response that will be recorded for `ttl`.
 pub(crate) fn publish(headers: &mut HeaderMap, ttl: Duration) {
     let now = Duration::from_micros(wall_clock_micros());
-    // Fractions of a second are cut off, so that rounding never makes the time later than the end
-    // of the record.
+    // Round down to a whole second, because `Expires` must never be later than the end of the
+    // record's ttl.
     if let Ok(date) = HeaderValue::try_from(http_date(now.saturating_add(ttl).as_secs())) {
         headers.insert(EXPIRES, date);
     }
 }
 
-/// Removes the field, which only the guard sets while it publishes the window.
+/// Removes the field, even if the handler set it. Called only if the guard publishes the window,
+/// because only the guard may then set the field.
 pub(crate) fn withdraw(headers: &mut HeaderMap) {
     remove_in_order(headers, &EXPIRES);
 }
@@ -36,13 +37,13 @@ fn http_date(secs_since_1970: u64) -> String {
     // 1 January 1970 was a Thursday.
     let weekday = nth(DAYS, days + 4);
     // Count from 1 March of the year 0, so that a leap day is the last day of its year. Count in
-    // eras of 400 years, because all eras have the same number of days.
+    // eras of 400 years, because every era has the same number of days.
     let since = days + 719_468;
     let (era, day_of_era) = (since / 146_097, since % 146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // From March on, every five months in a row have 153 days.
+    // From March to January, any five consecutive months have 153 days in total.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12;
@@ -61,6 +62,19 @@ fn nth(names: &'static [&'static str], position: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn http_21_the_date_is_now_plus_the_ttl_without_fractions() {
+        let ttl = Duration::from_millis(3_600_999);
+        let date_of = |now: Duration| http_date((now + ttl).as_secs());
+        let now = || Duration::from_micros(wall_clock_micros());
+        let mut headers = HeaderMap::new();
+        let before = now();
+        publish(&mut headers, ttl);
+        let dates = [date_of(before), date_of(now())];
+        let published = headers[EXPIRES].to_str().unwrap();
+        assert!(dates.iter().any(|date| date == published), "{published}, but not {dates:?}");
+    }
 
     #[test]
     fn http_21_dates_are_written_as_http_writes_them() {

@@ -23,7 +23,7 @@ pub(crate) fn store_offset(
     tracker: &Mutex<OffsetTracker>,
 ) {
     let message = delivery.message();
-    // Hold the lock while the offset is stored; otherwise a lower offset could be stored after a
+    // Hold the lock while the offset is stored. Otherwise, a lower offset could be stored after a
     // higher one.
     let mut tracker = tracker.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(offset) = tracker.done(open) else { return };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 use rdkafka::message::OwnedMessage;
 use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
-use retryproof_core::{IntoScope, Result, Scope};
+use retryproof_core::{IdentitySecret, IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, header};
 use crate::error::invalid_setting;
@@ -26,7 +26,7 @@ const CONNECTION_SETTINGS: [&str; 9] = [
     "client.",
 ];
 
-/// The settings of a [`KafkaListener`](crate::KafkaListener); created by
+/// The settings of a [`KafkaListener`](crate::KafkaListener), created by
 /// [`KafkaListener::builder`](crate::KafkaListener::builder).
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct KafkaListenerBuilder {
@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
 }
 
-// `Debug` is not derived, because the client's settings may contain a password (ID-4).
+// `Debug` is not derived, because the client's settings can contain a password (ID-4).
 impl fmt::Debug for KafkaListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaListenerBuilder")
@@ -83,9 +83,9 @@ impl KafkaListenerBuilder {
         }
     }
 
-    /// Takes the key from the header `name`. This method or [`key`](Self::key) is required. A
-    /// message's Kafka key is not used by default, because it selects the partition, and often
-    /// identifies a customer rather than an event.
+    /// Takes the key from the header `name`. This method or [`key`](Self::key) is required. The
+    /// listener never uses the message's Kafka key implicitly, because a Kafka key selects the
+    /// partition, and often identifies a customer rather than an event.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| header(message, &name))
@@ -101,77 +101,89 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// Sets the topic for messages that cannot be handled or have failed too often (LST-2);
-    /// required. The topic should accept messages as large as those in the topics that are read: a
-    /// message that is too large for the topic is published without its body or, if necessary,
-    /// without its headers and key too, and the header `retryproof-omitted` says so.
+    /// Sets the topic for dead letters, which are messages that cannot be handled or have failed
+    /// too often (LST-2). This setting is required. The topic should accept messages as large as
+    /// those in the listener's topics. A letter that is too large for the topic is published
+    /// without its body and, if necessary, without its headers and key. Its header
+    /// `retryproof-omitted` names the missing parts.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
-    /// message with a different body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, even if its body is different. By
+    /// default, such a message is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
     /// Sets how long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Choose a ttl longer than the
-    /// time that a message can stay in its topic, plus the time that it can spend as a dead letter
-    /// before it is sent again.
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). The ttl should be longer than
+    /// the time that a message can stay in its topic, plus the time until its dead letter is sent
+    /// again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
     }
 
-    /// Sets how long the messages of a killed listener stay in flight; see
-    /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
+    /// Sets how long the messages of a killed listener stay in flight before they can run again;
+    /// see [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// Sets how long a redelivery waits while another delivery of its message is in flight. Zero
-    /// unless set: the listener then delays the redelivery without waiting (LST-1).
+    /// Sets how long a redelivery waits while another delivery of its message is in flight. The
+    /// default is zero. The listener then does not wait, but tries the redelivery again after a
+    /// pause (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// Sets how many times the work on a message is tried before the message becomes a dead letter;
-    /// 5 unless set. Meanwhile, the messages behind that message in the partition wait.
+    /// Sets the identity secret of the store that the handler uses. The listener's logs then show
+    /// the same digests as the store's logs. Without this setting, they show digits of the key's
+    /// SHA-256 (ID-5).
+    pub fn identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.messages.identity_secret = Some(secret);
+        self
+    }
+
+    /// Sets how many times the work on a message can be tried before the message becomes a dead
+    /// letter. The default is 5. A message counts towards
+    /// [`partition_concurrency`](Self::partition_concurrency) until it is answered. With the
+    /// default of 1, all later messages of the partition wait for it.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
     }
 
-    /// Sets the pause between two attempts. Unless set, it is 1 s at first, and doubles after each
-    /// further attempt, up to 1 min.
+    /// Sets the pause between two attempts. By default, the first pause is 1 s, and each further
+    /// pause is twice as long, up to 1 min.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Sets how many messages of one partition are handled at the same time; 1 unless set, so that
-    /// their order is kept. A higher number gives up the order, but the committed offset still
-    /// never passes the first message that is not done.
+    /// Sets how many messages of one partition are handled at the same time. The default of 1
+    /// preserves their order, and a higher number does not. In either case, the committed offset
+    /// stops at the first message that is not done.
     pub fn partition_concurrency(mut self, messages: usize) -> Self {
         self.partition_concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// Sets how many messages of one partition can be read but not yet answered; 100 unless set.
-    /// When this number is reached, the client pauses the partition.
+    /// Sets how many unanswered messages of one partition the listener can hold. The default is
+    /// 100. At this number, the listener pauses the partition.
     pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);
         self
     }
 
-    /// Sets how long a stop waits for running handlers and for dead letters being published; 30 s
-    /// unless set. The client does not poll meanwhile, so keep this timeout below
-    /// `max.poll.interval.ms` (5 min).
+    /// Sets how long a stop waits for running handlers and for dead letters that are being
+    /// published. The default is 30 s. The client does not poll during a stop, so keep this timeout
+    /// below `max.poll.interval.ms` (5 min).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
@@ -216,21 +228,22 @@ impl KafkaListenerBuilder {
     }
 }
 
-/// The consumer's settings: the application's own, and the settings that the listener depends on.
+/// Returns the consumer's settings: the application's settings and those that the listener depends
+/// on.
 fn consumer_settings(mut client: ClientConfig) -> ClientConfig {
     client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
     if client.get("auto.commit.interval.ms").is_none() {
         client.set("auto.commit.interval.ms", "1000");
     }
-    // With librdkafka's default, `largest`, messages published before the group's first commit
-    // would never be handled.
+    // With librdkafka's default, `largest`, the group would skip the messages that were published
+    // before its first commit.
     if client.get("auto.offset.reset").is_none() {
         client.set("auto.offset.reset", "earliest");
     }
     client
 }
 
-/// The producer's settings: the consumer's connection settings, and settings that make delivery
+/// Returns the producer's settings: the consumer's connection settings and those that make delivery
 /// reliable.
 pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
     let mut producer = ClientConfig::new();
@@ -239,8 +252,9 @@ pub(crate) fn producer_settings(client: &ClientConfig) -> ClientConfig {
             producer.set(name, value);
         }
     }
-    // A dead letter can be as large as its message, so leave the size limit to the broker. Letters
-    // are not sent in batches, so the broker rejects only the letter that is too large.
+    // A dead letter can be as large as its message, so let only the broker limit the size. Send
+    // each letter in a separate batch, so that the broker rejects only the letter that is too
+    // large.
     producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
     producer.set("acks", "all").set("message.timeout.ms", "10000");
     producer

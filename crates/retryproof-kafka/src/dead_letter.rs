@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DeadLetterTopic`]: publishes dead letters. Each letter contains the message and headers with
-//! the reason and the message's position. A letter is delivered before the committed offset moves
-//! past its message.
+//! [`DeadLetterTopic`]: publishes dead letters. Each letter contains the message, and has headers
+//! for the reason and the message's position. The committed offset moves past a message only after
+//! its letter is delivered.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two metadata requests.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How many times the brokers must report the topic as missing before the listener gives up.
-/// Brokers that create topics on demand report a topic as missing at first.
+/// Brokers that create topics on demand report a new topic as missing at first.
 const MAX_MISSES: u32 = 5;
 
 /// The topic to which dead letters are published.
@@ -36,8 +36,9 @@ pub(crate) struct DeadLetterTopic {
 }
 
 impl DeadLetterTopic {
-    /// Waits until the topic is found, even across outages: a listener does not start without a
-    /// topic for its dead letters.
+    /// Waits until the brokers report that the topic exists. While no broker answers, keeps trying.
+    /// Fails if the brokers report the topic as missing [`MAX_MISSES`] times, because a listener
+    /// cannot work without a dead-letter topic.
     pub(crate) async fn find(&self) -> Result<()> {
         let mut misses = 0;
         loop {
@@ -71,8 +72,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Publishes the letter, and retries until it is delivered. Returns `false` if a stop is
-    /// requested first.
+    /// Publishes the letter, and retries until the letter is delivered or a stop is requested.
+    /// Returns whether the letter was delivered.
     pub(crate) async fn publish_until(
         &self,
         stop: &mut PartitionStop,
@@ -95,8 +96,8 @@ impl DeadLetterTopic {
     }
 
     /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
-    /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
-    /// sent again with less content, because its message would otherwise block a partition forever.
+    /// transient failures for `message.timeout.ms`. If the letter is too large for its topic, sends
+    /// it again with less content. Otherwise, the message would block its partition forever.
     async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -110,8 +111,7 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Sends the letter. A letter that is sent without its message's headers has no Kafka key
-    /// either.
+    /// Sends the letter. If `content` omits the headers, the letter has no Kafka key either.
     async fn send(
         &self,
         delivery: &Delivery,
@@ -121,8 +121,8 @@ impl DeadLetterTopic {
         let message = delivery.message();
         let headers = headers(delivery, reason, content);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        // Send an empty body in place of an omitted one, because in a compacted topic a message
-        // without a body deletes its key.
+        // Send an empty body instead of no body. In a compacted topic, a message without a body
+        // would delete the earlier messages with the same key.
         record.payload = if content.body { message.payload() } else { Some(&[]) };
         record.key = message.key().filter(|_| content.headers);
         self.producer.send(record, Timeout::Never).await.map(drop).map_err(|(error, _)| error)

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 /// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
-/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
-/// passes it on with `?`, and the message becomes a dead letter (LST-2).
+/// which the listener turns into an answer. A method that fails returns a [`Poison`]. If the
+/// handler passes the `Poison` on with `?`, the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -26,15 +26,15 @@ struct Inner {
 /// Finds the key of a message; `None` if the message has no key.
 pub(crate) type KeyOf = dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync;
 
-/// The text of the header `name`. Bytes that are not UTF-8 are replaced, so that a key with such
-/// bytes counts as bad, not as missing.
+/// Returns the text of the header `name`. Replaces bytes that are not UTF-8, so that a key with
+/// such bytes counts as bad instead of missing.
 pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     let found = message.headers()?.iter().find(|header| header.key == name)?;
     Some(String::from_utf8_lossy(found.value?).into_owned())
 }
 
-/// Makes a key with replaced bytes empty, so that it counts as bad, because two different keys
-/// could be equal after the replacement.
+/// Returns an empty key, which counts as bad, if any bytes of `key` were replaced. Two different
+/// keys could otherwise become equal.
 fn without_replacements(key: String) -> String {
     if key.contains('\u{fffd}') { String::new() } else { key }
 }
@@ -45,8 +45,8 @@ impl Delivery {
         settings: Arc<MessageSettings>,
         key_of: &KeyOf,
     ) -> Self {
-        // rdkafka (0.39) panics at a header name that is not UTF-8; the message's key then counts
-        // as bad.
+        // If rdkafka (0.39) panics on a header name that is not UTF-8, `MessageCall` catches the
+        // panic and treats the key as invalid.
         let call = MessageCall::new(settings, || key_of(&message).map(without_replacements));
         Self(Arc::new(Inner { message, call }))
     }
@@ -61,20 +61,21 @@ impl Delivery {
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body (a redelivery with a different
-    /// body is rejected, FP-1).
+    /// timeout, and the message's key. Unless [`any_body`](crate::KafkaListenerBuilder::any_body)
+    /// is set, the context also has the fingerprint of the body, so a redelivery with a different
+    /// body is rejected (FP-1).
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or a different fingerprint.
+    /// Like [`context`](Self::context), but returns the builder. The handler can set a lease, a
+    /// ttl, a wait timeout or a different fingerprint on it.
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
@@ -82,12 +83,13 @@ impl Delivery {
     /// Decodes the body from JSON.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`].
+    /// [`Poison::Unreadable`] if the body cannot be decoded.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
         json(self.payload())
     }
 
-    /// The body. The slice is empty if the message has no body, as can happen in a compacted topic.
+    /// The body. If the message has no body, which is possible in a compacted topic, the slice is
+    /// empty.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.0.message.payload().unwrap_or_default()
@@ -96,8 +98,8 @@ impl Delivery {
     /// The text of the header `name`. Bytes that are not UTF-8 are replaced by `U+FFFD`.
     ///
     /// # Panics
-    /// rdkafka (0.39) panics at a header name that is not UTF-8; a panicking handler counts as a
-    /// failed attempt.
+    /// Panics inside rdkafka (0.39) if a header's name is not UTF-8. In a handler, the panic counts
+    /// as a failed attempt.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.0.message, name)
@@ -122,8 +124,8 @@ impl Delivery {
     }
 
     /// The message itself, with Kafka's own key, timestamp and headers. Iterating over the headers
-    /// panics inside rdkafka (0.39) at a name that is not UTF-8; a panicking handler counts as a
-    /// failed attempt.
+    /// panics inside rdkafka (0.39) if a header's name is not UTF-8. In a handler, the panic counts
+    /// as a failed attempt.
     #[must_use]
     pub fn message(&self) -> &OwnedMessage {
         &self.0.message

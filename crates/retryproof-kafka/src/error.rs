@@ -9,8 +9,8 @@ pub(crate) fn invalid_setting(message: &'static str) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// The error for a client setting that librdkafka rejects. librdkafka's own error holds the
-/// setting's value, which may be a password, so only the name is passed on (ID-4).
+/// The error for a client setting that librdkafka rejects. The error names the setting, but omits
+/// librdkafka's own error. That error contains the setting's value, which can be a password (ID-4).
 pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
     let setting = match &error {
         KafkaError::ClientConfig(_, _, name, _) => name.clone(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`HandlerContext`]: runs the handler on the messages of a partition, each until it is answered
-//! (LST-2).
+//! [`HandlerContext`]: runs the handler on each message of a partition until the message is
+//! answered (LST-2).
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use retryproof_core::listener::{AttemptRules, Poison, Verdict, VerdictCounters};
+use retryproof_core::listener::{AttemptRules, Poison, Reason, Verdict, VerdictCounters};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -29,7 +29,7 @@ pub(crate) struct HandlerContext {
 
 impl HandlerContext {
     /// Handles the messages of a partition until the partition is revoked or the listener stops.
-    /// After that, no new handler begins, and the running handlers finish.
+    /// After that, starts no new handler, and resolves when the running handlers have finished.
     pub(crate) async fn handle_partition<H, Fut>(
         self: Arc<Self>,
         mut messages: mpsc::UnboundedReceiver<QueuedMessage>,
@@ -44,8 +44,8 @@ impl HandlerContext {
         let mut handlers = JoinSet::new();
         loop {
             while handlers.try_join_next().is_some() {}
-            // Take the permit before the message, so that with one permit no message is taken
-            // before the previous message is answered.
+            // Take the permit before the message. If there is only one permit, each message then
+            // waits until the previous message is answered.
             let next = async {
                 let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
                 Some((permit, messages.recv().await?))
@@ -73,8 +73,8 @@ impl HandlerContext {
     }
 
     /// Runs the handler until the message has its final answer. Returns whether the offset can move
-    /// past the message. A message stays unanswered if its partition is revoked, or if it waits for
-    /// its next attempt when the listener stops; the partition's next owner then receives it.
+    /// past the message. Returns `false` if the partition is revoked, or if the listener stops
+    /// before the final answer. The partition's next owner then receives the message.
     async fn handle<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -85,17 +85,18 @@ impl HandlerContext {
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        // `failures` counts the attempts that failed; `nacks` counts all verdicts, because every
-        // verdict before this one was a nack.
-        let (mut failures, mut nacks) = (0_u64, 0_u32);
+        // `failures` counts the failed attempts, and `outages` how often in a row the store was
+        // unavailable.
+        let (mut failures, mut outages) = (0_u64, 0_u32);
         let verdict = loop {
             if stop.is_requested() {
                 return false;
             }
             let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
-            nacks = nacks.saturating_add(1);
             failures += u64::from(verdict.is_failed_attempt());
-            let verdict = self.rules.judge(verdict, failures, nacks);
+            let is_outage = verdict.reason() == Reason::Store;
+            outages = if is_outage { outages.saturating_add(1) } else { 0 };
+            let verdict = self.rules.judge(verdict, failures, outages);
             let Verdict::Nack { after, .. } = verdict else { break verdict };
             self.count(&verdict, delivery);
             tokio::select! {
@@ -115,6 +116,6 @@ impl HandlerContext {
 
     fn count(&self, verdict: &Verdict, delivery: &Delivery) {
         self.counters.count(verdict);
-        verdict.log("kafka", delivery.call().identity().as_ref());
+        verdict.log("kafka", delivery.call().identity());
     }
 }

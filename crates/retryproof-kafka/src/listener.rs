@@ -48,11 +48,11 @@ impl KafkaListenerBuilder {
     /// in the background.
     ///
     /// The listener overrides `enable.auto.offset.store` and `enable.auto.commit` in the client's
-    /// settings: it stores an offset when messages are answered, and librdkafka commits stored
-    /// offsets every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
-    /// when the listener ends. `auto.offset.reset` is `earliest` unless set. With librdkafka's own
-    /// default, a group that is new, or whose offset has expired, would skip the messages that are
-    /// already in the topic without running them, which LST-2 forbids.
+    /// settings. It stores offsets when messages are answered. librdkafka commits stored offsets
+    /// every `auto.commit.interval.ms` (1 s by default), before a partition is revoked, and when
+    /// the listener ends. `auto.offset.reset` is `earliest` by default. LST-2 rules out
+    /// librdkafka's own default: a new group, or a group with an expired offset, would skip all
+    /// messages that are already in the topic.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no key, no dead-letter topic,
@@ -97,18 +97,19 @@ impl KafkaListener {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counters of the three kinds of verdict and of their reasons. Each wait of a message, for
-    /// another owner or for its next attempt, counts as a nack, although Kafka receives no answer.
+    /// Counters of the three kinds of verdict and of their reasons. Each pause before the handler
+    /// runs again counts as a nack, although Kafka receives no answer.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.context.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, across rebalances and outages. The listener then
-    /// starts no new handler, waits for the running handlers, and commits the offsets. Handlers
-    /// that run longer than [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped:
-    /// their leases run out, and their messages are delivered again. Messages whose handler has not
-    /// started, or that wait for another owner or for their next attempt, are also delivered again.
+    /// Handles messages until `shutdown` resolves, and continues through rebalances and outages.
+    /// The listener then starts no new handler, waits for the running handlers, and commits the
+    /// offsets. Handlers that run longer than
+    /// [`drain_timeout`](KafkaListenerBuilder::drain_timeout) are dropped: their leases run out,
+    /// and their messages are delivered again. Messages that are waiting for their first or next
+    /// run are also delivered again.
     ///
     /// The handler returns a verdict on its message;
     /// [`guarded`](retryproof_core::listener::guarded) returns the usual verdict. A panic counts as
@@ -118,8 +119,8 @@ impl KafkaListener {
     /// # Errors
     /// Fails if librdkafka reports that the client cannot continue (`Fatal`). Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if the
-    /// brokers report that the dead-letter topic does not exist; brokers that create topics on
-    /// demand create the topic.
+    /// brokers report that the dead-letter topic does not exist. Brokers that create topics on
+    /// demand create the topic at this point.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and the messages are

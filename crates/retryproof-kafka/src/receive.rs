@@ -23,13 +23,13 @@ pub(crate) mod assignment;
 /// How often paused partitions are checked while no message arrives.
 const RESUME_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A message that waits for its handler. The guard is dropped when the work on the message ends.
+/// A message that waits for its handler. Its guard is dropped when the work on the message ends.
 pub(crate) type QueuedMessage = (Delivery, UnansweredGuard);
 
-/// One queue for each partition on which work has begun.
+/// Queues received messages by partition. The first message of a partition creates its queue.
 pub(crate) struct PartitionQueues<'a> {
     consumer: &'a GroupConsumer,
-    /// How many messages of one partition can be received but not yet answered.
+    /// How many unanswered messages of one partition the listener can hold.
     prefetch: usize,
     queues: HashMap<PartitionId, PartitionQueue>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct PartitionQueues<'a> {
 struct PartitionQueue {
     messages: mpsc::UnboundedSender<QueuedMessage>,
     unanswered: UnansweredCount,
-    /// Whether the client has stopped reading the partition for now.
+    /// Whether the listener has paused the partition in the client.
     paused: bool,
     revoked: watch::Receiver<bool>,
 }
@@ -47,11 +47,11 @@ impl<'a> PartitionQueues<'a> {
         Self { consumer, prefetch, queues: HashMap::new() }
     }
 
-    /// Receives the next message of any partition. The listener has to call this continuously, even
+    /// Receives the next message of any partition. The listener must keep calling this method, even
     /// while no handler is free, because the group removes a member that stops polling.
     ///
     /// # Errors
-    /// If librdkafka reports that the client cannot continue (`Fatal`).
+    /// Fails if librdkafka reports that the client cannot continue (`Fatal`).
     ///
     /// # Cancel safety
     /// Dropping the future loses no message.
@@ -77,16 +77,16 @@ impl<'a> PartitionQueues<'a> {
         }
     }
 
-    /// Queues a message. For the first message of a partition, `start` begins the work on the
-    /// partition's queue. When the number of unanswered messages reaches the prefetch, the
-    /// partition is paused.
+    /// Queues a message. For the first message of a partition, calls `start`, which begins the work
+    /// on the partition's queue. Pauses the partition when its unanswered messages reach
+    /// `prefetch`.
     pub(crate) fn push(
         &mut self,
         delivery: Delivery,
         start: impl FnOnce(mpsc::UnboundedReceiver<QueuedMessage>, watch::Receiver<bool>),
     ) {
-        // If `receive` has handled a rebalance, an existing queue may belong to an earlier
-        // assignment.
+        // Remove revoked queues first, because after a rebalance, an existing queue can belong to
+        // an earlier assignment.
         self.forget_revoked();
         let id = (delivery.topic().to_owned(), delivery.partition());
         let queue = self.queues.entry(id.clone()).or_insert_with_key(|id| {
@@ -96,8 +96,8 @@ impl<'a> PartitionQueues<'a> {
             let unanswered = UnansweredCount::default();
             PartitionQueue { messages, unanswered, paused: false, revoked }
         });
-        // Ignore an error: sending fails only if the partition was revoked, and its next owner
-        // receives the message.
+        // Ignore any error: sending fails only if the partition was revoked, and its next owner
+        // then receives the message.
         let _ = queue.messages.send((delivery, queue.unanswered.guard()));
         if queue.unanswered.count() >= self.prefetch && !queue.paused {
             queue.paused = self.consumer.pause(&partition_list(&id)).is_ok();
@@ -108,7 +108,7 @@ impl<'a> PartitionQueues<'a> {
         self.queues.retain(|_, queue| !*queue.revoked.borrow());
     }
 
-    /// Resumes each paused partition once at most half of `prefetch` messages are unanswered.
+    /// Resumes each paused partition whose unanswered messages have fallen to half of `prefetch`.
     fn resume_drained(&mut self) {
         let drained = |queue: &PartitionQueue| queue.unanswered.count() <= self.prefetch / 2;
         for (id, queue) in self.queues.iter_mut().filter(|(_, q)| q.paused && drained(q)) {

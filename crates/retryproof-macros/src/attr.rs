@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Args`]: the text between the parentheses, parsed but not validated.
 //!
-//! A mistake in one argument does not hide mistakes in later arguments: the error is noted, and
-//! parsing continues after the next comma.
+//! The parser reports all mistakes at once: after a mistake, it records the error and continues at
+//! the next comma.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
@@ -144,7 +144,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
         args.http = Some(name.span());
         return Ok(());
     };
-    // A misplaced `http` still counts as given, so that it causes no further errors.
+    // Count a misplaced `http` as given, to avoid further errors.
     if name == "http" {
         args.http = Some(name.span());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shows an expansion: on stderr when `RETRYPROOF_MACROS_DEBUG` names the function, and in the
-//! snapshot tests.
+//! Formats an expansion for the snapshot tests, and for stderr if `RETRYPROOF_MACROS_DEBUG` names
+//! the function.
 
 use std::iter::Peekable;
 
@@ -15,7 +15,7 @@ pub(crate) fn print(name: &str, expansion: &TokenStream) {
     }
 }
 
-/// Lays the tokens out readably: one statement per line, with indented braces. This is not a full
+/// Formats the tokens readably: one statement per line, with indented blocks. This is not a full
 /// formatter.
 pub(crate) fn pretty(tokens: &TokenStream) -> String {
     let mut page = Page::default();
@@ -35,11 +35,12 @@ struct Page {
     angles: Vec<bool>,
     /// Whether the next token is between the bars of a closure.
     parameters: bool,
-    /// Whether the next token is in a `where` clause, whose bounds get a line each.
+    /// Whether the next token is in a `where` clause. Each bound of such a clause gets its own
+    /// line.
     bounds: bool,
 }
 
-/// What was written last on this line, which determines whether a space follows.
+/// The kind of the last token on this line. It determines whether a space precedes the next token.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Last {
     #[default]
@@ -173,7 +174,7 @@ impl Page {
         self.last = Last::Word;
     }
 
-    /// Indents at the start of a line; elsewhere writes a space if one is needed.
+    /// At the start of a line, writes the indentation; elsewhere writes a space if `space` is set.
     fn gap(&mut self, space: bool) {
         if self.last == Last::LineStart {
             self.text.extend(std::iter::repeat_n("    ", self.depth));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns a valid [`Expansion`] into code, and invalid input into errors.
 //!
-//! The emitted code is thin: it evaluates the arguments and passes them on. All decisions are in
-//! the library, behind `::retryproof::__private`.
+//! The emitted code only evaluates the arguments and passes them to `::retryproof::__private`. The
+//! library makes all decisions.
 
 mod actix;
 mod attrs;
@@ -58,8 +58,8 @@ pub(crate) fn idempotent(
     expansion
 }
 
-/// Emits the errors and the unchanged item, so that editors keep working and no further errors
-/// follow.
+/// Emits the errors and the item. The item keeps editors working, and prevents further errors about
+/// a missing item.
 fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
     let errors = errors.into_inner().map(syn::Error::into_compile_error);
     quote!(#errors #item)
@@ -73,9 +73,9 @@ fn private(root: Option<&Path>) -> TokenStream {
     }
 }
 
-/// Names a local variable of the expansion. `mixed_site` keeps the variable apart from the
-/// function's own variables, but not from constants, and an endpoint's name counts as a constant in
-/// a pattern. The prefix keeps the variable's name different from every endpoint's name.
+/// Names a local variable of the expansion. `mixed_site` separates the variable from the function's
+/// own variables, but not from constants. In a pattern, an endpoint's name is a constant, so the
+/// prefix makes the variable's name differ from the names of endpoints.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

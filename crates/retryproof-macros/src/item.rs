@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`AnnotatedFunction`]: the annotated item, with its body left unparsed. The attribute does not
 //! need the body, so the body stays one token group. A half-written body therefore reaches the
-//! compiler unchanged, so that the compiler shows its own messages, and editors keep working.
+//! compiler unchanged: the compiler reports its own errors, and editors keep working.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};

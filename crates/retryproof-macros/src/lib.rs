@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! The attribute `#[idempotent]` of `retryproof`; use it as `retryproof::idempotent`. The page of
-//! [`macro@idempotent`] is its manual.
+//! The attribute `#[idempotent]` of `retryproof`; use it as `retryproof::idempotent`. For the
+//! full documentation, see [`macro@idempotent`].
 //!
 //! `attr` parses the arguments. `validate` refuses invalid input, with an error at the offending
-//! token. `expand` emits thin code that calls `::retryproof::__private`. This crate enforces what
-//! ANN-1 to ANN-6 demand at compile time; the library enforces the rest at run time.
+//! token. `expand` emits a small amount of code that calls `::retryproof::__private`. This crate
+//! enforces the compile-time part of ANN-1 to ANN-6; the library enforces the run-time part.
 
 mod attr;
 mod debug;
@@ -21,9 +21,9 @@ use crate::validate::Framework;
 
 /// Runs a function once per key.
 ///
-/// There are two forms: `#[idempotent(http, ..)]` makes an axum endpoint, for which the client
-/// sends the key; `#[idempotent(key = .., ..)]` guards a function or method, and computes the key
-/// from its arguments.
+/// There are two forms. `#[idempotent(http, ..)]` creates an axum endpoint whose key comes from the
+/// client. `#[idempotent(key = .., ..)]` guards a function or method whose key is computed from the
+/// arguments.
 ///
 /// # Arguments
 ///
@@ -43,8 +43,9 @@ use crate::validate::Framework;
 /// | `crate` | the path of the crate `retryproof`, for crates that re-export it | optional | optional |
 ///
 /// A duration is a string literal in ISO 8601: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as
-/// `"PT30S"` or `"P7D"`; it is checked at compile time. An omitted duration has the configured
-/// default. The configuration of a named scope takes precedence over the attribute.
+/// `"PT30S"` or `"P7D"`; the attribute checks it at compile time. If a duration is omitted, the
+/// configured default applies. The configuration of a named scope takes precedence over the
+/// attribute.
 ///
 /// # Endpoints
 ///
@@ -72,19 +73,19 @@ use crate::validate::Framework;
 ///   attribute's settings.
 /// * Attributes below this one, such as `tracing::instrument` and `axum::debug_handler`, stay on
 ///   the function and see its name. Doc comments and `deprecated` go to the struct, lint levels to
-///   both, and `cfg` to everything that is emitted. An attribute that generates further items, such
-///   as `utoipa::path`, belongs above this one.
+///   both the struct and the function, and `cfg` to all emitted items. An attribute that generates
+///   further items, such as `utoipa::path`, belongs above this one.
 /// * Arguments are extracted before the key lookup, on every call including replays, so an
-///   extractor that authenticates also protects replays. Only the body, the last argument, is read
-///   after the grant. If an argument is rejected, the response is not stored, and the key stays
-///   free.
+///   extractor that authenticates also protects replays. Only a last argument that reads the body
+///   is extracted after the grant. If an argument is rejected, the response is not stored, and the
+///   key stays free.
 /// * The default `scope` is the method and the matched route with parameter names erased: `POST
 ///   /orders/{}`.
-/// * The returned response is stored and replayed, even for an `Err`, unless it is marked `Release`
-///   or `Hold`. The attribute does not inspect a `Result`.
-/// * In a pattern, such as the left side of a `let`, the endpoint's name refers to its unit struct
-///   instead of binding a variable. Where the endpoint is in scope, local variables outside the
-///   function therefore cannot have the endpoint's name.
+/// * The returned response is stored and replayed, even if it comes from an `Err`, unless it is
+///   marked `Release` or `Hold`. The attribute does not inspect a `Result`.
+/// * Where the endpoint is in scope, a local variable cannot have the endpoint's name, except
+///   inside the endpoint's own function. In a pattern, such as the left side of a `let`, that name
+///   refers to the unit struct instead of binding a variable.
 /// * A generic handler, or one with an `impl Trait` argument, cannot be annotated. Guard its route
 ///   with the layer: `post(handler).route_layer(filter.guard(Policy::new("..")))`.
 ///
@@ -107,11 +108,12 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// The signature does not change. A call returns the value of the first call with its key, and the
-/// body does not run again; if the value is `()`, a duplicate is skipped. An error from the body is
-/// returned unchanged and frees the key, [unless the error holds it](#errors-and-the-lease). Every
-/// other result is a `Rejected`, converted by the error type's `From<Rejected>`: `InFlight` with
-/// the time to wait before a retry, an error from the store, or a result that cannot be replayed.
+/// The signature stays the same, except that arguments marked `#[lease]` or `#[tx]` are removed.
+/// The first call with a key runs the body. Later calls with the key return the first call's value,
+/// and the body does not run again. An error from the body is returned unchanged and frees the key,
+/// [unless the error holds it](#errors-and-the-lease). Every other error is a `Rejected`, converted
+/// by the error type's `From<Rejected>`: `InFlight` with the time to wait before a retry, an error
+/// from the store, or a result that cannot be replayed.
 ///
 /// * With a `fingerprint`, a call with a known key and a different fingerprint returns
 ///   `Rejected::Mismatch`, and its body does not run. Without a fingerprint, a call with a known
@@ -121,19 +123,20 @@ use crate::validate::Framework;
 /// * The value must implement `Serialize` and `DeserializeOwned`, or the traits that the `codec`
 ///   requires.
 /// * The engine comes from `engine = ..`, or from `self`: `Self: AsRef<IdempotencyEngine>`.
-/// * The default `scope` is the full path: `module_path!()` and the name; for a method,
-///   `type_name::<Self>()` and the name; for a trait method, `<Type as Trait<..>>::name`, with the
-///   trait's parameters, so that a type that handles two events has two scopes. For an associated
-///   function whose signature has neither `self` nor `Self`, and for a function inside a function,
-///   the scope is the path as the compiler writes it. Renaming a function orphans its records, so
-///   name the scope if records outlive a release. A generic function, or one with an `impl Trait`
-///   argument, must name its scope, because all instantiations have the same path and would share
-///   records; put what distinguishes them into the `key`. Also name the scope if the path is longer
-///   than 255 bytes; otherwise calls fail with `Rejected::Store` of kind `Invalid` (a plain
-///   function with such a path does not compile).
+/// * The default `scope` is the full path. For a function, this is `module_path!()` and the name;
+///   for a method, `type_name::<Self>()` and the name; for a trait method, `<Type as
+///   Trait<..>>::name`. The trait's parameters are included, so a type that handles two events has
+///   two scopes. For an associated function whose signature has neither `self` nor `Self`, and for
+///   a function inside a function, the scope is the path as the compiler writes it. Renaming a
+///   function orphans its records, so name the scope if records outlive a release. A generic
+///   function, or one with an `impl Trait` argument, must name its scope, because all
+///   instantiations have the same path and would share records. Put what distinguishes the
+///   instantiations into the `key`. Also name the scope if the path is longer than 255 bytes.
+///   Otherwise, a plain function does not compile, and calls of a method fail with
+///   `Rejected::Store` of kind `Invalid`.
 /// * An async body runs within the caller's future, so it can borrow. If the future is dropped
-///   before the body begins, the key is free. If it is dropped later, the key becomes free when the
-///   lease runs out.
+///   before the body begins, the key is free. If the future is dropped later, the key becomes free
+///   when the lease runs out.
 /// * A function that is not `async` uses a `blocking::Engine` (feature `blocking`), whose calls
 ///   return an error inside a runtime.
 ///
@@ -152,17 +155,17 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// An error frees the key, and the next call runs immediately. Freeing the key is right if it is
-/// certain that nothing happened. **An error for which `hold_when` is true holds the key**: the
-/// effect is unknown, so nothing runs until the lease runs out, and the next run is a takeover
+/// By default, an error frees the key, and the next call runs immediately. This is right if the
+/// failed run certainly had no effect. **An error for which `hold_when` is true holds the key**:
+/// the effect is unknown, so no call runs until the lease ends. The next run is then a takeover
 /// (`lease.attempt()`). In both cases the caller gets the error unchanged.
 ///
 /// * An argument marked `#[lease]`, of type `&Lease` or `Lease`, receives the lease of the run. The
 ///   lease offers `downstream_key(step)` for calls to other systems, `attempt()`, `lost()`, and
 ///   `hold_on_error()`, which makes every later error, panic or drop hold the key. **Callers do not
 ///   pass this argument**, and it is not part of the key.
-/// * An endpoint has no `hold_when`: it marks its response with an `AnswerFate`, and extracts the
-///   lease as an argument.
+/// * An endpoint has no `hold_when`. To hold the key, it marks its response with an `AnswerFate`;
+///   to use the lease, it extracts the lease as an argument.
 ///
 /// # Joined to a transaction
 ///
@@ -180,18 +183,19 @@ use crate::validate::Framework;
 /// # }
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
-/// The record is written in the same transaction as the body's writes: the record and the writes
-/// commit together or not at all, and a process that dies before the commit leaves neither behind.
+/// The record is written in the same transaction as the body's writes. They commit together or not
+/// at all: if the process dies before the commit, the database has neither.
 ///
 /// * Exactly one argument, of type `&mut T`, is marked `#[tx]`. **Callers do not pass it**: the
 ///   engine opens the transaction after the key is granted, and commits it when the body has
-///   returned `Ok`. An `Err`, a panic or a drop rolls the transaction back and frees the key.
+///   returned `Ok`. An `Err`, a panic, or a drop before the commit rolls the transaction back and
+///   frees the key, [unless the error holds it](#errors-and-the-lease).
 /// * The engine is a `JoinedEngine<T>` (blocking: `blocking::JoinedEngine<T>`), created at start-up
 ///   by `engine.joined(source)?`, which refuses a store that cannot join.
-/// * If the record cannot be written, the writes are rolled back with it, and the call fails with
+/// * If the record cannot be written, the body's writes are rolled back, and the call fails with
 ///   `Rejected::LeaseLost` or `Rejected::Completion`.
-/// * An endpoint joins a transaction by taking a `GuardedTx<T>`; its attribute needs no argument
-///   for that.
+/// * An endpoint joins a transaction by taking a `GuardedTx<T>`, without an argument of the
+///   attribute.
 ///
 /// # Showing the expansion
 ///
@@ -220,16 +224,16 @@ pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// # #[cfg(not(any()))] fn main() {}
 /// ```
 /// The function becomes a tuple struct of the same name that contains an `IdempotencyFilter` and
-/// implements actix's `Handler`: `pay(filter)` is the guarded handler, and `web::post().to(pay)`
-/// does not compile. actix's router has no typed state, so the filter is passed where the handler
-/// is mounted; a missing filter is a compile error here too.
+/// implements actix's `Handler`: `pay(filter)` is the guarded handler. The filter is passed where
+/// the handler is mounted, because actix's router has no typed state. Without the filter,
+/// `web::post().to(pay)` does not compile.
 ///
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` holds the
 ///   attribute's settings.
-/// * Arguments are extracted before the key lookup, on every call including replays, except for the
-///   argument that reads the body, which is extracted after the grant. The argument that reads the
-///   body is recognised at run time, in any position, because it takes the payload. If an argument
-///   is rejected, the response is not stored, and the key stays free.
+/// * Arguments are extracted before the key lookup, on every call including replays. Only the
+///   argument that reads the body is extracted after the grant. It can be in any position; the
+///   library recognises it at run time, because it takes the payload. If an argument is rejected,
+///   the response is not stored, and the key stays free.
 /// * actix's routing attributes (`#[post("/payments")]`) need a function, so they do not work on an
 ///   annotated handler: mount it with `.to(pay(filter))`.
 /// * Everything else, and functions and methods with a `key`, work as in [`idempotent`].

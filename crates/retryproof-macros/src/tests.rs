@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks the text of every refusal. The facade's UI tests check where each is reported.
+//! Checks the text of every refusal. The facade's UI tests check the place at which the compiler
+//! reports each refusal.
 
 mod snapshot;
 
@@ -8,7 +9,7 @@ use quote::quote;
 
 use crate::validate::Framework;
 
-/// A function that accepts every argument of the second form.
+/// A function that accepts every argument of `#[idempotent(key = .., ..)]`.
 const METHOD: &str =
     "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
 const ENDPOINT: &str = "async fn pay(Json(order): Json<Order>) -> String { String::new() }";
@@ -118,7 +119,7 @@ fn ann_2_ctx_2_bounds_are_judged_at_compile_time() {
             refuses(&format!("http, {name} = {text:?}"), ENDPOINT, &message);
         }
     }
-    // A lease longer than the ttl is legal: the ttl runs from completion.
+    // A lease is allowed to be longer than the ttl, because the ttl starts at completion.
     takes(r#"http, ttl = "PT1S", lease = "PT1H""#, ENDPOINT);
 }
 
@@ -168,7 +169,7 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
             "must return a `Result`",
         );
     }
-    // The signature that `async_trait` generates for a method.
+    // `async_trait` generates this signature for a method.
     let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
     refuses("key = id", boxed, "must return a `Result`");
     refuses(
@@ -203,7 +204,8 @@ fn ann_1_generic_functions_name_their_scope() {
         refuses("key = id, completion = \"propagate\"", item, "name the scope");
         takes("key = id, scope = \"orders\"", item);
     }
-    // These functions have no instantiations of their own, or `Self` distinguishes them.
+    // These functions have only lifetime parameters. `Self` already distinguishes the types of the
+    // `impl`, such as `T`.
     takes("key = id", "async fn on<'a>(&'a self, id: &'a str) -> Result<(), F> where 'a: 'a {}");
     takes("key = id", "async fn on(&self, id: Batch<T>) -> Result<(), F> where T: Event {}");
     takes("key = id, engine = e", "async fn on(id: &dyn Event, e: fn() -> E) -> Result<(), F> {}");
@@ -221,8 +223,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
         METHOD,
         "`completion` must be a string literal",
     );
-    // CMP-7: without a transaction there is nothing to join, and a transaction alone does not join
-    // the record.
+    // CMP-7: `joined` needs a transaction argument, and a transaction argument needs `joined`.
     refuses("key = order.id, completion = \"joined\"", METHOD, "needs a transaction argument");
     let with = |tx: &str| {
         format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}")
@@ -240,7 +241,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
     refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
     refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
-    // RUN-4: the engine passes the lease in, like the transaction.
+    // RUN-4: the engine supplies the lease, as it supplies the transaction.
     let lease = "key = order.id";
     takes(lease, &with("#[lease] lease: &Lease"));
     takes(lease, &with("#[lease] mut lease: retryproof::Lease"));
@@ -315,7 +316,8 @@ fn ann_2_several_mistakes_are_shown_at_once() {
     assert_eq!(found.len(), 10, "{found:#?}");
 }
 
-/// Whatever is wrong, the item is still there, once and without a second attribute.
+/// After an error, the expansion still contains the item, but only once and without a second
+/// attribute.
 #[test]
 fn ann_2_a_refused_item_is_left_as_it_was() {
     let body = quote!({ this is not (Rust) });
@@ -332,7 +334,7 @@ fn ann_2_a_refused_item_is_left_as_it_was() {
     assert!(idempotent(quote!(http), strange.clone()).to_string().ends_with(&strange.to_string()));
 }
 
-/// Arguments that came through a `macro_rules!` stand in invisible groups.
+/// A `macro_rules!` macro passes its fragments on in invisible groups.
 #[test]
 fn ann_1_arguments_may_come_from_a_macro() {
     let group = |tokens| proc_macro2::Group::new(proc_macro2::Delimiter::None, tokens);
@@ -344,7 +346,7 @@ fn ann_1_arguments_may_come_from_a_macro() {
     );
 }
 
-/// A body that does not parse is the compiler's business: it is passed on.
+/// A body that does not parse is emitted unchanged, so that the compiler reports the error.
 #[test]
 fn ann_1_the_body_is_not_parsed() {
     takes("http", "async fn pay() -> u8 { let x = ; }");

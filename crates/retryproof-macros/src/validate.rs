@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Validates the arguments and the item together. All compile-time refusals are here (ANN-2, CTX-2,
-//! CTX-4, ID-3).
+//! Validates the arguments and the item together. Refuses what ANN-2, CTX-2, CTX-4 and ID-3 forbid.
 //!
-//! Every message points at the offending token and says what to do. Nothing here emits code.
+//! Each message points at the offending token, if there is one, and says what to do. Nothing here
+//! emits code.
 
 mod keyed;
 
@@ -45,7 +45,7 @@ struct Bounds {
 
 /// The arguments that endpoints and functions share.
 pub(crate) struct Common {
-    /// `crate = path`; `None` is `::retryproof`.
+    /// The path in `crate = path`; `None` means `::retryproof`.
     pub(crate) root: Option<Path>,
     pub(crate) scope: Option<LitStr>,
     pub(crate) ttl: Option<Duration>,
@@ -53,7 +53,7 @@ pub(crate) struct Common {
     pub(crate) wait_timeout: Option<Duration>,
 }
 
-/// What to emit.
+/// The kind of code to emit, with the validated arguments.
 pub(crate) enum Expansion {
     /// `#[idempotent(http, ..)]`.
     Endpoint(Common),
@@ -83,7 +83,8 @@ pub(crate) enum CompletionMode {
     Joined,
 }
 
-/// Validates the input. Returns `None` if and only if an error was noted.
+/// Validates the input, and adds an error to `errors` for each problem. Use the result only if
+/// `errors` is empty; `None` implies an error.
 pub(crate) fn validate(
     framework: Framework,
     args: &Args,
@@ -222,7 +223,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
             FnArg::Typed(input) if mentions(&input.ty, "Self") => {
                 errors.at(
                     &input.ty,
-                    "an endpoint must be a free function, where `Self` has no meaning",
+                    "an endpoint must be a free function, and there `Self` has no meaning",
                 );
             }
             FnArg::Typed(input) if elides_a_lifetime(&input.ty) => {
@@ -259,7 +260,7 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
     }
 }
 
-/// Checks all of ID-3 at compile time, which is possible because the scope is a literal.
+/// Checks the whole of ID-3 at compile time. This is possible because the scope is a literal.
 fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(
@@ -333,7 +334,7 @@ fn literal(value: &Expr) -> Option<LitStr> {
     }
 }
 
-/// Removes the invisible group that surrounds a fragment from a `macro_rules!` macro.
+/// Removes the invisible group in which a `macro_rules!` macro passes a fragment on.
 fn ungrouped(value: &Expr) -> &Expr {
     match value {
         Expr::Group(group) => ungrouped(&group.expr),

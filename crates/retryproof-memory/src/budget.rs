@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Budget`]: the store's bounds (STO-1), without a counter that every call shares.
+//! [`Budget`] enforces the store's bounds (STO-1) without a counter that every call shares.
 //!
 //! One pool holds the free capacity. A shard draws a batch from the pool when its own capacity runs
-//! out, returns any excess, and counts locally in between. The bounds are still exact: before a new
-//! key is refused, the unused capacity of all shards is collected.
+//! out, and returns any excess. In between, the shard does not touch the pool. The bounds are still
+//! exact, because the store collects the unused capacity of all shards before it refuses a new key.
 
 use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// The largest batches that a shard draws from the pool. If the store's bounds are small, so are
-/// the batches, down to a single record.
+/// The largest batches that a shard draws from the pool. If the bounds are small, the batches are
+/// smaller, down to a single record.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
-/// After a search through all shards has found no free capacity, the next search waits this many
-/// nanoseconds, or until a record is known to have expired or been deleted. The pause prevents a
-/// flood of new keys from locking one full shard after another.
+/// The pause, in nanoseconds, after a search of all shards has found no free capacity. The next
+/// search starts earlier if a record is known to have expired or been deleted. Without the pause, a
+/// flood of new keys would keep locking one full shard after another.
 const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(crate) struct Budget {
     records: AtomicI64,
-    /// The free bytes. The count is negative after completions that exceeded the bound, because a
-    /// result is never refused.
+    /// The free bytes. The count is negative after completions have exceeded the bound, because the
+    /// store never refuses a completion for lack of space.
     bytes: AtomicI64,
     record_batch: i64,
     byte_batch: i64,
-    /// The earliest time at which there may be capacity again; zero if the store is not full.
+    /// The time from which a search can find capacity again, in nanoseconds of the store's clock;
+    /// zero if the store is not full.
     full_until: AtomicU64,
 }
 
@@ -40,7 +41,8 @@ impl Budget {
     pub(crate) fn new(records: usize, bytes: u64, shards: usize) -> Self {
         let records = i64::try_from(records).unwrap_or(i64::MAX);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        // All shards together hold at most an eighth of the bounds as unused capacity.
+        // A shard holds at most two batches. The unused capacity of all shards is therefore at most
+        // an eighth of each bound, or two records per shard if a batch is a single record.
         let parts = i64::try_from(shards).unwrap_or(i64::MAX).saturating_mul(16);
         Self {
             records: AtomicI64::new(records),
@@ -81,7 +83,7 @@ impl Budget {
         credit.bytes += before.cast_signed() - after.cast_signed();
         let until = self.full_until.load(Ordering::Relaxed);
         if credit.bytes < 0 || credit.bytes > 2 * self.byte_batch || until != 0 {
-            // If the store is full, it searches for capacity again once this record has expired.
+            // Let a full store search for capacity again as soon as this record has expired.
             if until > expires {
                 self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
             }
@@ -103,7 +105,7 @@ impl Budget {
     #[cold]
     fn balance(&self, credit: &mut Credit) {
         if credit.bytes < 0 {
-            // Charge the overdraft to the pool, then draw up to one batch from whatever bytes the
+            // Charge the overdraft to the pool, then draw up to one batch from the bytes that the
             // pool has left.
             self.bytes.fetch_add(credit.bytes, Ordering::Relaxed);
             credit.bytes = up_to(&self.bytes, self.byte_batch);
@@ -140,7 +142,7 @@ impl Budget {
     }
 }
 
-/// Takes as much as the pool has, up to `want`, and returns the amount taken.
+/// Takes up to `want` from the pool, and returns the amount taken.
 fn up_to(pool: &AtomicI64, want: i64) -> i64 {
     let mut have = pool.load(Ordering::Relaxed);
     loop {
@@ -169,7 +171,7 @@ mod tests {
         }
         assert_eq!(admitted, 100_000);
         budget.free(&mut credits[2], 50);
-        assert!(!budget.admit(&mut credits[1], 50), "the room lies in another shard");
+        assert!(!budget.admit(&mut credits[1], 50), "the free bytes belong to another shard");
         budget.collect(&mut credits[2]);
         assert!(budget.admit(&mut credits[1], 50));
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MemoryStoreBuilder`]: bounds and clock of a memory store.
+//! [`MemoryStoreBuilder`] sets the bounds and the clock of a memory store.
 
 use std::sync::Arc;
 
+use retryproof_core::IdentitySecret;
 use retryproof_core::clock::{Clock, wall_clock_micros};
 
 use crate::budget::Budget;
@@ -19,6 +20,7 @@ impl MemoryStore {
             max_bytes: DEFAULT_BYTES,
             capacity: 0,
             clock: None,
+            identity_secret: None,
         }
     }
 }
@@ -34,26 +36,27 @@ pub struct MemoryStoreBuilder {
     max_bytes: u64,
     capacity: usize,
     clock: Option<Arc<dyn Clock>>,
+    identity_secret: Option<IdentitySecret>,
 }
 
 impl MemoryStoreBuilder {
-    /// Sets the largest number of records, including expired records that have not been reclaimed.
+    /// Sets the maximum number of records, including expired records that have not been reclaimed.
     /// Default: 1,000,000.
     pub fn max_records(mut self, records: usize) -> Self {
         self.max_records = records;
         self
     }
 
-    /// Sets the largest total size of all records in bytes: keys, values and index entries, without
-    /// the allocator's overhead. Default: 1 GiB. [`MemoryStore`](MemoryStore#bounds) documents when
-    /// the size may exceed this bound.
+    /// Sets the maximum total size of all records in bytes. The size counts keys, values and index
+    /// entries, but not the allocator's overhead. Default: 1 GiB.
+    /// [`MemoryStore`](MemoryStore#bounds) documents when the size can exceed this bound.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Allocates the index for this many records in advance. Default: 0, because the index also
-    /// grows on demand without stalls.
+    /// Allocates the index for this many records in advance. For more records, the index grows on
+    /// demand, without stalls. Default: 0.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
@@ -62,6 +65,13 @@ impl MemoryStoreBuilder {
     /// Uses this clock for expiry, instead of the host's monotonic clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// Keeps a digest under this secret in place of each key (ID-5). Default: no secret, so the
+    /// store keeps the keys.
+    pub fn identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.identity_secret = Some(secret);
         self
     }
 
@@ -81,12 +91,13 @@ impl MemoryStoreBuilder {
             max_records: self.max_records,
             max_bytes: self.max_bytes,
             time,
+            identity_secret: self.identity_secret,
         }
     }
 }
 
-/// Returns the number of shards: enough that two cores rarely contend for the same shard. Under
-/// loom there is a single shard, because the model has to try every order of locking.
+/// Returns the number of shards. The number is high enough that two cores rarely contend for the
+/// same shard. Under loom there is a single shard, because loom tries every order of locking.
 fn shards() -> usize {
     if cfg!(loom) {
         return 1;

@@ -6,35 +6,37 @@ use std::time::Duration;
 
 use retryproof_core::clock::Instant;
 use retryproof_core::store::{AcquireRequest, HolderNote, LiveLease};
-use retryproof_core::{FencingToken, Key, OwnerId};
+use retryproof_core::{FencingToken, Fingerprint, Key, OwnerId};
 
 use crate::chunked::Chunked;
 use crate::index::NONE;
 use crate::time::after;
 use crate::wait::Ended;
 
-/// The parts that few records have: a note about the holder, and a count of takeovers (REC-2). An
-/// `Extra` stays with its record for as long as the record is in progress.
+/// The optional parts of a record, which few records have: a note about the holder, a count of
+/// takeovers (REC-2), and a fingerprint to compare with (FP-6). An `Extra` stays with its record
+/// for as long as the record is in progress.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Extra {
     pub(crate) note: Option<HolderNote>,
-    /// How often the key was taken over since it was last free.
+    /// How often the key has been taken over since it was last free.
     pub(crate) takeovers: u16,
+    /// The fingerprint of the grant, if requests are compared in flight. A COMPLETE record stores
+    /// its fingerprint elsewhere.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl Extra {
-    /// The bytes of the boxed value and of its note.
-    pub(crate) fn size(&self) -> u64 {
-        (size_of::<Self>() + self.note_bytes().len()) as u64
-    }
+    /// The size of the boxed value in bytes.
+    pub(crate) const SIZE: u64 = size_of::<Self>() as u64;
 
     pub(crate) fn note_bytes(&self) -> &[u8] {
         self.note.as_ref().map_or(&[], HolderNote::as_bytes)
     }
 }
 
-/// An IN_PROGRESS record. The record is in a slab that reuses its entries, so a grant allocates
-/// nothing.
+/// An IN_PROGRESS record. The slab that holds the record reuses its entries, so a grant allocates
+/// nothing if it finds a free entry and needs no [`Extra`].
 pub(crate) struct Busy {
     /// `None` in a free entry.
     pub(crate) key: Option<Key>,
@@ -45,20 +47,20 @@ pub(crate) struct Busy {
     /// When the lease was granted. A purge keeps the record for at least `ttl` after this time
     /// (STO-4).
     pub(crate) granted: Instant,
-    /// How long after the grant a purge may delete the record.
+    /// A purge deletes the record no earlier than this long after the grant, and never before the
+    /// lease ends.
     pub(crate) ttl: Duration,
     /// The index of the record's slot; in a free entry, the index of the next free entry.
     pub(crate) slot: u32,
     pub(crate) has_fingerprint: bool,
-    /// The note and the takeovers; `None` if there are neither, so that such a grant allocates
-    /// nothing.
+    /// The optional parts; `None` if the record has none of them, which saves the allocation.
     pub(crate) extra: Option<Box<Extra>>,
     /// Notifies waiters when the grant is over. The first waiter creates the notification.
     pub(crate) ended: Option<Arc<Ended>>,
 }
 
 impl Busy {
-    /// Returns a free entry; any `time` will do.
+    /// Returns a free entry. `time` is only a filler: the next grant overwrites it.
     fn free(time: Instant) -> Self {
         Self {
             key: None,
@@ -90,8 +92,8 @@ impl Busy {
         self.grant(req, now);
     }
 
-    /// Writes the fields of a repeated acquire. The grant stays the same one, so its time stays too;
-    /// the ttl is counted from now.
+    /// Writes the fields of a repeated acquire. The time of the grant does not change; the new ttl
+    /// counts from `now`.
     #[inline(always)]
     pub(crate) fn renew(&mut self, req: &AcquireRequest, now: Instant) {
         let granted = self.granted;
@@ -110,17 +112,19 @@ impl Busy {
         self.has_fingerprint = req.fingerprint.is_some();
     }
 
-    /// Writes what [`grant`](Self::grant) leaves out: the request's note, which may be `None`, and
-    /// the count of takeovers. Returns the sizes of the [`Extra`] before and after.
+    /// Writes the [`Extra`]: the request's note, its fingerprint if requests are compared in
+    /// flight, and the count of takeovers. [`grant`](Self::grant) writes the other fields. Returns
+    /// the size of the `Extra` before and after the call.
     pub(crate) fn amend(&mut self, req: &AcquireRequest, takes_over: bool) -> (u64, u64) {
         let before = self.extra_size();
         let extra = self.extra.get_or_insert_default();
         extra.note.clone_from(&req.holder);
+        extra.fingerprint = req.fingerprint.filter(|_| req.compares_in_flight());
         extra.takeovers = (extra.takeovers + u16::from(takes_over)).min(MAX_TAKEOVERS);
         (before, self.extra_size())
     }
 
-    /// How often the key was taken over since it was last free.
+    /// How often the key has been taken over since it was last free.
     pub(crate) fn takeovers(&self) -> u16 {
         self.extra.as_ref().map_or(0, |extra| extra.takeovers)
     }
@@ -138,6 +142,11 @@ impl Busy {
         })
     }
 
+    /// The fingerprint of the grant, if requests are compared in flight.
+    pub(crate) fn fingerprint(&self) -> Option<&Fingerprint> {
+        self.extra.as_ref()?.fingerprint.as_ref()
+    }
+
     #[inline(always)]
     pub(crate) fn has_key(&self, key: &str) -> bool {
         // Compare the pointers first, because both keys usually share one allocation.
@@ -153,8 +162,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// The bytes that an IN_PROGRESS record takes besides its slot and its [`Extra`]. The key's
-    /// bytes are included, although the record shares them with the caller.
+    /// The bytes that an IN_PROGRESS record takes, without its slot and its [`Extra`]. They include
+    /// the key's bytes, although the record shares the key with the caller.
     #[inline]
     pub(crate) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
@@ -166,8 +175,13 @@ impl Busy {
     }
 
     pub(crate) fn extra_size(&self) -> u64 {
-        self.extra.as_ref().map_or(0, |extra| extra.size())
+        self.extra.as_ref().map_or(0, |_| Extra::SIZE)
     }
+}
+
+/// Whether a grant of this request needs an [`Extra`].
+pub(crate) fn needs_extra(req: &AcquireRequest) -> bool {
+    req.holder.is_some() || req.compares_in_flight()
 }
 
 /// The highest count of takeovers that any store keeps.
@@ -196,7 +210,7 @@ impl BusySlab {
         self.places.len()
     }
 
-    /// Takes a free entry for the caller to fill, and returns it with its index.
+    /// Takes a free entry, which the caller then fills. Returns the entry and its index.
     #[inline(always)]
     pub(crate) fn add(&mut self, now: Instant) -> (u32, &mut Busy) {
         self.len += 1;
@@ -214,8 +228,8 @@ impl BusySlab {
         (&mut self.places[at], Freeing { at, free: &mut self.free, len: &mut self.len })
     }
 
-    /// Frees an entry. Drop the returned references after the lock is released. An [`Extra`] is
-    /// small and rare, and is freed immediately.
+    /// Frees an entry. Drop the result after the lock is released. This method itself drops an
+    /// [`Extra`], which is small and rare.
     pub(crate) fn remove(&mut self, at: u32) -> Left {
         let (busy, freeing) = self.get_mut(at);
         busy.extra = None;
@@ -223,7 +237,7 @@ impl BusySlab {
     }
 }
 
-/// A handle that frees an entry that was already looked up.
+/// Frees an entry that was already looked up.
 pub(crate) struct Freeing<'a> {
     at: u32,
     free: &'a mut u32,
@@ -240,8 +254,8 @@ impl Freeing<'_> {
     }
 }
 
-/// What is left of a deleted IN_PROGRESS record: a key to drop and a notification to fire after the
-/// lock is released.
+/// The parts of a deleted IN_PROGRESS record that the caller needs after the lock is released: a
+/// key to drop, and a notification to fire.
 #[derive(Default)]
 pub(crate) struct Left {
     _key: Option<Key>,

@@ -4,8 +4,8 @@
 
 use std::ops::{Index, IndexMut};
 
-/// An array in chunks of `N`, a power of two. Elements of the last chunk that have not been pushed
-/// yet hold a filler value.
+/// An array in chunks of `N` elements; `N` is a power of two. Places of the last chunk beyond the
+/// array's length hold a filler value.
 pub(crate) struct Chunked<T, const N: usize> {
     chunks: Vec<Box<[T; N]>>,
     len: u32,

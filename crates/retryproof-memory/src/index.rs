@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two index values that refer to no slot.
+//! The two index values that do not refer to a slot.
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;

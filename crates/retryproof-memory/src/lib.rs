@@ -3,11 +3,11 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Design
-//! A keyed hash of scope and key selects a record's shard, and every change of a record is one
-//! short critical section under that shard's lock (`shard.rs`). Lookups borrow the identity and
-//! allocate nothing; a replay returns a window into the record's single allocation (`record.rs`).
-//! The table grows without a stall (`table.rs`), a timer wheel finds expired records (`wheel.rs`),
-//! and the bounds need no counter that all cores share (`budget.rs`).
+//! A keyed hash of scope and key selects a record's shard. Every change of a record is one short
+//! critical section under that shard's lock (`shard.rs`). Lookups borrow the identity and allocate
+//! nothing; a replay returns a slice of the record's single allocation (`record.rs`). The table
+//! grows without a stall (`table.rs`), a timer wheel finds expired records (`wheel.rs`), and the
+//! bounds need no counter that all cores share (`budget.rs`).
 
 mod budget;
 mod builder;

@@ -19,7 +19,7 @@ use crate::time::{Now, nanos};
 
 /// How many slots a scan checks each time it holds a shard's lock.
 const SCAN_BATCH: u32 = 256;
-/// How many slots a page of a scan checks at most.
+/// The maximum number of slots that one page of a scan checks.
 const MAX_PAGE: usize = 4_096;
 
 impl Inspect for MemoryStore {
@@ -41,9 +41,9 @@ impl Inspect for MemoryStore {
         Ok(stats)
     }
 
-    /// The page checks at most `limit` slots of the store's table, free or not, so a page after a
-    /// burst of records that have been reclaimed may be empty. A record keeps its slot for as long
-    /// as it exists, so a scan returns it once.
+    /// A page checks at most `limit` slots of the store's table, and never more than 4,096. Free
+    /// slots count too, so a page can be empty, for example after many records were reclaimed. A
+    /// record keeps its slot for as long as it exists, so a scan never returns it twice.
     async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
         let (mut shard, mut slot) = after.map_or(Ok((0, 0)), position)?;
         let now = self.time.now();
@@ -81,8 +81,8 @@ fn position(cursor: &ScanCursor) -> Result<(u32, u32)> {
 }
 
 impl Force for MemoryStore {
-    /// The store does not keep the fingerprint of a record in progress, so a resolved record has
-    /// the completion's fingerprint or none.
+    /// After [`ForceAction::Resolve`], the record has the fingerprint of the given completion, or
+    /// none. The record does not keep the fingerprint of its grant.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         if let ForceAction::Resolve { done, .. } = &req.action
             && done.value.len() as u64 > self.max_bytes
@@ -99,11 +99,11 @@ impl Force for MemoryStore {
         }
         let left = match &req.action {
             ForceAction::Release | ForceAction::Forget => locked.delete(at, &self.budget),
-            // The new record is built under the lock, because it depends on the old record. Changes
-            // by operators are rare, so the lock may be held for longer.
+            // Build the new record under the lock, because the new record depends on the old
+            // record. Operators rarely change records, so the lock can be held longer here.
             ForceAction::Resolve { by, done } => {
                 let extra = (found.takeovers > 0)
-                    .then_some(Extra { note: None, takeovers: found.takeovers });
+                    .then_some(Extra { takeovers: found.takeovers, ..Extra::default() });
                 let expires = now.nanos + nanos(done.ttl);
                 let built = Done::build_with(*by, expires, id.key(), done, extra.as_ref());
                 locked.replace(at, built, &self.budget)
@@ -147,13 +147,14 @@ impl Shard {
         Some(ScannedRecord::new(Identity::new(scope, key), summary))
     }
 
-    /// Returns the COMPLETE record in this slot with a tombstone in place of its value.
+    /// Returns a copy of the COMPLETE record in this slot with a tombstone in place of its value;
+    /// `None` if the record is not COMPLETE.
     fn erased(&self, at: u32, key: &Key) -> Option<Done> {
         let Body::Done(done) = &self.table.slots[at].body else { return None };
         let kept = done.share(done.view()?).into_result();
         let tombstone = Tombstone::new().into_envelope();
         let value = Completion::new(tombstone, Duration::ZERO, kept.fingerprint().copied());
-        let extra = Extra { note: done.note(), takeovers: done.takeovers() };
+        let extra = Extra { note: done.note(), takeovers: done.takeovers(), fingerprint: None };
         let extra = (extra != Extra::default()).then_some(extra);
         Some(Done::build_with(done.owner(), done.expires(), key, &value, extra.as_ref()))
     }

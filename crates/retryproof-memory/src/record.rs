@@ -10,9 +10,10 @@ use retryproof_core::{Blob, Fingerprint, Key, OwnerId, StoredResult};
 use crate::busy::Extra;
 
 /// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
-/// replay returns a window into this allocation, and only increments its reference count.
+/// replay returns a slice of this allocation, which copies nothing and only increments the
+/// reference count.
 ///
-/// If the record has takeovers or a note, they stand between the key and the fingerprint.
+/// If the record has takeovers or a note, they are stored between the key and the fingerprint.
 pub(crate) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -20,10 +21,10 @@ const EXPIRES: usize = TOKEN + 8;
 const KEY_LEN: usize = EXPIRES + 8;
 const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
-/// The bit of the fingerprint's length that is set if an [`Extra`] follows the key. A replay thus
-/// tests one byte to find that a record has neither fingerprint nor `Extra`.
+/// This bit, in the byte for the fingerprint's length, is set if an [`Extra`] follows the key. If
+/// that byte is 0, a replay knows that the record has neither a fingerprint nor an `Extra`.
 const HAS_EXTRA: u8 = 0x80;
-/// The takeovers and the length of the note.
+/// The bytes before the note: 2 for the count of takeovers, and 1 for the note's length.
 const EXTRA_HEADER: usize = 3;
 
 impl Done {
@@ -34,7 +35,7 @@ impl Done {
         Self::build_with(owner, expires, key, done, None)
     }
 
-    /// Like [`build`](Self::build), for a record that may have been taken over or have a note.
+    /// Like [`build`](Self::build), for a record that can have an [`Extra`].
     #[inline(always)]
     pub(crate) fn build_with(
         owner: OwnerId,
@@ -108,7 +109,7 @@ impl Done {
         self.view().map_or(0, |view| view.expires())
     }
 
-    /// The key, for a scan.
+    /// Returns the key, which a scan needs.
     pub(crate) fn key(&self) -> Option<&str> {
         let end = HEADER + self.view()?.key_len();
         str::from_utf8(self.0.get(HEADER..end)?).ok()
@@ -122,7 +123,7 @@ impl Done {
         self.0.len() - self.parts().fingerprint.end
     }
 
-    /// How often the key was taken over before it was completed.
+    /// How often the key was taken over before the record was completed.
     pub(crate) fn takeovers(&self) -> u16 {
         let extra = self.0.get(self.parts().extra).and_then(|extra| extra.first_chunk());
         extra.map_or(0, |count| u16::from_le_bytes(*count))
@@ -161,7 +162,7 @@ impl Done {
     }
 }
 
-/// Where the parts between the key and the value are. The value begins at the end of the
+/// The positions of the parts between the key and the value. The value begins at the end of the
 /// fingerprint.
 #[derive(Default)]
 struct Parts {
@@ -170,8 +171,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// The parts of the record in `whole`. The key ends at `start`, and `lengths` is the
-    /// fingerprint's length with the bit [`HAS_EXTRA`].
+    /// Finds the parts of the record in `whole`. The key ends at `start`. `lengths` is the byte
+    /// with the fingerprint's length and the bit [`HAS_EXTRA`].
     fn of(whole: &[u8], start: usize, lengths: u8) -> Self {
         let mut behind = start;
         if lengths & HAS_EXTRA != 0 {
@@ -183,13 +184,15 @@ impl Parts {
     }
 }
 
-/// The note in a record; `None` if there is none, or if it belongs to an earlier owner.
+/// Returns the note in a record; `None` if there is no note, or if the note belongs to an earlier
+/// owner.
 fn note(whole: &[u8], parts: Parts) -> Option<HolderNote> {
     let owner = OwnerId::from_bytes(*whole.first_chunk()?);
     HolderNote::of_owner(whole.get(parts.extra)?.get(EXTRA_HEADER..)?, owner)
 }
 
-/// A view of a COMPLETE record, so that the record's length is checked only once.
+/// A view of a COMPLETE record. Creating the view checks the record's length, so reading the header
+/// needs no further check.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     header: &'a [u8; HEADER],
@@ -226,8 +229,8 @@ impl View<'_> {
     }
 }
 
-/// A COMPLETE record that a call is about to return. A call takes the reference under the shard's
-/// lock, and reads the parts after it has released the lock.
+/// A COMPLETE record that a call is about to return. The call takes this reference under the
+/// shard's lock, and reads the parts of the record after the lock is released.
 pub(crate) struct Replay {
     whole: Arc<[u8]>,
     /// Where the key ends.
@@ -237,9 +240,9 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Returns the value if the record has no fingerprint and no [`Extra`], and otherwise `self` for
-    /// `into_result`. The two methods are separate, so that a replay without a fingerprint does not
-    /// move a fingerprint's 72 bytes.
+    /// Returns the value if the record has no fingerprint and no [`Extra`]; otherwise returns
+    /// `self`, for [`into_result`](Self::into_result). The methods are separate so that a replay
+    /// without a fingerprint does not move the 72 bytes that a fingerprint takes.
     #[inline(always)]
     pub(crate) fn into_value(self) -> Result<Blob, Self> {
         if self.lengths != 0 {
@@ -274,9 +277,9 @@ mod tests {
         let note = |label| Some(HolderNote::new(owner, Duration::from_secs(30), None, label));
         let extras = [
             None,
-            Some(Extra { note: None, takeovers: 3 }),
-            Some(Extra { note: note(""), takeovers: 0 }),
-            Some(Extra { note: note(&"n".repeat(100)), takeovers: 32_767 }),
+            Some(Extra { takeovers: 3, ..Extra::default() }),
+            Some(Extra { note: note(""), ..Extra::default() }),
+            Some(Extra { note: note(&"n".repeat(100)), takeovers: 32_767, fingerprint: None }),
         ];
         let fingerprints = [
             None,

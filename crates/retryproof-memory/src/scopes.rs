@@ -12,14 +12,14 @@ pub(crate) struct Scopes {
     places: Vec<Place>,
     by_text: BTreeMap<Box<str>, u32>,
     free: u32,
-    /// The number of the last inserted record's scope. Insertions check it first, because most
-    /// shards see one scope again and again.
+    /// The number of the last inserted record's scope. An insertion compares with this scope first,
+    /// because most shards see the same scope again and again.
     last: u32,
 }
 
 struct Place {
-    /// The address and the length of the scope's text. If the texts of two scopes have the same
-    /// address and length, they need no comparison.
+    /// The address and the length of the scope's text. Two texts with the same address and length
+    /// are equal without a comparison of their bytes.
     address: usize,
     len: usize,
     /// `None` in a free entry.
@@ -59,7 +59,7 @@ impl Scopes {
         self.places.get(at as usize)?.scope.as_ref()
     }
 
-    /// Returns the number that stands for `scope`, and counts one more record for that scope.
+    /// Returns the number of `scope`, and counts one more record for that scope.
     #[inline]
     pub(crate) fn enter(&mut self, scope: &Scope) -> u32 {
         let text = scope.as_str();
@@ -82,7 +82,8 @@ impl Scopes {
         self.last
     }
 
-    /// Counts one record fewer for the scope with the number `at`.
+    /// Counts one record fewer for the scope with the number `at`. A scope without records is
+    /// removed.
     #[inline]
     pub(crate) fn leave(&mut self, at: u32) {
         let place = &mut self.places[at as usize];
@@ -102,8 +103,8 @@ impl Scopes {
             records: 0,
         };
         let at = if self.free == NONE {
-            // The number fits into a u32, because there are no more scopes than slots, which have
-            // u32 numbers.
+            // The number fits into a u32: a shard has at most as many scopes as slots, and slots
+            // have u32 numbers.
             self.places.push(place);
             u32::try_from(self.places.len() - 1).unwrap_or(NONE)
         } else {
@@ -142,10 +143,10 @@ mod tests {
             scopes.is(a, &scope("a")) && !scopes.is(a, &scope("A")) && !scopes.is(b, &scope("a"))
         );
         scopes.leave(a);
-        assert!(scopes.is(a, &scope("a")), "one record still names it");
+        assert!(scopes.is(a, &scope("a")), "one record should still use the scope");
         scopes.leave(a);
         assert!(!scopes.is(a, &scope("a")));
-        assert_eq!(scopes.enter(&scope("c")), a, "the number is used again");
+        assert_eq!(scopes.enter(&scope("c")), a, "the number should be reused");
         assert!(scopes.is(a, &scope("c")) && scopes.is(b, &scope("b")));
         assert_eq!(scopes.len(), 2);
     }

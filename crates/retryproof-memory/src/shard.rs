@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Shard`]: the records whose hashes select the same shard, and all their transitions, which run
-//! under the shard's lock. Nothing here waits, wakes a waiter or frees a value: the methods return
-//! the notification to fire and the values to drop after the lock is released.
+//! [`Shard`] holds the records whose hashes select the same shard. All transitions of these records
+//! run under the shard's lock. No method waits, wakes a waiter or drops a result: each returns the
+//! notification to fire and the values to drop after the lock is released.
 //!
 //! The file has over 400 lines because the lookups and the transitions are inlined into each other,
 //! and their instruction counts are published.
@@ -13,7 +13,7 @@ use retryproof_core::store::{AcquireRequest, FencedWrite, LiveLease};
 use retryproof_core::{Identity, OwnerId};
 
 use crate::budget::{Budget, Credit};
-use crate::busy::{Busy, BusySlab, Extra, Left};
+use crate::busy::{Busy, BusySlab, Extra, Left, needs_extra};
 use crate::index::UNFILED;
 use crate::record::{Done, Replay};
 use crate::scopes::Scopes;
@@ -29,23 +29,16 @@ pub(crate) struct Shard {
     pub(crate) wheel: Wheel,
     pub(crate) credit: Credit,
     pub(crate) ahead: Ahead,
-    /// The last token drawn in this shard. The token outlives every record, so that no smaller
+    /// The last token that this shard granted. Deleting records does not reset it, so no smaller
     /// token can follow a release or a purge (ACQ-10).
     pub(crate) last_token: u64,
     /// Bytes in use.
     bytes: u64,
-    /// A lower bound on the time at which an IN_PROGRESS record can first be purged; `None` if
-    /// there are no such records.
+    /// No IN_PROGRESS record can be purged before this time; `None` if there are no such records.
     pub(crate) busy_due: Option<Instant>,
 }
 
-/// The answer to an acquire of an existing record.
-pub(crate) enum Granted {
-    Yes { token: u64, took_over: bool },
-    Busy(LiveLease),
-}
-
-/// What a method returns for its caller to fire or drop after the lock is released.
+/// The notification to fire and the record to drop after the lock is released.
 #[derive(Default)]
 pub(crate) struct Leftover {
     busy: Left,
@@ -53,11 +46,11 @@ pub(crate) struct Leftover {
 }
 
 impl Leftover {
-    /// Wakes the waiters of the ended grant and frees the record. Call this after the lock is
-    /// released.
+    /// Wakes the waiters of the ended grant. Call this after the lock is released, and then drop
+    /// the `Leftover`, which frees the record.
     #[inline]
-    pub(crate) fn settle(self) {
-        if let Some(ended) = self.busy.ended {
+    pub(crate) fn settle(&self) {
+        if let Some(ended) = &self.busy.ended {
             ended.fire();
         }
     }
@@ -66,7 +59,7 @@ impl Leftover {
 /// The reclaimed records, to be dropped outside the lock.
 pub(crate) type Reclaimed = Vec<Leftover>;
 
-/// The half of the hash that finds a record within its shard.
+/// Returns the half of the hash that finds a record within its shard.
 #[expect(clippy::cast_possible_truncation, reason = "the dropped upper half selects the shard")]
 pub(crate) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
@@ -96,7 +89,8 @@ impl Shard {
         }
     }
 
-    /// The number of records, how many of them are IN_PROGRESS, and the bytes of all records.
+    /// Returns the number of records, the number of IN_PROGRESS records, and the bytes of all
+    /// records.
     pub(crate) fn counts(&self) -> (u32, u32, u64) {
         (self.table.len(), self.busy.len(), self.bytes)
     }
@@ -139,7 +133,7 @@ impl Shard {
         }
     }
 
-    /// Returns the record in this slot, if it is COMPLETE and within its ttl.
+    /// Returns the record in this slot; `None` if the record is not COMPLETE, or its ttl is over.
     #[inline(always)]
     pub(crate) fn replay_from(
         &mut self,
@@ -152,9 +146,10 @@ impl Shard {
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// Like [`replay`](Self::replay), but if the record may be about to expire, returns its slot as
-    /// `Err` and leaves the check to [`replay_from`](Self::replay_from). The loop is the one in
-    /// [`find`](Self::find), optimized for a live COMPLETE record.
+    /// Like [`replay`](Self::replay), but without an exact comparison of times. If the record might
+    /// have expired, returns its slot as `Err`, and the caller has to call
+    /// [`replay_from`](Self::replay_from). The loop searches like [`find`](Self::find), but is
+    /// optimised for a COMPLETE record within its ttl.
     #[inline(always)]
     pub(crate) fn replay_at_once(
         &self,
@@ -195,7 +190,8 @@ impl Shard {
         self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
     }
 
-    /// Returns the lease of the record in this slot, if it is IN_PROGRESS and its lease is live.
+    /// Returns the lease of the record in this slot; `None` if the record is not IN_PROGRESS, or
+    /// its lease has ended.
     pub(crate) fn live(&self, at: u32, now: Instant) -> Option<LiveLease> {
         match self.table.slots[at].body {
             Body::Busy(place) => self.busy[place].live(now),
@@ -203,7 +199,7 @@ impl Shard {
         }
     }
 
-    /// Grants the lease of an identity that has no record. Returns the token, or the record's size
+    /// Grants a lease for an identity that has no record. Returns the token, or the record's size
     /// if the record does not fit.
     #[inline]
     pub(crate) fn first(
@@ -225,7 +221,7 @@ impl Shard {
         let at = self.table.insert(bucket_hash(id), scope, Body::Busy(place));
         busy.start(id.key(), at, self.last_token, req, now);
         note(&mut self.busy_due, busy.expires);
-        if req.holder.is_some() {
+        if needs_extra(req) {
             self.amend(place, req, false, budget);
         }
         Ok(self.last_token)
@@ -246,8 +242,27 @@ impl Shard {
         self.busy[place].takeovers() > 0
     }
 
-    /// Tries to acquire the record in this slot, which must not be a COMPLETE record within its
-    /// ttl.
+    /// Returns the live lease of the record in this slot, unless the sender of `req` holds the lease.
+    #[inline(always)]
+    pub(crate) fn live_for_another(
+        &self,
+        at: u32,
+        req: &AcquireRequest,
+        now: Instant,
+    ) -> Option<LiveLease> {
+        match self.table.slots[at].body {
+            Body::Busy(place) if self.busy[place].owner != req.owner => {
+                let busy = &self.busy[place];
+                let mismatch = req.differs_from(busy.fingerprint());
+                busy.live(now).map(|lease| lease.with_mismatch(mismatch))
+            }
+            _ => None,
+        }
+    }
+
+    /// Acquires the record in this slot, which must be neither a COMPLETE record within its ttl nor
+    /// [live for another](Self::live_for_another). Returns the token, and whether the grant is a
+    /// takeover. Writes the `Leftover` into `left`, because returning it would copy it.
     #[inline]
     pub(crate) fn contend(
         &mut self,
@@ -256,8 +271,8 @@ impl Shard {
         req: &AcquireRequest,
         now: Instant,
         budget: &Budget,
-    ) -> (Granted, Leftover) {
-        let mut left = Leftover::default();
+        left: &mut Leftover,
+    ) -> (u64, bool) {
         let slot = &mut self.table.slots[at];
         let Body::Busy(place) = slot.body else {
             // A COMPLETE record past its ttl counts as absent (CMP-6), so the grant replaces it and
@@ -270,19 +285,16 @@ impl Shard {
                 self.resized(done.size(), Busy::size_with(id.key()), u64::MAX, budget);
                 left.done = Some(done);
             }
-            if req.holder.is_some() {
+            if needs_extra(req) {
                 self.amend(place, req, false, budget);
             }
-            return (Granted::Yes { token: self.last_token, took_over: false }, left);
+            return (self.last_token, false);
         };
         let busy = &mut self.busy[place];
-        // If the answer to an acquire was lost, the owner repeats the acquire, and is granted the
-        // lease again (ACQ-9).
+        // If the answer to an acquire was lost, the owner repeats the acquire and gets the lease
+        // again (ACQ-9).
         let takes_over = busy.owner != req.owner;
         if takes_over {
-            if let Some(lease) = busy.live(now) {
-                return (Granted::Busy(lease), left);
-            }
             self.last_token += 1;
             busy.token = self.last_token;
             left.busy.ended = busy.ended.take();
@@ -292,10 +304,10 @@ impl Shard {
         }
         note(&mut self.busy_due, busy.expires);
         let token = busy.token;
-        let amended = takes_over || req.holder.is_some() || busy.extra.is_some();
-        // The answer to a repeated acquire reports the takeover again (ACQ-12).
+        let amended = takes_over || needs_extra(req) || busy.extra.is_some();
+        // The answer to a repeated acquire reports a takeover again (ACQ-12).
         let took_over = amended && self.amend(place, req, takes_over, budget);
-        (Granted::Yes { token, took_over }, left)
+        (token, took_over)
     }
 
     /// Subscribes to the end of the grant with the token `seen`. Returns the lease's end and the
@@ -333,14 +345,15 @@ impl Shard {
             return false;
         }
         busy.expires = expires;
-        // If the lease now ends earlier than `busy_due`, lower `busy_due` to its end.
+        // If the lease now ends earlier than `busy_due`, lower `busy_due` to the lease's end.
         note(&mut self.busy_due, expires);
         true
     }
 
     /// Replaces the record that `owner` holds with `done`. If `done` is still `Some` afterwards,
-    /// drop it after the lock is released. Returns `None` and changes nothing if the record has an
-    /// [`Extra`], which must be built into `done` and [taken](Self::take_extra) first.
+    /// drop it after the lock is released. If the record has an [`Extra`], returns `None` and
+    /// changes nothing: the caller first has to build the `Extra` into `done` and
+    /// [take](Self::take_extra) it.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
@@ -368,10 +381,9 @@ impl Shard {
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // A slot that is still in the wheel must not be filed twice. A sweep
-                            // takes it out when its earlier record is due, and files it again. That
-                            // is soon, unless an operator deleted the earlier record before its ttl
-                            // was over.
+                            // Do not file a slot that is still in the wheel. The slot's earlier
+                            // record expired before the current grant, so a sweep will soon take
+                            // the slot out and file it again.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }
@@ -413,7 +425,7 @@ impl Shard {
         let Body::Busy(place) = self.table.slots[self.find(id, hash)?].body else { return None };
         let busy = &mut self.busy[place];
         let extra = busy.extra.take_if(|_| busy.owner == owner)?;
-        self.resized(extra.size(), 0, u64::MAX, budget);
+        self.resized(Extra::SIZE, 0, u64::MAX, budget);
         Some(extra)
     }
 
@@ -453,6 +465,7 @@ impl Shard {
         }
         self.bytes -= bytes;
         budget.free(&mut self.credit, bytes);
+        self.collect_parked();
         left
     }
 
@@ -462,7 +475,8 @@ impl Shard {
         budget.resize(&mut self.credit, before, after, expires);
     }
 
-    /// Replaces the record in this slot by a COMPLETE one, which gets its token (OPS-4).
+    /// Replaces the record in this slot with the COMPLETE record `done`, and gives `done` the old
+    /// record's token (OPS-4).
     pub(crate) fn replace(&mut self, at: u32, mut done: Done, budget: &Budget) -> Leftover {
         let mut left = Leftover::default();
         let (expires, after) = (done.expires(), done.size());

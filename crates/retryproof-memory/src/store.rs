@@ -13,23 +13,25 @@ use retryproof_core::store::{
     StoreProfile,
 };
 use retryproof_core::{
-    Error, ErrorKind, FencingToken, Identity, OwnerId, Result, SharedStore, StoredResult,
+    Error, ErrorKind, FencingToken, Identity, IdentitySecret, OwnerId, Result, SharedStore,
+    StoredResult,
 };
 
 use crate::budget::Budget;
 use crate::record::{Done, Replay};
-use crate::shard::{Granted, Shard};
+use crate::shard::{Leftover, Shard};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Now, StoreTime, after, nanos};
 
-/// How many slots a grant may check for expired records before it returns.
+/// The maximum number of slots that a grant checks for expired records before it returns.
 const SWEEP_LIMIT: usize = 32;
 
-/// Keeps records in the memory of this process; they are lost when the process ends.
+/// Keeps records in the memory of this process. The records are lost when the process ends.
 ///
 /// # When to use
-/// Use it for tests, for demonstrations, and for a service with a single instance whose results may
-/// be lost on a restart. Several instances need a store that they share.
+/// Use the memory store for tests, for demonstrations, and for a service that runs as a single
+/// instance and can afford to lose its results on a restart. Several instances need a store that
+/// they share.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyConfig, IdempotencyEngine};
@@ -42,20 +44,21 @@ const SWEEP_LIMIT: usize = 32;
 /// # Bounds
 /// The store keeps at most [`max_records`](crate::MemoryStoreBuilder::max_records) records (default
 /// 1,000,000) in [`max_bytes`](crate::MemoryStoreBuilder::max_bytes) bytes (default 1 GiB). If
-/// there is no space for a new key even after expired records are reclaimed, its acquire fails with
+/// there is no space for a new key even after expired records are reclaimed, the acquire fails with
 /// [`ErrorKind::Full`]. A live record is never evicted (STO-1).
 ///
 /// A full store still serves existing keys, and **never refuses a completion for lack of space**.
-/// The results of leases that were already granted may therefore exceed `max_bytes`; until records
-/// expire, no new key gets a lease. A single value larger than the whole bound fails with
-/// [`ErrorKind::TooLarge`].
+/// The results of leases that were already granted can therefore exceed `max_bytes`; no new key
+/// then gets a lease until enough records have expired or been deleted. A single value larger than
+/// the whole bound fails with [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
 /// Each access compares a record's expiry with the monotonic clock, to the nanosecond (ACQ-7,
-/// CMP-6). Later grants reclaim expired records a few at a time.
-/// [`Purge`](retryproof_core::store::Purge) reclaims all expired records, and so does a grant that
-/// finds the store full. The index never shrinks: it takes 36 bytes times the largest number of
-/// records that the store has held.
+/// CMP-6). Later grants reclaim expired records a few at a time. A grant that finds the store full
+/// reclaims expired records until there is space. [`Purge`](retryproof_core::store::Purge) reclaims
+/// all expired records, up to its limit. The index never shrinks. It takes 36 bytes for each record
+/// that the store held at its peak, and up to twice as much if operators delete records before
+/// their ttl is over.
 ///
 /// # Tokens
 /// Each shard draws tokens from a counter that starts at the wall-clock time in microseconds.
@@ -63,9 +66,9 @@ const SWEEP_LIMIT: usize = 32;
 /// clock was set back (ACQ-10).
 ///
 /// # Holders
-/// A note about the holder (REC-2) is kept only if the request has one. The engine sends a note
-/// only for calls with a trace, because every holder is in this process anyway. While a record is
-/// in progress, the time since its holder's last acquire is known.
+/// The store keeps a note about the holder (REC-2) only if the request has a note. The engine sends
+/// a note only for calls with a trace, because every holder is in this process anyway. While a
+/// record is in progress, the store also reports the time since the grant.
 ///
 /// # Waiting
 /// A completion, release or takeover wakes the waiters immediately (ACQ-4).
@@ -79,10 +82,11 @@ pub struct MemoryStore {
     pub(crate) budget: Budget,
     pub(crate) max_records: usize,
     pub(crate) max_bytes: u64,
+    pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
-/// Aligned to two cache lines, the unit that processors prefetch, so that threads on different shards
-/// do not slow each other down.
+/// A shard is aligned to two cache lines, because processors prefetch lines in pairs. Threads on
+/// different shards therefore do not slow each other down.
 #[repr(align(128))]
 pub(crate) struct PaddedShard(pub(crate) Mutex<Shard>);
 
@@ -99,20 +103,20 @@ impl MemoryStore {
         Self::builder().clock(clock).build()
     }
 
-    /// Returns the identity's shard, and the half of its hash that finds the record in the shard's
-    /// table. The hash is keyed, so a client cannot aim keys at one shard or one chain.
+    /// Returns the identity's shard, and the half of the identity's hash that finds the record in
+    /// the shard's table. The hash is keyed, so a client cannot aim keys at one shard or one chain.
     #[inline(always)]
     pub(crate) fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
         let hash = id.keyed_hash();
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "one half selects the shard, the other the bucket"
+            reason = "one half selects the shard, and the other half selects the bucket"
         )]
         let (high, low) = ((hash >> 32) as usize, hash as u32);
         (&self.shards[high & self.mask].0, low)
     }
 
-    /// Serves replays itself and leaves everything else to [`grant`](Self::grant).
+    /// Returns a replay directly, and leaves all other cases to [`grant`](Self::grant).
     #[inline(always)]
     fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Poll<Result<Acquired>> {
         let (shard, hash) = self.locate(id);
@@ -152,13 +156,16 @@ impl MemoryStore {
         loop {
             let bytes = match found {
                 Some(at) => {
-                    let (answer, left) = locked.contend(at, id, req, now, &self.budget);
+                    if let Some(lease) = locked.live_for_another(at, req, now) {
+                        drop(locked);
+                        return Poll::Ready(Ok(Acquired::Busy(lease)));
+                    }
+                    let mut left = Leftover::default();
+                    let (token, took_over) =
+                        locked.contend(at, id, req, now, &self.budget, &mut left);
                     drop(locked);
                     left.settle();
-                    return Poll::Ready(Ok(match answer {
-                        Granted::Yes { token, took_over } => granted(token, took_over),
-                        Granted::Busy(lease) => Acquired::Busy(lease),
-                    }));
+                    return Poll::Ready(Ok(granted(token, took_over)));
                 }
                 None => match locked.first(id, req, now, &self.budget) {
                     Ok(token) => {
@@ -176,7 +183,8 @@ impl MemoryStore {
             searched = true;
             let (shard, hash) = self.locate(id);
             locked = shard.lock();
-            // The lock was released in between, so another caller may have inserted the same key.
+            // Search again, because another caller might have inserted the same key while the lock
+            // was released.
             match locked.replay(id, hash, now, &self.time) {
                 Ok(replay) => {
                     drop(locked);
@@ -252,7 +260,7 @@ impl MemoryStore {
         }))
     }
 
-    /// Completes a record that has a note or takeovers, which the complete record keeps.
+    /// Completes a record that has a note or takeovers. The COMPLETE record keeps both.
     #[cold]
     fn complete_with_extra(
         &self,
@@ -267,7 +275,8 @@ impl MemoryStore {
             let built = Done::build_with(owner, expires, id.key(), done, extra.as_ref());
             let mut record = Some(built);
             let mut locked = shard.lock();
-            // The owner may have repeated its acquire with a different note in the meantime.
+            // The owner might have repeated its acquire with a different note after `extra` was
+            // read.
             if locked.extra(id, hash, owner) != extra.as_ref() {
                 continue;
             }
@@ -294,13 +303,13 @@ impl MemoryStore {
     }
 }
 
-/// Returns a replay that may have a fingerprint.
+/// Returns a replay that can have a fingerprint.
 #[inline(never)]
 fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
     Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
-/// The shared store includes the capability to purge.
+/// The shared store can purge.
 impl From<MemoryStore> for SharedStore {
     fn from(store: MemoryStore) -> Self {
         Self::builder(store).with_purge().build()
@@ -331,8 +340,8 @@ impl IdempotencyStore for MemoryStore {
         id: &Identity,
         req: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired>> + Send {
-        // This is not an `async fn`, because `poll_fn` writes the answer directly to the caller's
-        // destination instead of moving it there.
+        // This function is not an `async fn`, because an `async fn` would move the answer.
+        // `poll_fn` writes the answer directly to the caller's destination.
         poll_fn(move |_| self.acquire_now(id, req))
     }
 
@@ -348,8 +357,8 @@ impl IdempotencyStore for MemoryStore {
     ) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        // Checking the record and subscribing are one step under the lock, so a change either
-        // happens before that step or wakes this call.
+        // Check the record and subscribe in one step under the lock. A change then either happens
+        // before that step or wakes this call.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
             ended.wait(limit.min(expires.saturating_duration_since(now))).await;
@@ -382,6 +391,10 @@ impl IdempotencyStore for MemoryStore {
 
     fn profile(&self) -> StoreProfile {
         let max_value = usize::try_from(self.max_bytes).unwrap_or(usize::MAX);
-        StoreProfile::new("memory").with_reclaim().with_max_value(max_value).with_immediate()
+        StoreProfile::new("memory")
+            .with_reclaim()
+            .with_max_value(max_value)
+            .with_immediate()
+            .with_identity_secret(self.identity_secret.clone())
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaims records within one shard, in batches of the caller's size, so that the shard's lock is
-//! never held for long (STO-4).
+//! Reclaims records within one shard, in batches of a size that the caller sets. The shard's lock
+//! is therefore never held for long (STO-4).
 
 use retryproof_core::clock::Instant;
 
@@ -11,9 +11,12 @@ use crate::table::Body;
 use crate::time::StoreTime;
 use crate::wheel::TICK;
 
+/// This many slots can be parked even if the shard has fewer records.
+const MAX_PARKED: u32 = 32;
+
 impl Shard {
-    /// Whether a grant should reclaim some records: every eighth grant does, if a record expired at
-    /// least a tick ago.
+    /// Whether a grant should reclaim some records. Every eighth grant does so, if a record may
+    /// have expired at least a tick ago.
     #[inline]
     pub(crate) fn is_sweep_due(&mut self, now: Instant, time: &StoreTime) -> bool {
         if !self.last_token.is_multiple_of(8) {
@@ -23,7 +26,8 @@ impl Shard {
         !self.ahead.is_live(over, now, time)
     }
 
-    /// Removes COMPLETE records that expired before the current tick, checking at most `most` slots.
+    /// Moves the slots that were due before the current tick to the ready list. Then checks at most
+    /// `most` ready slots, and removes their COMPLETE records if they have expired.
     pub(crate) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
             self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));
@@ -37,6 +41,17 @@ impl Shard {
     /// list.
     pub(crate) fn begin_sweep(&mut self, now: u64) {
         self.wheel.gather(&mut self.table.slots, now);
+    }
+
+    /// Moves every slot to the ready list, due or not, once the parked slots outnumber the records.
+    /// The sweeps of the next grants then free the parked slots and file the others again. Each
+    /// deleted record therefore costs about one more check. Apart from the slots that wait for
+    /// these sweeps, at most as many slots are parked as there are records, or `MAX_PARKED` if that
+    /// is more.
+    pub(crate) fn collect_parked(&mut self) {
+        if self.table.parked() > self.table.len().max(MAX_PARKED) {
+            self.wheel.gather_all(&mut self.table.slots);
+        }
     }
 
     /// Checks at most `most` ready slots, removes up to `limit` expired records, and returns
@@ -56,8 +71,14 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // Either the slot is free, or a grant has replaced its record; the completion of
-                // that grant files the slot again.
+                // The record was deleted before its ttl ended. A new record can use the slot only
+                // from now on.
+                Body::Busy(NONE) => {
+                    self.table.unpark(at);
+                    continue;
+                }
+                // A grant has replaced the record. The completion of that grant files the slot
+                // again.
                 Body::Busy(_) => continue,
             };
             if expires <= now {
@@ -69,10 +90,10 @@ impl Shard {
         true
     }
 
-    /// Checks at most `most` entries of the IN_PROGRESS slab, starting at `from`, and removes up to
-    /// `limit` records whose lease and ttl are both over (STO-4). Returns where to continue, or
-    /// [`NONE`] at the end, and lowers `due` to the earliest time at which another record may be
-    /// removed.
+    /// Checks at most `most` entries of the IN_PROGRESS slab, starting at `from`. Removes up to
+    /// `limit` records whose lease and ttl are both over (STO-4). Returns the entry at which to
+    /// continue, or [`NONE`] at the end. Lowers `due` to the earliest time at which a checked
+    /// record that remains can be removed.
     pub(crate) fn sweep_busy(
         &mut self,
         now: Instant,
@@ -101,7 +122,7 @@ impl Shard {
         if at >= end { NONE } else { at }
     }
 
-    /// The time before which no record of this shard can be reclaimed.
+    /// No record of this shard can be reclaimed before this time.
     pub(crate) fn due(&self, time: &StoreTime) -> u64 {
         self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store's synchronisation primitives: std's and tokio's types or, under `--cfg loom`, a model
-//! with which loom tries every interleaving.
+//! The store's synchronisation primitives: types of std and tokio or, under `--cfg loom`, a model
+//! in which loom tries every interleaving.
 //!
 //! The model's `Notify` promises exactly what tokio documents: a `Notified` receives every
-//! `notify_waiters` call made after its creation. Sleeps have no time limit in the model, so a lost
-//! wake-up is a deadlock that loom reports.
+//! `notify_waiters` call made after its creation. Waits have no time limit in the model, so a lost
+//! wake-up becomes a deadlock, which loom reports.
 
 #[cfg(not(loom))]
 mod real {
@@ -47,7 +47,7 @@ mod model {
     pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
-    /// Gives loom's mutex the interface of the real one.
+    /// Gives loom's mutex the interface of the real mutex.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -92,8 +92,8 @@ mod model {
     }
 
     impl Notified<'_> {
-        /// Whether a notification has arrived. The model's `Notified` is enabled as soon as it is
-        /// created.
+        /// Returns whether a notification has arrived. The call changes nothing, because the
+        /// model's `Notified` is enabled when it is created.
         pub(crate) fn enable(self: Pin<&mut Self>) -> bool {
             self.notify.0.lock().round != self.since
         }

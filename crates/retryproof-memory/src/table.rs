@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Table`]: slots found by hash, in chains over buckets that grow one at a time (linear hashing).
+//! [`Table`] finds slots by hash. Each bucket has a chain of slots, and buckets are added one at a
+//! time (linear hashing).
 //!
 //! A table that doubles its size stalls the insert that triggers the growth, and is half empty
 //! afterwards. Here each insert adds at most one bucket and splits at most one chain, which has
-//! about one record. There is no stall at any size, and a record takes as many bytes in a table of
-//! ten million records as in one of a thousand. The price is one more dependent load in each lookup
-//! than with open addressing. Freed slots are reused, and the table never shrinks.
+//! about one record. Inserts therefore never stall, and a record takes the same number of bytes in
+//! a table of a thousand records as in a table of ten million. In return, each lookup has one more
+//! dependent load than with open addressing. Freed slots are reused, and the table never shrinks.
+//!
+//! If a record is deleted before its timer is over, its slot stays in the wheel, because a slot
+//! cannot be taken out of the middle of the wheel's lists. Such a slot is *parked*: it is reused
+//! only after it has left the wheel. Otherwise, the wheel would return the slot's next record when
+//! the deleted record's timer is over.
 
 use crate::chunked::Chunked;
 use crate::index::{NONE, UNFILED};
@@ -26,14 +32,14 @@ pub(crate) struct Slot {
     pub(crate) scope: u32,
     /// The next slot of the bucket, or of the free list.
     pub(crate) chain: u32,
-    /// The next slot in a list of the wheel, or [`UNFILED`]. The link belongs to the slot, not to
-    /// the record in the slot.
+    /// The next slot in a list of the wheel, or [`UNFILED`]. The link stays with the slot when the
+    /// slot's record changes.
     pub(crate) timer: u32,
 }
 
 const _: () = assert!(size_of::<Slot>() == 32);
 
-/// The bytes of a record besides its body: a slot and a bucket.
+/// The bytes that a record takes in the table: a slot and a bucket.
 pub(crate) const SLOT_BYTES: u64 = 36;
 
 /// The slots, in chunks of 2 KiB.
@@ -52,12 +58,20 @@ pub(crate) struct Table {
     mask: u32,
     free: u32,
     len: u32,
+    /// The number of parked slots.
+    parked: u32,
 }
 
 impl Table {
     pub(crate) fn with_capacity(records: u32) -> Self {
-        let mut table =
-            Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
+        let mut table = Self {
+            slots: Chunked::new(),
+            buckets: Chunked::new(),
+            mask: 0,
+            free: NONE,
+            len: 0,
+            parked: 0,
+        };
         table.buckets.push_with(|| NONE);
         while table.buckets.len() < records {
             table.add_bucket();
@@ -70,6 +84,12 @@ impl Table {
         self.len
     }
 
+    /// The number of slots that are empty, but still in the wheel.
+    #[inline]
+    pub(crate) fn parked(&self) -> u32 {
+        self.parked
+    }
+
     /// The first slot of the chain for this hash, or [`NONE`].
     #[inline(always)]
     pub(crate) fn chain(&self, hash: u32) -> u32 {
@@ -79,7 +99,7 @@ impl Table {
     /// Whether all slot numbers are in use.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.len >= UNFILED - 1
+        self.slots.len() >= UNFILED - 1 && self.free == NONE
     }
 
     /// Adds a slot to a table that is not [full](Self::is_full), and returns its index.
@@ -101,7 +121,8 @@ impl Table {
         at
     }
 
-    /// Frees a slot and returns its record, to be dropped after the lock is released.
+    /// Empties a slot and returns its record. Drop the record after the lock is released. The slot
+    /// becomes free, or parked if it is still in the wheel.
     pub(crate) fn remove(&mut self, at: u32) -> Body {
         let (hash, next) = (self.slots[at].hash, self.slots[at].chain);
         let bucket = self.bucket(hash);
@@ -116,9 +137,20 @@ impl Table {
         }
         self.len -= 1;
         let slot = &mut self.slots[at];
-        slot.chain = self.free;
-        self.free = at;
+        if slot.timer == UNFILED {
+            slot.chain = self.free;
+            self.free = at;
+        } else {
+            self.parked += 1;
+        }
         std::mem::replace(&mut slot.body, Body::Busy(NONE))
+    }
+
+    /// Frees a parked slot that has left the wheel.
+    pub(crate) fn unpark(&mut self, at: u32) {
+        self.slots[at].chain = self.free;
+        self.free = at;
+        self.parked -= 1;
     }
 
     #[inline]
@@ -127,7 +159,7 @@ impl Table {
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// Adds a bucket, and moves into it the slots that belong there from now on.
+    /// Adds a bucket, and moves the slots that now belong to it.
     #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();
@@ -164,8 +196,8 @@ mod tests {
         (at != NONE).then_some(at)
     }
 
-    /// A random walk of inserts and removals, mirrored in a `HashMap`; `scope` stands for the
-    /// value.
+    /// Makes the same random inserts and removals in a table and in a `HashMap`, and compares them;
+    /// `scope` serves as the value.
     #[test]
     fn the_table_agrees_with_a_hash_map() {
         let mut random = 7_u64;
@@ -179,7 +211,7 @@ mod tests {
             let mut table = Table::with_capacity(3);
             let mut map: HashMap<u32, u32> = HashMap::new();
             for step in 0..20_000 {
-                // Few distinct hashes under a narrow mask make long chains.
+                // A narrow mask leaves few distinct hashes, so the chains become long.
                 let value = next() % 3_000;
                 let hash = value.wrapping_mul(2_654_435_769) & mask;
                 let found = find(&table, hash, value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the conformance kit does not check: bounds, reclaiming, many threads, and long random walks
-//! compared with a plain map.
+//! Tests what the conformance kit does not check: bounds, reclaiming, many threads, and long random
+//! walks compared with a plain map.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory store never waits here"),
+        Poll::Pending => panic!("the memory store should not wait here"),
     }
 }
 
@@ -115,14 +115,16 @@ fn sto_1_a_full_store_takes_a_new_key_as_soon_as_a_record_is_gone_or_over() {
     assert!(is_full(&ready(store.acquire(&id(3), &kept))));
     assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), FencedWrite::Applied);
     grant(&store, &id(3), &kept);
-    // A completion after a refused search moves the time of the next search.
+    // After an unsuccessful search for capacity, a completion with a short ttl lets the next search
+    // start earlier.
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     let done = completion(b"", Duration::from_millis(1));
     assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), FencedWrite::Applied);
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     clock.advance(Duration::from_millis(1));
     grant(&store, &id(4), &kept);
-    // A record whose holder died counts until its lease and its ttl are over (STO-4).
+    // A record whose holder died takes up space until both its lease and its ttl have ended
+    // (STO-4).
     let (store, clock) = small(1);
     grant(&store, &id(0), &request(SECOND, 2 * SECOND));
     clock.advance(SECOND);
@@ -208,7 +210,7 @@ fn sto_4_later_grants_reclaim_what_is_over() {
         finish(&store, &id(n), b"v", HOUR);
     }
     let records = ready(store.stats()).unwrap().records;
-    assert!(records < 11_000, "{records} are left of 20,000");
+    assert!(records < 11_000, "{records} of 20,000 records are left");
 }
 
 #[test]
@@ -228,7 +230,7 @@ fn acq_10_tokens_grow_over_release_takeover_purge_and_a_new_store() {
         assert_eq!(
             grant(&store, &id, &req).token,
             granted.token,
-            "the same owner, the same token (ACQ-9)"
+            "the same owner should get the same token (ACQ-9)"
         );
         match round {
             0 => assert_eq!(ready(store.release(&id, req.owner)).unwrap(), FencedWrite::Applied),
@@ -271,7 +273,7 @@ fn acq_2_of_many_threads_at_expiry_one_takes_over() {
     }
 }
 
-/// Threads on few keys in a store of few records: no result is lost, changed or duplicated.
+/// Many threads use a few keys in a small store; no result is lost, changed or duplicated.
 #[test]
 fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
     let store = MemoryStore::builder().max_records(64).build();
@@ -368,7 +370,7 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         }
         waiter.await.unwrap().unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
-        // A call after the change does not sleep at all.
+        // A call after the change does not wait at all.
         store.wait_for_change(&id, token, HOUR).await.unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
         clock.advance(HOUR);

@@ -17,7 +17,8 @@ pub(crate) struct StoreTime {
 impl StoreTime {
     pub(crate) fn new(injected: Option<Arc<dyn Clock>>) -> Self {
         let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // Let the epoch be an hour earlier, in case a test's clock was stopped before this moment.
+        // The epoch is an hour before `now`, because a test can run the store on a clock that was
+        // stopped before `now`.
         let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
         Self { epoch, injected }
     }
@@ -47,17 +48,18 @@ impl StoreTime {
     }
 }
 
-/// A time as an instant and in nanoseconds. The end of a lease is an instant, which is cheapest to
-/// compute; a result's expiry is in nanoseconds, which take the least space in a record.
+/// A time as an instant and in nanoseconds. The end of a lease is an instant, because an instant is
+/// cheapest to compute. A result's expiry is in nanoseconds, because nanoseconds take the least
+/// space in a record.
 #[derive(Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) at: Instant,
     pub(crate) nanos: u64,
 }
 
-/// A moment in the near future, as an instant and in nanoseconds. Up to this moment, every record
-/// that expires after this moment is live. A lookup therefore only has to compare times, which is
-/// much cheaper than subtracting them.
+/// A moment in the near future, as an instant and in nanoseconds. Until this moment, every record
+/// that expires after it is live. A lookup therefore only compares times, which is much cheaper
+/// than subtracting them.
 pub(crate) struct Ahead {
     at: Instant,
     nanos: u64,
@@ -72,7 +74,7 @@ impl Ahead {
         self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
     }
 
-    /// Whether a record that expires at `expires` is certainly live at `now`, decided without a
+    /// Whether a record that expires at `expires` is certainly live at `now`. The check needs no
     /// subtraction. If the result is `false`, [`is_live_exactly`](Self::is_live_exactly) decides.
     #[inline(always)]
     pub(crate) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
@@ -90,8 +92,8 @@ impl Ahead {
     }
 }
 
-/// Converts a duration to nanoseconds, at most [`FAR`], so that adding a time and a duration cannot
-/// overflow.
+/// Converts a duration to nanoseconds. The result is at most [`FAR`], so adding a time and a
+/// duration cannot overflow.
 #[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
     match duration.as_secs() {

@@ -5,7 +5,7 @@ use retryproof_core::Result;
 use retryproof_core::store::Purge;
 
 use crate::index::NONE;
-use crate::shard::{Leftover, Reclaimed, Shard, note};
+use crate::shard::{Reclaimed, Shard, note};
 use crate::store::{MemoryStore, PaddedShard};
 use crate::sync::Mutex;
 use crate::time::Now;
@@ -19,8 +19,8 @@ impl MemoryStore {
     /// `bytes` bytes.
     #[cold]
     pub(crate) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // The search ends early only once there is capacity for several more records, so that not
-        // every grant in a nearly full store has to search.
+        // End the search early only if there is capacity for several more records. Otherwise, in a
+        // nearly full store, every grant would have to search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {
@@ -65,8 +65,9 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // While the pass runs, each grant notes when its own record is due. When the pass ends, it
-        // adds the earliest time at which a record that it has checked is due.
+        // Clear `busy_due` before the pass over the records in progress. During the pass, each new
+        // grant notes when its own record is due. At the end of the pass, this function notes the
+        // earliest time at which a checked record is due.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();
@@ -75,8 +76,8 @@ impl MemoryStore {
             at = locked.sweep_busy(now.at, at, &mut due, most, &self.budget, &mut out);
             let enough = gone + out.len() >= limit;
             if at == NONE || enough {
-                // A pass that was cut short has not checked the remaining records, so they count as
-                // due now.
+                // If the pass ends early, treat the remaining records as due now, because the pass
+                // has not checked them.
                 let due = if at == NONE { due } else { Some(now.at) };
                 if let Some(due) = due {
                     note(&mut locked.busy_due, due);
@@ -96,7 +97,7 @@ impl MemoryStore {
 /// many there were.
 fn settle(reclaimed: Reclaimed) -> usize {
     let count = reclaimed.len();
-    reclaimed.into_iter().for_each(Leftover::settle);
+    reclaimed.into_iter().for_each(|left| left.settle());
     count
 }
 

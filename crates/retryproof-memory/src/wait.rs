@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use crate::sync::{AtomicBool, Notify, within};
 
-/// The notification that a grant was completed, released, taken over or purged. The first waiter
-/// creates the notification.
+/// The notification that a grant is over: completed, released, taken over or purged. The first
+/// waiter creates the notification.
 ///
 /// The notification fires once and stays fired. The call that ends the grant takes the notification
-/// out of the record under the shard's lock and fires it after the lock is released. A waiter that
-/// got the notification from the record therefore either sees that it has fired or is woken.
+/// out of the record under the shard's lock, and fires the notification after the lock is released.
+/// A waiter that got the notification from the record is therefore woken, or sees that the
+/// notification has fired.
 pub(crate) struct Ended {
     over: AtomicBool,
     notify: Notify,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wheel`]: a timer wheel that finds the COMPLETE records that may have expired without looking at
-//! the others (STO-4).
+//! [`Wheel`]: a timer wheel. The wheel finds the COMPLETE records that may have expired, without
+//! looking at the other records (STO-4).
 //!
 //! The wheel has five levels of 64 buckets and a tick of 2^30 ns. A bucket is a list linked through
 //! the slots' `timer` fields, so filing a record costs no memory. When a bucket is due, its list is
 //! appended to `ready`. The caller takes slots from `ready`, in batches of any size, and reclaims
-//! each slot or files it again, depending on when its record expires. Records that move down a
-//! level, that were replaced or that come up early are therefore handled alike.
+//! each slot or files it again, depending on when its record expires. This one rule covers records
+//! that move down a level, records that were replaced, and records that come up early.
 
 use crate::index::{NONE, UNFILED};
 use crate::table::{Slot, Slots};
@@ -69,8 +69,7 @@ pub(crate) struct Wheel {
     due: u64,
     /// For each level, one bit per bucket, set if the bucket is not empty.
     occupied: [u64; LEVELS],
-    /// The buckets are allocated when the first record is filed, so that an unused shard stays
-    /// small.
+    /// The buckets are allocated when the first record is filed, so an unused shard stays small.
     buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
 }
 
@@ -100,8 +99,8 @@ impl Wheel {
         buckets[level][bucket].push(slot, at);
     }
 
-    /// Moves every slot whose record may have expired by `now` to `ready`, including all slots of
-    /// the current tick.
+    /// Moves every slot whose record may have expired by `now` to `ready`. This includes all slots
+    /// of the current tick.
     pub(crate) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;
@@ -121,15 +120,28 @@ impl Wheel {
         self.due = next;
     }
 
+    /// Moves every slot to `ready`, whether or not its record has expired. Does nothing if slots
+    /// are ready already.
+    #[cold]
+    pub(crate) fn gather_all(&mut self, slots: &mut Slots) {
+        if self.ready.head != NONE {
+            return;
+        }
+        for list in self.buckets.iter_mut().flat_map(|buckets| buckets.as_flattened_mut()) {
+            self.ready.append(slots, std::mem::replace(list, List::EMPTY));
+        }
+        (self.occupied, self.due) = ([0; LEVELS], u64::MAX);
+    }
+
     /// Takes a ready slot. The caller reclaims the slot, files it again or leaves it unfiled.
     #[inline]
     pub(crate) fn take(&mut self, slots: &mut Slots) -> Option<u32> {
         self.ready.pop(slots)
     }
 
-    /// Returns the level, the bucket and the first tick of the earliest bucket that is not empty. A
-    /// lower level always comes before a higher one, because its records differ from the cursor
-    /// only in the low digits.
+    /// Returns the level, the bucket and the first tick of the earliest bucket that is not empty.
+    /// Every record on a lower level is due before all records on higher levels, because its tick
+    /// differs from the cursor only in the lower digits.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
         let (level, occupied) =
             (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
@@ -140,7 +152,7 @@ impl Wheel {
     }
 }
 
-/// Returns the tick's base-64 digit at this level, which is the tick's bucket on the level.
+/// Returns the tick's base-64 digit at this level. The digit is the number of the tick's bucket.
 #[expect(clippy::cast_possible_truncation, reason = "below 64")]
 fn digit(tick: u64, level: u32) -> usize {
     (tick >> (BITS * level)) as usize % BUCKETS
@@ -190,7 +202,7 @@ mod tests {
         let expiry: Vec<u64> = (0..3_000)
             .map(|n| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Times range from nanoseconds to decades.
+                // Times range from nanoseconds to almost two decades.
                 (random >> 5) >> (n % 50)
             })
             .collect();
@@ -215,7 +227,7 @@ mod tests {
             now += step;
             assert!(
                 filed.wheel.due() <= sorted.first().copied().unwrap_or(u64::MAX),
-                "the bound is a lower one"
+                "`due` should be a lower bound"
             );
             let expected: Vec<u64> =
                 sorted.iter().copied().take_while(|expires| *expires <= now).collect();

@@ -8,10 +8,10 @@ use retryproof_core::IdempotencyConfig;
 use retryproof_core::observe::telemetry::MeasuringObserver;
 
 pub use measurements::FacadeMeasurements;
-pub use retryproof_core::observe::telemetry::SECONDS;
+pub use retryproof_core::observe::telemetry::{BYTES, SECONDS};
 
-/// Creates an observer that measures with the recorder that is installed. Install the recorder
-/// first, and pass the configuration with which the engine is built.
+/// Creates an observer that records its measurements with the installed recorder. Install the
+/// recorder first, and pass the configuration that the engine is built with.
 #[must_use = "pass the observer to `EngineBuilder::observer`"]
 pub fn observer(config: &IdempotencyConfig) -> MeasuringObserver<FacadeMeasurements> {
     MeasuringObserver::new(FacadeMeasurements::described(), config)

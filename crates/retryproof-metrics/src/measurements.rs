@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`FacadeMeasurements`]: the instruments of the engine as metrics of the facade (RUN-9).
+//! [`FacadeMeasurements`] records the engine's instruments through the `metrics` facade (RUN-9).
 
 use std::fmt;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use retryproof_core::observe::telemetry::{
 
 static METADATA: Metadata<'static> = Metadata::new("retryproof", Level::INFO, Some(module_path!()));
 
-/// Measures with the recorder that is installed, and keeps a handle for each series. Created by
-/// [`observer`](crate::observer).
+/// Records measurements with the installed recorder, and keeps a handle for each series.
+/// [`observer`](crate::observer) creates this type.
 #[derive(Default)]
 pub struct FacadeMeasurements {
     counters: SeriesHandles<Counter>,
@@ -24,12 +24,16 @@ pub struct FacadeMeasurements {
 }
 
 impl FacadeMeasurements {
-    /// Gives the recorder the description of each instrument.
+    /// Describes each instrument to the installed recorder.
     pub(crate) fn described() -> Self {
         with_recorder(|recorder| {
             for instrument in Instrument::ALL {
                 let name = KeyName::from_const_str(instrument.prometheus_name());
-                let unit = (instrument.unit() == "s").then_some(Unit::Seconds);
+                let unit = match instrument.unit() {
+                    "s" => Some(Unit::Seconds),
+                    "By" => Some(Unit::Bytes),
+                    _ => None,
+                };
                 let description = SharedString::const_str(instrument.description());
                 match instrument.kind() {
                     InstrumentKind::Counter => recorder.describe_counter(name, unit, description),
@@ -43,12 +47,18 @@ impl FacadeMeasurements {
         Self::default()
     }
 
+    fn histogram(&self, series: &Series) -> Histogram {
+        let create = || with_recorder(|r| r.register_histogram(&key(series), &METADATA));
+        self.histograms.get(series, create)
+    }
+
     fn gauge(&self, series: &Series) -> Gauge {
         self.gauges.get(series, || with_recorder(|r| r.register_gauge(&key(series), &METADATA)))
     }
 }
 
-/// The name and labels of a series, as Prometheus shows them for OpenTelemetry's instruments.
+/// Returns the name and labels of a series, in the form in which Prometheus shows OpenTelemetry's
+/// instruments.
 fn key(series: &Series) -> Key {
     let labels: Vec<Label> = series
         .labels()
@@ -64,7 +74,8 @@ impl Measurements for FacadeMeasurements {
     }
 
     fn change(&self, series: &Series, by: i64) {
-        // There is no lossless conversion from i64 to f64, but each step is 0, 1 or -1.
+        // `f64` cannot represent every `i64`, so convert through `i32`. Each step is 0, 1 or -1 and
+        // always fits.
         let by = i32::try_from(by).unwrap_or_default();
         self.gauge(series).increment(f64::from(by));
     }
@@ -75,8 +86,13 @@ impl Measurements for FacadeMeasurements {
     }
 
     fn time(&self, series: &Series, took: Duration) {
-        let create = || with_recorder(|r| r.register_histogram(&key(series), &METADATA));
-        self.histograms.get(series, create).record(took.as_secs_f64());
+        self.histogram(series).record(took.as_secs_f64());
+    }
+
+    /// A size of 4 GiB or more counts as 4 GiB, which is above the last bucket.
+    fn size(&self, series: &Series, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.histogram(series).record(f64::from(bytes));
     }
 }
 

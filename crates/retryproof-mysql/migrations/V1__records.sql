@@ -16,20 +16,25 @@ CREATE TABLE IF NOT EXISTS `retryproof_records` (
     fp           VARBINARY(64)  NULL,     -- fingerprint (FP-1)
     holder       VARBINARY(64)  NULL,     -- note about the holder of the last grant (REC-2)
     result       LONGBLOB       NULL,     -- the value's envelope (CMP-8)
+    bytes        BIGINT         NULL,     -- length of the result of a complete record; LENGTH(result) would read the whole result (OPS-1)
     log          LONGBLOB       NULL,     -- reserved for a later version; every grant clears it (REC-3)
     PRIMARY KEY (scope, k),
     KEY retryproof_purge (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Two rows: the version of these tables, and the version of the oldest program that may use the tables (REC-1, STO-3).
+-- Three rows: the version of these tables, the version of the oldest program that may use the tables (REC-1, STO-3), and the mark of the
+-- identity secret (ID-5). The first purge adds a fourth, `purge`: until when a process has claimed the purge, in microseconds since 1970
+-- (STO-6).
 -- Written last, so that a schema made in part counts as missing.
 CREATE TABLE IF NOT EXISTS `retryproof_records_meta` (
     name   VARBINARY(32) NOT NULL PRIMARY KEY,
     value  BIGINT        NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Running this script again on newer tables lowers neither number. A missing `compatible_from` counts as `schema`, and is written as such first.
+-- Running this script again on newer tables changes no number. A missing `compatible_from` counts as `schema`, and is written as such first.
 INSERT IGNORE INTO `retryproof_records_meta` (name, value)
     SELECT 'compatible_from', m.value FROM `retryproof_records_meta` AS m WHERE m.name = 'schema';
+-- 0: the records keep their keys. For hashed identities, `migrate` writes another number here.
+INSERT IGNORE INTO `retryproof_records_meta` (name, value) VALUES ('identity', 0);
 INSERT INTO `retryproof_records_meta` (name, value) VALUES ('schema', 1), ('compatible_from', 1)
     ON DUPLICATE KEY UPDATE value = GREATEST(value, VALUES(value));

@@ -6,30 +6,30 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use retryproof_core::config::CONNECTION_BOUNDS;
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_mysql::{MySqlConnectOptions, MySqlPool};
 
 use crate::error::classify_at_connect;
 
-/// The default name of the record table. The table that holds the schema version has the same name
-/// with `_meta` appended.
+/// The default name of the record table. The schema version is in a second table, whose name is
+/// this name followed by `_meta`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 /// Where the store gets the options of its connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<MySqlConnectOptions>),
-    /// The pool's options are read again for each new connection, so that the store uses a password
-    /// that the application has changed in its pool.
+    /// The store reads the pool's options again for each new connection. If the application changes
+    /// the password in the pool, new connections use the new password.
     Pool(MySqlPool),
 }
 
 impl Source {
-    /// Returns the options for a new connection. These options keep the driver from sending
-    /// settings of its own when it connects: the store binds only bytes and integers and uses no
-    /// time zone, so it does not need those settings.
+    /// Returns the options for a new connection. These options stop the driver from sending its own
+    /// settings when it connects. The store does not need those settings, because it binds no text
+    /// and uses no time zone.
     pub(crate) fn options(&self) -> MySqlConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -65,11 +65,12 @@ pub struct MysqlConfig {
     pub(crate) call_timeout: Duration,
     pub(crate) max_value: Option<usize>,
     pub(crate) returning: Option<bool>,
+    pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
 impl MysqlConfig {
-    /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`), with special characters
-    /// percent-encoded. Parameters follow after a `?`, joined by `&`:
+    /// Parses `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`). Special characters
+    /// must be percent-encoded. Parameters follow a `?` and are joined by `&`:
     ///
     /// - `table=NAME`: like [`with_table_name`](Self::with_table_name);
     /// - `max-connections=N`: like [`with_max_connections`](Self::with_max_connections);
@@ -80,7 +81,7 @@ impl MysqlConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for an unknown scheme, a malformed URL, a missing database or an
-    /// unknown parameter; [`ErrorKind::Unsupported`] if encryption is required but the feature
+    /// unknown parameter. [`ErrorKind::Unsupported`] if encryption is required but the feature
     /// `tls` is off. No error shows the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
@@ -94,8 +95,8 @@ impl MysqlConfig {
             ));
         }
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // If a password contains a bare `?`, the rest of the password ends up in the query, and an
-        // error message could quote it (ID-4).
+        // A bare `?` in a password would move the rest of the password into the query. An error
+        // message could then quote that part (ID-4).
         if query.contains('@') {
             return Err(refuse(
                 "the URL of a MySQL store has a misplaced `?` or `@`; in a password, write them as \
@@ -146,10 +147,10 @@ impl MysqlConfig {
         Ok(config)
     }
 
-    /// Uses the server and database of the application's `sqlx::MySqlPool`. The store opens
-    /// separate connections with the pool's current settings, so actions that hold all of the
-    /// application's connections never delay the store (RUN-2). The pool's `after_connect` is not
-    /// run on the store's connections.
+    /// Uses the server and database of the application's `sqlx::MySqlPool`. The store opens its own
+    /// connections with the pool's current settings, so it is not delayed when actions hold all of
+    /// the application's connections (RUN-2). The store does not run the pool's `after_connect`
+    /// hook on its connections.
     #[must_use]
     pub fn from_pool(pool: &MySqlPool) -> Self {
         Self::of(Source::Pool(pool.clone()))
@@ -164,6 +165,7 @@ impl MysqlConfig {
             call_timeout: Duration::from_secs(4),
             max_value: None,
             returning: None,
+            identity_secret: None,
         }
     }
 
@@ -175,10 +177,10 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how many connections the store may open, from 2 to 10,000. Only the store uses these
-    /// connections, and it opens each of them when it needs one. A quarter of them, but at least
-    /// one, is reserved for holders (heartbeats, completions, releases), so that no holder loses
-    /// its lease in a rush of new calls (RUN-2). Default 16.
+    /// Sets how many connections the store may open, from 2 to 10,000. The store opens them on
+    /// demand, and does not share them with the application. A quarter of them, and at least one,
+    /// is reserved for the heartbeats, completions and releases of holders. Holders therefore keep
+    /// their leases in a rush of new calls (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections =
@@ -186,36 +188,46 @@ impl MysqlConfig {
         self
     }
 
-    /// Sets how long opening a connection may take. A call waits for a new connection only within
-    /// its own time limit; a connection that opens later serves the next call. Default 3 s.
+    /// Sets how long opening a connection may take. A call stops waiting for a new connection at
+    /// its own time limit. If the connection opens later, another call uses it. Default 3 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a call may take, including the wait for a free connection. Default 4 s, which
-    /// is less than the engine's default `operation-timeout`, so that this limit ends the call
-    /// first, with an error that names what the call waited for (STO-5). If the engine's
-    /// `operation-timeout` is longer, raise this limit too.
+    /// Sets how long a call may take, including the wait for a free connection. Default 4 s. This
+    /// is less than the engine's default `operation-timeout`, so the store ends a slow call first.
+    /// Its error names what the call waited for (STO-5). If you raise the engine's
+    /// `operation-timeout`, raise this limit too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the maximum size, in bytes, of the value that a completion stores (CMP-9). The default
-    /// and the upper bound are 4 KiB less than the server's `max_allowed_packet` when the store
-    /// connects.
+    /// Sets the maximum size, in bytes, of the value that a completion stores (CMP-9). The default,
+    /// which is also the upper bound, is 4 KiB less than the `max_allowed_packet` that the server
+    /// reports when the store connects.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Sets whether an acquire reads the row with `RETURNING`. Tests turn this off to cover
-    /// acquires without `RETURNING`. By default, it is on if the server supports `RETURNING`
-    /// (MariaDB 10.5). Without `RETURNING`, an acquire of a key in use costs a second round trip.
+    /// Stores a digest of each key, computed with this secret, in place of the key (ID-5).
+    /// `migrate` fixes the secret when it creates the tables, and `connect` refuses any other
+    /// secret. By default, there is no secret, and the tables contain the keys themselves.
+    #[must_use]
+    pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.identity_secret = Some(secret);
+        self
+    }
+
+    /// Sets whether an acquire reads the row with `RETURNING`. By default, an acquire does so if
+    /// the server supports `RETURNING` (MariaDB 10.5 and later). Tests turn this off to cover
+    /// acquires without `RETURNING`. Without `RETURNING`, an acquire of a key in use costs a second
+    /// round trip.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {
@@ -228,7 +240,7 @@ impl MysqlConfig {
         (self.max_connections / 4).max(1)
     }
 
-    /// Checks the table name, the only dynamic part of the SQL, and returns it (STO-3).
+    /// Returns the table name if it is valid. The name is the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         table_name(&self.table)
     }

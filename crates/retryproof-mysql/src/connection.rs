@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Connection`]: one connection, what is known about its server, and how a statement runs on it.
+//! [`Connection`]: one connection to the server. It runs statements, and knows the server's
+//! features and limits.
 
 use std::sync::Arc;
 
@@ -18,10 +19,10 @@ use crate::config::MysqlConfig;
 use crate::error::{Failure, Recovery, classify, classify_at_connect};
 use crate::statement::{Statement, StatementTexts, arguments};
 
-/// These settings are sent once per connection. Correctness must not depend on them, because a
-/// proxy that shares connections may drop them. READ COMMITTED takes no gap locks; one second is
-/// the shortest row lock timeout that the server supports; the SQL mode rejects values that cannot
-/// be stored as given.
+/// The store sends these settings once per connection. Correctness must not depend on them, because
+/// a proxy that shares connections can drop them. READ COMMITTED avoids gap locks. One second is
+/// the shortest row lock timeout that the server supports. The SQL mode makes the server reject
+/// values that it cannot store unchanged.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION \
      innodb_lock_wait_timeout=1, autocommit=1, \
      sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; SELECT \
@@ -36,7 +37,8 @@ pub(crate) struct ServerInfo {
     pub(crate) max_packet: usize,
 }
 
-/// Whether a statement returns rows, or only how many rows it matched and the insert id.
+/// Whether to read a statement's rows, or only its insert id and the number of rows that it
+/// matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultKind {
     Rows,
@@ -47,7 +49,8 @@ pub(crate) enum ResultKind {
 #[derive(Debug, Default)]
 pub(crate) struct StatementResult {
     pub(crate) rows: Vec<MySqlRow>,
-    /// How many rows matched. The driver requests this count instead of the number of changed rows.
+    /// How many rows the statement matched. The driver asks the server for this count instead of
+    /// the number of changed rows.
     pub(crate) matched: u64,
     pub(crate) insert_id: u64,
 }
@@ -58,8 +61,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens the first connection, for `connect()` or `migrate()`. The settings in `config` have
-    /// not been tried yet, so an error may mean that they are wrong.
+    /// Opens the first connection, for `connect()` or `migrate()`. The settings in `config` are
+    /// still untested, so an error can mean that they are wrong.
     pub(crate) async fn open_first(config: &MysqlConfig) -> Result<Self, Failure> {
         let options = config.source.options();
         match timeout(config.connect_timeout, Self::open_as(&options, classify_at_connect)).await {
@@ -68,8 +71,8 @@ impl Connection {
         }
     }
 
-    /// Opens another connection for a store that has already connected, so an error does not mean
-    /// that the configuration is wrong.
+    /// Opens another connection for a store that has already connected. The configuration has
+    /// worked before, so an error does not mean that it is wrong.
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
         Self::open_as(options, classify).await
     }
@@ -92,13 +95,13 @@ impl Connection {
         Ok(Self { driver, server })
     }
 
-    /// Runs one statement: in one round trip if the connection has already prepared it, and in
-    /// three if the prepared statement is not `cached`. The result is read to its end, because the
-    /// server sends the rows of an INSERT before it has committed the INSERT.
+    /// Runs one statement. Takes one round trip if the connection has already prepared the
+    /// statement, and two otherwise. A statement that is not `cached` always takes two. Reads the
+    /// result to its end, because the server sends an INSERT's rows before it commits the INSERT.
     ///
     /// # Cancel safety
-    /// If the future is dropped, part of the result may stay unread, so the connection must not be
-    /// used again.
+    /// If the future is dropped, do not use the connection again: part of the result may still be
+    /// unread.
     pub(crate) async fn run(
         &mut self,
         sql: &Arc<str>,
@@ -130,17 +133,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the SQL text of the completion for use in an application's transaction on this
-    /// server (CMP-7).
+    /// Returns the completion's SQL text for an application's transaction on this server (CMP-7).
     ///
-    /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
-    /// transaction at REPEATABLE READ took its snapshot (error 1020, `innodb_snapshot_isolation`).
-    /// Heartbeats change the record's row all the time (RUN-1), so a record could never join a
-    /// transaction that reads first and is still open after the next heartbeat. The completion
-    /// compares the owner with the current row (CMP-2) and needs no snapshot, so this statement
-    /// alone runs with the setting off. The isolation level of the transaction stays the
-    /// application's choice: READ COMMITTED, for example, would not protect the application's own
-    /// locking reads from phantoms.
+    /// With `innodb_snapshot_isolation`, which MariaDB turns on by default from 11.6.2, a
+    /// transaction at REPEATABLE READ cannot update a row that has changed since its snapshot
+    /// (error 1020). Each heartbeat changes the record's row (RUN-1). A transaction that reads
+    /// before a heartbeat could therefore never complete the record after it. The completion needs
+    /// no snapshot, because it checks the owner in the current row (CMP-2). The returned text
+    /// therefore turns the setting off for this one statement. The store keeps the transaction's
+    /// isolation level, because the application may depend on it. READ COMMITTED, for example,
+    /// would expose the application's locking reads to phantoms.
     pub(crate) async fn joined_completion(
         &mut self,
         texts: &StatementTexts,
@@ -150,21 +152,21 @@ impl Connection {
         let known = self.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify)?;
         Ok(match known.rows.is_empty() {
             true => Arc::clone(text),
-            // The prefix is added even if the server has the setting off, because a session can
-            // turn it on.
+            // Add the prefix even if the setting is off on the server, because a session can turn
+            // it on.
             false => format!("SET STATEMENT innodb_snapshot_isolation=OFF FOR {text}").into(),
         })
     }
 
     /// Closes the connection cleanly.
     pub(crate) async fn close(self) {
-        // Ignore an error: if the server does not receive the message, it closes the connection
-        // anyway.
+        // Ignore any error: the server closes the connection even if it does not receive the quit
+        // message.
         let _ = self.driver.close().await;
     }
 }
 
-/// The failure to report if opening a connection has taken too long.
+/// The failure for a connection that did not open in time.
 pub(crate) fn not_in_time() -> Failure {
     Failure {
         recovery: Recovery::ReconnectForNextCall,
@@ -172,11 +174,11 @@ pub(crate) fn not_in_time() -> Failure {
     }
 }
 
-/// Whether a server of this `version` can return rows from an INSERT; fails if the server is too
-/// old. Versions look like `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` or `8.4.0`.
+/// Returns whether a server of this `version` can return rows from an INSERT. Fails if the server
+/// is too old. Versions look like `10.11.14-MariaDB-0+deb12u2`, `5.5.5-10.4.1-MariaDB` or `8.4.0`.
 fn has_returning(version: &str) -> Result<bool, Error> {
     let maria = version.contains("MariaDB");
-    // MariaDB puts this prefix before its version so that old servers can replicate from it.
+    // Older MariaDB servers put `5.5.5-` before their version, so that old replicas accept it.
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
     let mut parts =
         digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Failure`]: a store error, and how the call can recover. [`classify_at_connect`] translates the
-//! driver's errors until the store has connected, and [`classify`] from then on.
+//! driver's errors while the store connects, and [`classify`] translates them afterwards.
 //!
-//! This file is over 400 lines long because the tests of the error codes stand beside their table.
+//! This file is over 400 lines long because the tests of the error codes are next to the code
+//! table.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use retryproof_core::{Error, ErrorKind};
 use retryproof_store_kit::while_running;
 use sqlx_mysql::MySqlDatabaseError;
 
-/// What the caller of a statement can do about its failure.
+/// How a call can recover from a failed statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// The statement conflicted with another statement and was rolled back: send it again.
     Retry,
-    /// Another transaction held the row for longer than the lock timeout; the statement changed
-    /// nothing.
+    /// The statement was stopped and changed nothing, usually because another transaction held the
+    /// row for longer than the lock timeout.
     RowLocked,
     /// The connection is broken, or in an unknown state: send nothing more on it. The statement can
     /// be sent again on a new connection.
@@ -32,7 +33,7 @@ pub(crate) enum Recovery {
     None,
 }
 
-/// An error whose message says what to do, and how the call can recover.
+/// An error with a helpful message, and how the call can recover from the error.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) recovery: Recovery,
@@ -71,9 +72,10 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     Failure { recovery, error: while_running(error) }
 }
 
-/// Translates a driver's error and keeps it as the source of the new error. If the text of a
-/// server's error may quote a value, the source has only the error number and the SQLSTATE (ID-4).
-/// The store's statements contain no keys, and the driver's texts contain no passwords.
+/// Translates a driver's error and keeps it as the source of the new error. If a server's error
+/// text can quote a value, the source has only the error number and the SQLSTATE (ID-4). All other
+/// texts are safe to keep: the store's statements contain no keys, and the driver's texts contain
+/// no passwords.
 pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (recovery, kind, message) = match &error {
@@ -93,8 +95,8 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
                 ),
             }
         }
-        // The driver reports a rejected certificate not as `Tls`, but as an I/O error about invalid
-        // data.
+        // The driver reports a rejected certificate as an I/O error about invalid data, instead of
+        // as `Tls`.
         sqlx_core::Error::Tls(_) => (Recovery::RetryOnNewConnection, Config, TLS),
         sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (Recovery::RetryOnNewConnection, Config, TLS)
@@ -137,9 +139,15 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     Some(server.number())
 }
 
+/// Whether the server refused a statement because the account lacks a privilege.
+pub(crate) fn lacks_privilege(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.is_some_and(|server: &ServerError| matches!(server.number, 1044 | 1142 | 1143))
+}
+
 /// Translates an error from a different driver. `server` is the server's error number and SQLSTATE,
-/// or `None` if the connection broke or could not be opened. The error's text is left out, because
-/// the server may quote a value in it (ID-4).
+/// or `None` if the connection broke or could not be opened. The result omits the server's text,
+/// which can quote a value (ID-4).
 #[cfg(feature = "sqlx-08")]
 pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     match server {
@@ -153,20 +161,20 @@ pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     }
 }
 
-/// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880;
-/// above that, the list contains the numbers of each server.
+/// Translates the server's error number. MySQL and MariaDB share the error numbers up to 1880.
+/// Above 1880, the servers use different numbers, and the list contains both.
 fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
     };
     use Recovery::{AwaitReturned, ReadOnly, Retry, RetryOnNewConnection, RowLocked};
     let (recovery, kind, message) = match number {
-        // The cause is a deadlock, a row that changed after it was read (MariaDB, snapshot
-        // isolation), or a failed certification (Galera, group replication).
+        // The cause is a deadlock, a row that changed after the transaction's snapshot (MariaDB),
+        // or a failed certification (Galera, group replication).
         1213 | 1020 | 3101 => (
             Retry,
             Unavailable,
-            "the statement ran into a conflict on every retry; check what else writes to the table",
+            "the statement conflicted with others on every retry; check what else writes to the table",
         ),
         // The cause is a lock wait timeout, a statement timeout of MariaDB or MySQL, or a killed
         // query.
@@ -223,7 +231,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the store's tables are missing or have another version; call \
              `retryproof::migrate(url)` (`MysqlConfig::migrate()` if only this crate is used)",
         ),
-        // Another server may have been promoted, so the next call opens a new connection.
+        // Another server might have become the primary, so the next call opens a new connection.
         1290 | 1836 | 1792 | 3100 => (
             ReadOnly,
             Unavailable,
@@ -251,12 +259,12 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
             "the server accepts no more prepared statements; raise `max_prepared_stmt_count`, or \
              lower `max-connections`",
         ),
-        // The server no longer recognizes the prepared statement, needs it to be prepared again, or
+        // The server no longer recognises the prepared statement, needs it to be prepared again, or
         // cannot prepare it.
         1243 | 1615 | 1295 => (
             RetryOnNewConnection,
             Unavailable,
-            "the server no longer recognizes a prepared statement; if a proxy is in between, it \
+            "the server no longer recognises a prepared statement; if a proxy is in between, it \
              must keep each connection's prepared statements separate",
         ),
         // The server is shutting down, offline or not ready yet, or the connection was killed, was
@@ -307,7 +315,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     Failure { recovery, error: Error::new(kind, message).because(source) }
 }
 
-/// A server's error, without text that may quote a value.
+/// A server's error, without any text that can quote a value.
 #[derive(Debug)]
 struct ServerError {
     number: u16,
@@ -317,8 +325,9 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Classes 22 (data) and 23 (integrity) quote values, as do errors 1300, 1366 and 1411. Errors
-    // 1203 and 1226 name the user without the host, which `without_account` would miss.
+    // Messages of SQLSTATE classes 22 (data) and 23 (integrity) and of errors 1300, 1366 and 1411
+    // quote values. Errors 1203 and 1226 name the user without the host, so `without_account` would
+    // not find the user.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
@@ -329,8 +338,8 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
 /// Returns the server's text with "of the URL" in place of the account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // The user name can itself contain quotation marks, so everything from the first quotation mark
-    // on is taken as part of the account.
+    // Treat everything from the first quotation mark on as part of the account, because a user name
+    // can contain quotation marks.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])

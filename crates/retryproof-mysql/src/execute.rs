@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Executor`]: runs one operation on the server within a time limit, usually in one round trip.
-//! It repeats a statement that conflicted with another one, and replaces a dead connection.
+//! After a conflict with another statement, sends its own statement again. Replaces a dead
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size}
 
 mod acquire;
 
-/// How many times a statement that conflicts with another is sent again.
+/// How many times a statement is sent again after conflicts with other statements.
 const MAX_CONFLICT_RETRIES: u32 = 20;
 /// The longest pause before a statement is sent again.
 const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
-/// How many times an operation is retried because it waited a second for a row lock, or because the
-/// conflicting row was gone when the operation read it.
+/// How many times an operation is retried because a row stayed locked for a second, or because the
+/// conflicting row is gone.
 const MAX_LOCK_RETRIES: u32 = 2;
 
 pub(crate) struct Executor {
@@ -50,10 +51,10 @@ impl Executor {
         Instant::now() + self.call_timeout
     }
 
-    /// Runs one statement in one round trip. A statement that conflicted with another one is sent
-    /// again, and a statement that was sent on a dead connection is sent once more on a new one.
-    /// Every statement of the store is safe to repeat, because acquires and the writes of holders
-    /// contain the owner id, by which a repetition is recognized (ACQ-9, CMP-3).
+    /// Runs one statement, usually in one round trip. If the statement conflicts with another one,
+    /// sends the statement again. If an idle connection turns out to be dead, sends the statement
+    /// once more on a new connection. Every statement of the store is safe to repeat: acquires and
+    /// holders' writes contain the owner id, which identifies a repetition (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -77,7 +78,7 @@ impl Executor {
         self.run_text(deadline, priority, sql, params, kind, true).await
     }
 
-    /// Like [`run_until`](Self::run_until), but for any SQL text. Unless `cached` is set, the
+    /// Like [`run_until`](Self::run_until), but for any SQL text. If `cached` is false, the
     /// connection does not keep the prepared statement.
     pub(crate) async fn run_text(
         &self,
@@ -99,8 +100,8 @@ impl Executor {
             }
             let call = lent.connection.run(sql, params, kind, cached);
             let Some(result) = self.timer.until(deadline, call).await else {
-                // Dropping `lent` closes the connection, because the result of the statement has
-                // not been fully read from it.
+                // Dropping `lent` closes the connection, because an unread part of the statement's
+                // result could still arrive.
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
@@ -116,8 +117,9 @@ impl Executor {
                 Err(error) => classify(error),
             };
             match failure.recovery {
-                // An idle connection may have died unnoticed, along with all other idle ones. If a
-                // new connection breaks, the problem is the server's, so the error is returned.
+                // This connection may have died while it was idle, and all other idle connections
+                // may be dead too. Retry once on a new connection. If the new connection breaks
+                // too, the server has a problem, so return the error.
                 Recovery::RetryOnNewConnection if lent.was_idle && !renewed => {
                     lent.invalidate_idle();
                     renewed = true;
@@ -133,7 +135,7 @@ impl Executor {
                 | Recovery::AwaitReturned => {
                     return Err(failure);
                 }
-                // Another server may be the primary by now, so the next call opens a new
+                // Another server might be the primary by now, so the next call opens a new
                 // connection.
                 Recovery::ReadOnly => {
                     lent.invalidate_idle();
@@ -147,9 +149,9 @@ impl Executor {
         }
     }
 
-    /// Runs a holder's statement, which matches the row only if the row's owner is that holder, and
-    /// returns whether a row matched. If the row stays locked, the call fails after
-    /// `MAX_LOCK_RETRIES` retries.
+    /// Runs a statement of a holder or an operator, and returns whether the statement matched the
+    /// row. It matches only if the row still has the expected owner or token. If the row stays
+    /// locked, the call fails after `MAX_LOCK_RETRIES` retries.
     pub(crate) async fn run_fenced(
         &self,
         statement: Statement,

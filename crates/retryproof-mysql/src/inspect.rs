@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purges expired records, and lets operators read one record by its identity, pages of all records
-//! or their counts, and change a record.
+//! Purges expired records, and lets operators read one record, page through all records, count the
+//! records and change a record.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,27 +17,28 @@ use tokio::time::Instant;
 use crate::connection::ResultKind;
 use crate::error::{Failure, Recovery, classify, too_large};
 use crate::record::{integer, read_summary};
-use crate::statement::{Statement, key_of, micros, size};
+use crate::statement::{Statement, key_of, length, micros, size};
 use crate::store::MysqlStore;
 
 /// The most rows that one purge statement deletes. The statement locks these rows until it commits.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long a batch may take: slightly less than the engine's limit, so that a slow batch fails
-/// with the store's error, not with the engine's (STO-5).
+/// How long a batch may take. This is slightly less than the engine's limit, so the store's error
+/// reports a slow batch before the engine's error can (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
-/// How often an intervention is sent again because the record changed between the statement and the
-/// read that explains its answer.
+/// The maximum number of attempts to apply an operator's change. If the statement matches no row,
+/// the store reads the record to find the reason. If the record has changed in between and shows no
+/// reason, the store tries again.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl Purge for MysqlStore {
-    /// Reads the keys of a batch without a lock, then deletes, by primary key, each record that is
+    /// Reads the keys of a batch without a lock. Then deletes, by primary key, each record that is
     /// still expired. No range is locked, so no acquire waits for a gap lock. Each batch continues
-    /// where the previous one stopped. After the last batch, the purge starts once more from the
-    /// beginning, to delete records that were still live when it passed them. If a batch meets a
-    /// locked row, the whole batch is left to a later purge. The table's file keeps its size;
-    /// InnoDB reuses the pages.
+    /// where the previous batch stopped. If the last batch did not start from the beginning, the
+    /// purge starts from the beginning once more, to delete records that were still live when it
+    /// passed them. If a batch meets a locked row, it deletes nothing and leaves its records to a
+    /// later purge. The table's file keeps its size, and InnoDB reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut deleted, mut restarted) = (0, false);
         while deleted < limit {
@@ -49,7 +50,8 @@ impl Purge for MysqlStore {
                 .map_err(|failure| failure.error.during("purge"))?;
             deleted += purged.deleted;
             self.purge_cursor.store(purged.next.unwrap_or(0), Ordering::Relaxed);
-            // If another purge has deleted part of the batch, this purge still continues.
+            // Continue after a batch that deleted fewer rows than it read, because another purge
+            // might have deleted the other rows.
             let ends =
                 if purged.next.is_some() { purged.deleted == 0 } else { from == 0 || restarted };
             if ends {
@@ -58,6 +60,23 @@ impl Purge for MysqlStore {
             restarted |= purged.next.is_none();
         }
         Ok(deleted)
+    }
+
+    /// Writes the end of the claim into the row `purge` of the `_meta` table. The first claim
+    /// inserts that row.
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        let length = Param::Int(micros(at_most));
+        for (statement, params) in
+            [(Statement::ClaimPurge, &[length, length][..]), (Statement::FirstClaim, &[length][..])]
+        {
+            let run =
+                self.executor.run(CallPriority::Normal, statement, params, ResultKind::Counts);
+            let claimed = run.await.map_err(|failure| failure.error.during("claim_purge"))?;
+            if claimed.matched == 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -80,8 +99,8 @@ impl MysqlStore {
             .rows;
         let mut params = Vec::with_capacity(found.len() * 2);
         let (mut keys, mut bytes) = (0, 0);
-        // Add keys to the DELETE until they reach half of the packet limit, counting 32 bytes of
-        // SQL text for each key.
+        // Add keys to the DELETE until they fill half of the packet limit. Count 32 extra bytes per
+        // key for its part of the SQL text.
         while let Some(row) = found.get(keys)
             && (keys == 0 || bytes < self.packet_limit / 2)
         {
@@ -121,10 +140,10 @@ impl Inspect for MysqlStore {
             .run(CallPriority::Normal, Statement::Summary, &key_of(id), ResultKind::Rows)
             .await
             .map_err(|failure| failure.error.during("get").for_identity(id))?;
-        result.rows.first().map(read_summary).transpose()
+        result.rows.first().map_or(Ok(None), read_summary)
     }
 
-    /// Counts the records by scanning the whole table.
+    /// Scans the whole table to count the records, but does not read their values.
     async fn stats(&self) -> Result<StoreStats> {
         let result = self
             .executor
@@ -143,8 +162,8 @@ impl Inspect for MysqlStore {
 }
 
 impl Force for MysqlStore {
-    /// One statement compares and changes the row. If it changes no row, a second statement reads
-    /// why.
+    /// Checks and changes the row in one statement. If that statement matches no row, reads the
+    /// record to find the reason.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let forced = self.try_force(id, req).await;
         forced.map_err(|failure| failure.error.during("force").for_identity(id))
@@ -168,7 +187,7 @@ impl MysqlStore {
         for row in &found.rows {
             let scope: &[u8] = row.try_get(3).map_err(|_| unreadable("scope"))?;
             let key: &[u8] = row.try_get(4).map_err(|_| unreadable("key"))?;
-            page.add(scope, key, read_summary(row).map(Some))?;
+            page.add(scope, key, read_summary(row))?;
         }
         Ok(page.finish())
     }
@@ -193,7 +212,8 @@ impl MysqlStore {
         Err(changed_meanwhile().into())
     }
 
-    /// Sends the statement of an intervention, and returns whether it matched the record.
+    /// Sends the statement for an operator's change, and returns whether the statement matched the
+    /// record.
     async fn run_force(&self, id: &Identity, req: &ForceRequest) -> Result<bool, Failure> {
         let [scope, key] = key_of(id);
         let token = Param::Int(i64::try_from(req.token.get()).unwrap_or(i64::MAX));
@@ -205,7 +225,9 @@ impl MysqlStore {
             }
             ForceAction::Forget => (Statement::ForceForget, vec![scope, key, token]),
             ForceAction::Erase => {
-                (Statement::ForceErase, vec![Param::Bytes(tombstone.envelope()), scope, key, token])
+                let value = tombstone.envelope();
+                let params = vec![Param::Bytes(value), length(value), scope, key, token];
+                (Statement::ForceErase, params)
             }
             ForceAction::Resolve { by, done } => {
                 let ttl = Param::Int(micros(done.ttl));
@@ -216,6 +238,7 @@ impl MysqlStore {
                     ttl,
                     fingerprint,
                     Param::Bytes(&done.value),
+                    length(&done.value),
                     scope,
                     key,
                     token,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completes a record inside the application's transaction on the same database (CMP-7), with one
-//! statement that sqlx's transactions and connections can run.
+//! Completes a record inside the application's transaction on the same database (CMP-7). The
+//! completion is one statement, which sqlx's transactions and connections can run.
 
 use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, Param, TxPort};
 use retryproof_core::{Identity, OwnerId, Result};
@@ -21,7 +21,7 @@ mod transaction;
 pub use transaction::MysqlTx;
 use transaction::probe;
 
-/// The SQL dialect of MySQL and MariaDB, which marks the transactions that a [`MysqlStore`] can
+/// The SQL dialect of MySQL and MariaDB. This type marks the transactions that a [`MysqlStore`] can
 /// join.
 #[derive(Debug, Clone, Copy)]
 pub enum MysqlDialect {}
@@ -67,8 +67,8 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     }
 }
 
-/// Runs the statement without checking that a transaction is open, and returns the number of rows
-/// that it matched.
+/// Runs the statement, and returns the number of rows that it matched. Does not check that a
+/// transaction is open.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Pool`]: the store's own connections.
 //!
-//! The driver's pool does not fit, for two reasons. It pings each returned connection, which costs
-//! a second round trip for each operation (ACQ-8). And when a call is dropped, it takes the call's
-//! connection back although the statement's result has not been read to the end; this pool closes
-//! the connection.
+//! The store does not use the driver's pool, for two reasons. The driver's pool pings each returned
+//! connection, which would cost every operation a second round trip (ACQ-8). It also reuses the
+//! connection of a dropped call, even if part of the statement's result is unread. This pool closes
+//! such a connection.
 //!
-//! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
-//! use those permits too, and further permits are reserved for them, so that no holder loses its
-//! lease in a rush of new calls (RUN-2).
+//! Acquires, peeks and purges use shared permits. Heartbeats, completions and releases can use
+//! reserved permits as well as shared ones, so holders keep their leases in a rush of new calls
+//! (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -28,9 +28,10 @@ use crate::config::Source;
 use crate::connection::{Connection, not_in_time};
 use crate::error::{Failure, Recovery};
 
-/// A connection that is older than `MAX_AGE`, or has been idle for longer than `MAX_IDLE`, is not
-/// used again: servers and firewalls drop silent connections. The maximum age varies by a fifth, so
-/// that connections opened together do not all expire together.
+/// Servers and firewalls drop silent connections. The pool therefore does not reuse a connection
+/// that has been idle for longer than `MAX_IDLE`. A connection older than `MAX_AGE` serves only
+/// holders. The maximum age varies by up to a fifth, so connections that were opened together do
+/// not all expire together.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
 /// How often a call that waits for a returned connection checks that the pool still has an open
@@ -49,15 +50,16 @@ pub(crate) struct Pool {
 /// The connections that no call is using.
 #[derive(Default)]
 struct IdleConnections {
-    /// A stack, so that connections that are not needed stay at the bottom and expire.
+    /// A stack, so that surplus connections stay at the bottom and expire.
     stack: Mutex<Vec<IdleConnection>>,
-    /// Incremented when a connection is found to be dead or read-only. Connections of an older
-    /// epoch are not used again.
+    /// The epoch increases when a call finds a dead connection or a read-only server. Connections
+    /// of an older epoch are not used again.
     epoch: AtomicU64,
-    /// Notified when an open connection is returned, so that a call that is waiting for a new
-    /// connection can use the returned one.
+    /// Notified when an open connection is returned. A call that waits for a new connection can
+    /// then use the returned one.
     returned: Notify,
-    /// Counts the open connections: each of them, idle or in use, holds a clone of this `Arc`.
+    /// Counts the open connections. Each open connection, idle or in use, holds a clone of this
+    /// `Arc`.
     open: Arc<()>,
 }
 
@@ -92,7 +94,7 @@ impl IdleConnection {
 /// A connection in use. If it is dropped without [`release`](Self::release), it is closed.
 pub(crate) struct PooledConnection {
     pub(crate) connection: Connection,
-    /// Whether the connection was idle before this call. If so, it may have died unnoticed.
+    /// Whether the connection was idle before this call, and may have died unnoticed.
     pub(crate) was_idle: bool,
     retires_at: Instant,
     idle: Arc<IdleConnections>,
@@ -114,8 +116,8 @@ impl Drop for Unclaimed {
 }
 
 impl Pool {
-    /// Creates a pool of at most `max_connections` connections; `reserved` of them serve holders
-    /// only. `connect_timeout` limits how long opening a connection may take.
+    /// Creates a pool of at most `max_connections` connections, of which `reserved` serve only
+    /// holders. `connect_timeout` limits how long opening a connection may take.
     pub(crate) fn new(
         source: Source,
         max_connections: usize,
@@ -151,10 +153,10 @@ impl Pool {
         }
     }
 
-    /// Waits for a new connection, or for one that another call returns earlier. A separate task
-    /// opens the new connection: if the call ends first, the task continues and the connection
-    /// becomes idle. So even if opening takes longer than a heartbeat waits, a later heartbeat gets
-    /// the connection (RUN-1).
+    /// Waits for a new connection, or for a connection that another call returns earlier. A
+    /// separate task opens the new connection. If the call ends first, the task continues, and the
+    /// new connection becomes idle. A later heartbeat can then use the connection, even if opening
+    /// it took longer than a single heartbeat waits (RUN-1).
     async fn open(
         &self,
         priority: CallPriority,
@@ -170,8 +172,8 @@ impl Pool {
             let returned = tokio::select! {
                 opened = &mut opening => Err(opened),
                 returned = idle.returned(priority) => Ok(returned),
-                // The call has ended: leave returned connections to the calls that are still
-                // waiting.
+                // The call has ended. Finish opening the connection, and leave returned connections
+                // to the calls that are still waiting.
                 () = to.closed() => Err(opening.await),
             };
             let (found, was_idle) = match returned {
@@ -261,7 +263,7 @@ impl IdleConnections {
             .find(|idle| idle.epoch == epoch && !idle.is_stale(now, priority))
     }
 
-    /// Waits until it can take a connection that another call has returned.
+    /// Waits for another call to return a connection, and takes that connection.
     async fn returned(&self, priority: CallPriority) -> IdleConnection {
         loop {
             let returned = self.returned.notified();
@@ -272,7 +274,8 @@ impl IdleConnections {
         }
     }
 
-    /// Like [`returned`](Self::returned), but returns `None` once the pool has no open connection.
+    /// Like [`returned`](Self::returned), but returns `None` as soon as the pool has no open
+    /// connection.
     async fn returned_if_any(&self, priority: CallPriority) -> Option<IdleConnection> {
         while Arc::strong_count(&self.open) > 1 {
             if let Ok(found) = timeout(RETURN_POLL_INTERVAL, self.returned(priority)).await {
@@ -304,8 +307,8 @@ impl PooledConnection {
         if idle.epoch.load(Ordering::Acquire) == epoch {
             stack.push(IdleConnection { connection, epoch, retires_at, idle_since: now, open });
         }
-        // The connection that has been idle the longest is at the bottom of the stack. Closing one
-        // expired connection per call is enough.
+        // The connection at the bottom of the stack has been idle the longest. It is enough to
+        // close one expired connection per call.
         let expired = match stack.first() {
             Some(longest) if longest.is_stale(now, CallPriority::Holder) => Some(stack.remove(0)),
             _ => None,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads stored bytes into a [`Record`] strictly: a row in a form that the store never writes is an
-//! error, and stays unchanged (CMP-8).
+//! Decodes rows strictly. A row that the store could not have written causes an error and stays
+//! unchanged (CMP-8).
 
 use std::str::Split;
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{HolderNote, LiveLease, RecordState, RecordSummary};
+use retryproof_core::store::{AcquireRequest, HolderNote, LiveLease, RecordState, RecordSummary};
 use retryproof_core::{Blob, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
 use retryproof_store_kit::{Record, RecordPhase, unreadable};
 use sqlx_core::row::Row as _;
@@ -22,22 +22,26 @@ const KEPT: i64 = 2;
 /// The owner id that a release writes into a record.
 const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
-/// What a record means to a caller that does not hold it.
+/// The status of a record for a caller that does not hold it.
 pub(crate) enum RecordStatus {
     Complete(StoredResult),
     Busy(LiveLease),
-    /// There is no record, or the record has expired or was released. If its row still exists, the
-    /// value is its last lease, with no time left.
+    /// There is no record, or the record has expired or was released. If a row still exists, the
+    /// value is the row's last lease, with no time left.
     Absent(Option<LiveLease>),
 }
 
 impl RecordStatus {
-    pub(crate) fn of(record: Option<Record>) -> Self {
-        let Some(Record { token, holder, phase, .. }) = record else { return Self::Absent(None) };
+    /// Returns the record's status for the caller that sent `req`.
+    pub(crate) fn of(record: Option<Record>, req: &AcquireRequest) -> Self {
+        let Some(Record { token, holder, fingerprint, phase, .. }) = record else {
+            return Self::Absent(None);
+        };
         match phase {
             RecordPhase::Complete(Some((stored, _))) => Self::Complete(stored.with_holder(holder)),
             RecordPhase::InProgress(Some(remaining)) => {
-                Self::Busy(LiveLease::new(remaining, token).with_holder(holder))
+                let lease = LiveLease::new(remaining, token).with_holder(holder);
+                Self::Busy(lease.with_mismatch(req.differs_from(fingerprint.as_ref())))
             }
             RecordPhase::InProgress(None) | RecordPhase::Complete(None) | RecordPhase::Released => {
                 Self::Absent(Some(LiveLease::new(Duration::ZERO, token).with_holder(holder)))
@@ -46,13 +50,14 @@ impl RecordStatus {
     }
 }
 
-/// Reads a row that ENTER, GRANT, FIND or PEEK has returned.
+/// Reads a row that `Enter`, `Grant`, `Find` or `Peek` has returned.
 pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
     let mut head = Head::of(row)?;
     let state = head.number("state")?;
     let (token, takeovers, left) = head.grant()?;
-    // PEEK returns only the head, without details.
+    // `Peek` returns only the first part of the head, without the details.
     let (fingerprint, holder) = if row.len() > 1 { head.details()? } else { (None, None) };
+    let fingerprint = fingerprint_of(fingerprint)?;
     let phase = match (state, left) {
         (IN_PROGRESS, _) if head.owner == NO_OWNER => RecordPhase::Released,
         (IN_PROGRESS, left) => RecordPhase::InProgress(left),
@@ -63,35 +68,40 @@ pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
         (KEPT, _) => RecordPhase::Released,
         _ => return Err(unreadable("state")),
     };
-    Ok(Record { owner: head.owner, token, takeovers, holder, phase })
+    Ok(Record { owner: head.owner, token, takeovers, holder, fingerprint, phase })
 }
 
-/// Reads a row that REPLAY has returned.
+/// Reads a row that `Replay` has returned.
 pub(crate) fn read_replay(row: &MySqlRow) -> Result<StoredResult> {
     let (fingerprint, holder) = Head::of(row)?.details()?;
-    Ok(stored_result(row, fingerprint)?.with_holder(holder))
+    Ok(stored_result(row, fingerprint_of(fingerprint)?)?.with_holder(holder))
 }
 
-/// Reads a row that SUMMARY has returned.
-pub(crate) fn read_summary(row: &MySqlRow) -> Result<RecordSummary> {
+/// Reads a row that `Summary` or `Scan` has returned. Returns `None` for a released record, even if
+/// the row was kept for its log.
+pub(crate) fn read_summary(row: &MySqlRow) -> Result<Option<RecordSummary>> {
     let mut head = Head::of(row)?;
     let state = match head.number("state")? {
+        IN_PROGRESS if head.owner == NO_OWNER => return Ok(None),
         IN_PROGRESS => RecordState::InProgress,
         COMPLETE => RecordState::Complete,
+        KEPT => return Ok(None),
         _ => return Err(unreadable("state")),
     };
     let (token, takeovers, left) = head.grant()?;
     let (fingerprint, holder) = head.details()?;
-    let value_bytes = usize::try_from(integer(row, 1, "result")?).unwrap_or(0);
+    // If the record is in progress, ignore the `bytes` column, because a grant does not clear the
+    // length of the former result.
+    let value_bytes = match state {
+        RecordState::Complete => usize::try_from(integer(row, 1, "bytes")?).unwrap_or(0),
+        RecordState::InProgress => 0,
+    };
     // A token is the time of its grant in microseconds, or a later time if the server's clock has
     // stepped back (ACQ-10).
     let now = u64::try_from(integer(row, 2, "now")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(now.saturating_sub(token.get()));
-    Ok(RecordSummary::new(state, token, left, value_bytes, fingerprint.is_some()).with_grant(
-        Some(granted_ago),
-        Some(takeovers),
-        holder,
-    ))
+    let summary = RecordSummary::new(state, token, left, value_bytes, fingerprint.is_some());
+    Ok(Some(summary.with_grant(Some(granted_ago), Some(takeovers), holder)))
 }
 
 /// The first column of a row: the owner, numbers, and the details.
@@ -119,8 +129,8 @@ impl<'r> Head<'r> {
         digits.ok_or_else(|| unreadable(field))
     }
 
-    /// Reads the token, how often the key was taken over, and how much time is left until the lease
-    /// or the ttl ends; `None` if none is left.
+    /// Reads the token, the number of takeovers, and the time left in the lease or the ttl. The
+    /// time is `None` if the lease or the ttl has ended.
     fn grant(&mut self) -> Result<(FencingToken, u16, Option<Duration>)> {
         let token = u64::try_from(self.number("token")?).map_err(|_| unreadable("token"))?;
         let takeovers = u16::try_from(self.number("takeovers")?);
@@ -129,8 +139,8 @@ impl<'r> Head<'r> {
         Ok((FencingToken::new(token), takeovers, left.map(Duration::from_micros)))
     }
 
-    /// Reads the bytes of the fingerprint, and the note about the holder. A note of an earlier
-    /// grant, or one that cannot be read, is ignored (REC-2).
+    /// Reads the bytes of the fingerprint, and the holder note. Ignores a note that belongs to an
+    /// earlier grant or cannot be read (REC-2).
     fn details(&mut self) -> Result<(Option<&'r [u8]>, Option<HolderNote>)> {
         let (fingerprint, note) = match usize::try_from(self.number("fp")?) {
             Ok(length) => {
@@ -146,13 +156,15 @@ impl<'r> Head<'r> {
 }
 
 /// Reads the stored value from the second column, without decoding the value.
-fn stored_result(row: &MySqlRow, fingerprint: Option<&[u8]>) -> Result<StoredResult> {
-    let fingerprint =
-        fingerprint.map(Fingerprint::new).transpose().map_err(|_| unreadable("fp"))?;
+fn stored_result(row: &MySqlRow, fingerprint: Option<Fingerprint>) -> Result<StoredResult> {
     match bytes(row, 1) {
         Some(bytes) => Ok(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)),
         None => Err(unreadable("result")),
     }
+}
+
+fn fingerprint_of(bytes: Option<&[u8]>) -> Result<Option<Fingerprint>> {
+    bytes.map(Fingerprint::new).transpose().map_err(|_| unreadable("fp"))
 }
 
 fn bytes(row: &MySqlRow, at: usize) -> Option<&[u8]> {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlStore`]: implements the store contract with SQL statements, each of which commits by
-//! itself.
+//! [`MysqlStore`]: implements the store contract with SQL statements that each commit separately.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,25 +27,25 @@ use crate::waiters::Waiters;
 
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
-/// Each statement commits by itself, on a connection that only the store uses. The server's clock
-/// decides when a lease or a ttl has ended (ACQ-7). Dropping a call closes its connection; whatever
-/// its statement has changed stays changed.
+/// Each statement commits separately, on a connection that only the store uses. The server's clock
+/// decides when a lease or a ttl has ended (ACQ-7). Dropping a call closes its connection, but does
+/// not undo what its statement has changed.
 pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) executor: Executor,
     pub(crate) waiters: Waiters,
-    /// Which records this process has recently seen complete.
+    /// The records that this process has recently seen complete.
     completed: CompletedHint,
-    /// Which records were recently seen in progress, or were released by this process. The rows of
-    /// these records exist, so only GRANT, not ENTER, can take the records over.
+    /// The records that this process has recently seen in progress, or has released. Their rows
+    /// exist, so an acquire skips `Enter`, which cannot take over an existing row, and uses
+    /// `Grant`.
     has_row: CompletedHint,
     /// The completion's SQL text for the application's transaction.
     pub(crate) joined_completion: Arc<str>,
     /// The `purge_after` at which the next purge starts, in microseconds since 1970.
     pub(crate) purge_cursor: AtomicI64,
     pub(crate) max_value: usize,
-    /// How many bytes of values fit into one of the server's packets, in addition to the
-    /// statement's text.
+    /// How many bytes of values fit into one packet, in addition to the statement's text.
     pub(crate) packet_limit: usize,
 }
 
@@ -54,11 +53,12 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing (STO-3)
-    /// or have a version that this program cannot use (REC-1); `Config` for a wrong user, password
-    /// or database, an invalid table name, or a failed TLS handshake; `Unexpected` for a missing
-    /// privilege; `Unsupported` for a server that is too old; `Unavailable` if the server cannot be
-    /// reached or accepts no more connections.
+    /// The error's [kind](retryproof_core::ErrorKind) names the cause. `Schema`: the tables are
+    /// missing (STO-3), or have a version that this program cannot use (REC-1). `Config`: the user,
+    /// the password or the database is wrong, the table name is invalid, the tables have another
+    /// identity secret (ID-5), or the TLS handshake failed. `Unexpected`: a privilege is missing.
+    /// `Unsupported`: the server is too old. `Unavailable`: the server cannot be reached, or
+    /// accepts no more connections.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|failure| failure.error.during("connect"))
     }
@@ -68,7 +68,8 @@ impl MysqlStore {
         let texts = StatementTexts::new(table);
         let late = |_| Error::unavailable("the MySQL server did not answer in time");
         let mut connection = Connection::open_first(&config).await?;
-        timeout(CHECK_TIMEOUT, check(&mut connection, table)).await.map_err(late)??;
+        let secret = config.identity_secret.as_ref();
+        timeout(CHECK_TIMEOUT, check(&mut connection, table, secret)).await.map_err(late)??;
         let joined_completion =
             timeout(CHECK_TIMEOUT, connection.joined_completion(&texts)).await.map_err(late)??;
         let server = connection.server;
@@ -95,10 +96,11 @@ impl MysqlStore {
     }
 
     /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
-    /// change records (OPS-3), and to join transactions.
+    /// change records (OPS-3), to keep what operators did (OPS-10), and to join transactions.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
+        let builder = SharedStore::builder(self).with_purge().with_inspect().with_force();
+        builder.with_audit().with_join().build()
     }
 
     async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired, Failure> {
@@ -141,8 +143,8 @@ impl MysqlStore {
                 _ => return Ok(FencedWrite::NotOwner),
             };
         }
-        // Waiters are notified after a repeated completion too, because they were not woken if the
-        // answer to the first attempt was lost (ACQ-4).
+        // Notify waiters after a repeated completion too. If the answer to the first attempt was
+        // lost, nothing has woken the waiters yet (ACQ-4).
         self.completed.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -160,7 +162,7 @@ impl MysqlStore {
                 Some(_) => return Ok(FencedWrite::NotOwner),
             };
         }
-        // As in `try_complete`, waiters are also notified after a repeated call.
+        // As in `try_complete`, notify waiters after a repeated call too.
         self.has_row.note(id, Duration::MAX);
         self.waiters.notify(id);
         Ok(write)
@@ -182,13 +184,13 @@ impl MysqlStore {
         }
     }
 
-    /// Reads the record without its value, for a holder whose statement matched no row.
+    /// Reads the record without its value, after a holder's statement has matched no row.
     async fn peek_as_holder(&self, id: &Identity) -> Result<Option<Record>, Failure> {
         self.executor.read_record(CallPriority::Holder, Statement::Peek, id).await
     }
 
-    /// Returns the time left in the lease with token `seen`; `None` once the lease has ended, or
-    /// its holder has completed or released the record.
+    /// Returns the time left in the lease with token `seen`; `None` if the lease has ended, or its
+    /// holder has completed or released the record.
     async fn remaining_lease(
         &self,
         id: &Identity,
@@ -248,10 +250,12 @@ impl IdempotencyStore for MysqlStore {
         self.try_release(id, owner).await.map_err(during("release", id))
     }
 
-    /// Unless the configuration sets a lower limit, the largest value is the server's
-    /// `max_allowed_packet` when the store connects, minus 4 KiB for the rest of the row.
+    /// The largest value is 4 KiB less than the `max_allowed_packet` that the server reports when
+    /// the store connects. The configuration can set a lower limit.
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("mysql").with_max_value(self.max_value)
+        StoreProfile::new("mysql")
+            .with_max_value(self.max_value)
+            .with_identity_secret(self.config.identity_secret.clone())
     }
 }
 

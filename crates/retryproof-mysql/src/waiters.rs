@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`] knows which calls in this process wait for which record (ACQ-4). Calls in other
-//! processes poll, because MySQL cannot notify them.
+//! [`Waiters`] wakes the calls that wait for a record when this process changes the record (ACQ-4).
+//! Waiting calls also poll, because MySQL cannot notify them of changes by other processes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct Waiters(WaiterRegistry<Identity>);
 impl Waiters {
     /// Waits until the record has changed, its lease has ended, or `timeout` has passed.
     /// `remaining_lease` reads how much time is left in the lease that the caller saw, and returns
-    /// `None` once that lease is over.
+    /// `None` if that lease is over.
     pub(crate) async fn wait_for_change<F, E>(
         &self,
         id: &Identity,
@@ -33,8 +33,8 @@ impl Waiters {
         wait_for_change(subscription.woken(), until, || POLL, remaining_lease).await
     }
 
-    /// Wakes the waiters of a record. Call this after the statement has committed, so that a waiter
-    /// that subscribes too late to be woken reads the committed row.
+    /// Wakes the waiters of a record. Call this after the statement has committed: a waiter that
+    /// subscribes too late to be woken then reads the committed row.
     pub(crate) fn notify(&self, id: &Identity) {
         self.0.notify(id);
     }

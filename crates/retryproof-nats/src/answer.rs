@@ -14,8 +14,8 @@ use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::Delivery;
 use crate::error::{no_reply_subject, reply_not_confirmed};
 
-/// The maximum number of times that an answer is sent until it is confirmed. If the last try fails
-/// too, the message may be redelivered; completed work is then skipped.
+/// The maximum number of times that an unconfirmed answer is sent. If the last try fails too, the
+/// server may redeliver the message, but completed work does not run again.
 const MAX_TRIES: u32 = 3;
 
 /// Sends the answers of one listener.
@@ -25,8 +25,8 @@ pub(crate) struct ServerReplies {
     pub(crate) timeout: Duration,
     pub(crate) dead_letters: DeadLetterSubject,
     pub(crate) backoff: Backoff,
-    /// The consumer's `max_deliver`. If a message is given back or not answered in the delivery
-    /// with this number, the server drops the message.
+    /// The consumer's `max_deliver`. The server delivers a message that is given back or not
+    /// answered no more often than this.
     pub(crate) max_deliver: Option<u64>,
     pub(crate) counters: Arc<VerdictCounters>,
 }
@@ -49,14 +49,15 @@ impl ServerReplies {
             }
         };
         self.counters.count(&verdict);
-        verdict.log("nats", delivery.call().identity().as_ref());
+        verdict.log("nats", delivery.call().identity());
         if let Err(error) = answered {
             tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the server may \
                  redeliver the message");
         }
     }
 
-    /// Reports that the message is still being handled, so that its `ack_wait` starts again.
+    /// Reports that the message is still being handled, so the server restarts the message's
+    /// `ack_wait`.
     pub(crate) async fn report_progress(&self, delivery: &Delivery) {
         self.send(delivery, AckKind::Progress).await;
     }
@@ -66,9 +67,9 @@ impl ServerReplies {
         self.max_deliver.is_some_and(|last| delivery.deliveries() >= last)
     }
 
-    /// Publishes the dead letter. Returns whether the dead-letter stream has confirmed it. If
-    /// publishing fails, the message is given back, except in its last delivery: the server would
-    /// then drop the message, so publishing is retried until it succeeds.
+    /// Publishes the dead letter. Returns whether the dead-letter stream has confirmed the letter.
+    /// If publishing fails, gives the message back. In the last delivery, the server would drop a
+    /// message that is given back, so the listener retries until publishing succeeds.
     async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
         let mut failures = 0;
         while let Err(error) = self.dead_letters.publish(delivery, reason).await {
@@ -86,8 +87,8 @@ impl ServerReplies {
         true
     }
 
-    /// Sends an answer up to `MAX_TRIES` times, until the server confirms it. The server redelivers
-    /// a message whose answer it does not receive.
+    /// Sends an answer up to `MAX_TRIES` times, until the server confirms it. If the server
+    /// receives no answer, it redelivers the message.
     async fn confirm(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
         let mut tries = 1;
         loop {
@@ -105,13 +106,13 @@ impl ServerReplies {
         self.client.send_request(reply, request).await.map(drop).map_err(reply_not_confirmed)
     }
 
-    /// Gives the message back, to be redelivered no sooner than after `pause`.
+    /// Gives the message back. The server redelivers it after `pause` at the earliest.
     async fn give_back(&self, delivery: &Delivery, pause: Duration) {
         self.send(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
     }
 
-    /// Sends an answer without waiting for a confirmation. If the answer is lost, the message's
-    /// `ack_wait` runs out instead.
+    /// Sends an answer without waiting for a confirmation. If the answer is lost, the server
+    /// redelivers the message when its `ack_wait` runs out.
     async fn send(&self, delivery: &Delivery, kind: AckKind) {
         if let Err(error) = delivery.message().ack_with(kind).await {
             tracing::debug!(delivery = ?delivery, %error, "answer not sent");

@@ -9,7 +9,7 @@ use async_nats::Message;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
-use retryproof_core::{IntoScope, Result, Scope};
+use retryproof_core::{IdentitySecret, IntoScope, Result, Scope};
 
 use crate::delivery::{KeyOf, header};
 use crate::error::invalid_setting;
@@ -17,7 +17,7 @@ use crate::error::invalid_setting;
 /// The server's `ack_wait` for a consumer that sets none.
 const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
-/// The settings of a [`NatsListener`](crate::NatsListener); created by
+/// The settings of a [`NatsListener`](crate::NatsListener), created by
 /// [`NatsListener::builder`](crate::NatsListener::builder).
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct NatsListenerBuilder {
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) max_parked: usize,
     /// The consumer's `max_deliver`.
     pub(crate) max_deliver: Option<u64>,
-    /// The lower of `max_deliver` and the listener's own limit.
+    /// The lower of `max_deliver` and the listener's own limit; `None` if neither is set.
     pub(crate) max_deliveries: Option<u64>,
     pub(crate) progress_interval: Duration,
     pub(crate) fetch_timeout: Duration,
@@ -88,9 +88,9 @@ impl NatsListenerBuilder {
         }
     }
 
-    /// The subject for messages that cannot be handled (LST-2); a stream other than the listener's
-    /// must take this subject. Required, because the listener could otherwise only drop such a
-    /// message.
+    /// Sets the subject for dead letters, which are messages that cannot be handled or have failed
+    /// too often (LST-2). This setting is required, because the listener could otherwise only drop
+    /// such messages. A stream other than the listener's must capture the subject.
     pub fn dead_letters(mut self, subject: impl Into<String>) -> Self {
         self.dead_letters = Some(subject.into());
         self
@@ -112,88 +112,98 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
-    /// message with a different body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, even if its body is different. By
+    /// default, such a message is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
-    /// How long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message can spend in its stream, plus the time that it can spend as a dead
-    /// letter before it is sent again.
+    /// Sets how long a redelivery is recognised; see
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). The ttl should be longer than
+    /// the time that a message can stay in its stream, plus the time until its dead letter is sent
+    /// again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
     }
 
-    /// How long the messages of a killed listener stay in flight; see
+    /// Sets how long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
-    /// redelivery is parked immediately (LST-1).
+    /// Sets how long a redelivery waits while another delivery of its message is in flight. The
+    /// default is zero, so the listener parks the redelivery immediately (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How many messages can be fetched but not yet answered, not counting parked messages; 100
-    /// unless set.
+    /// Sets the identity secret of the store that the handler uses. The listener's logs then show
+    /// the same digests as the store's logs. Without this setting, they show digits of the key's
+    /// SHA-256 (ID-5).
+    pub fn identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.messages.identity_secret = Some(secret);
+        self
+    }
+
+    /// Sets how many unanswered messages the listener can hold, not counting parked messages. The
+    /// default is 100.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages are handled at the same time; 16 unless set.
+    /// Sets how many messages are handled at the same time. The default is 16.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages can be parked, for example while another delivery with the same key is
-    /// handled; 500 unless set, and never more than half of the consumer's `max_ack_pending`. Any
-    /// further message is given back with a delay, which costs it a delivery.
+    /// Sets how many messages can be parked, for example while another delivery with the same key
+    /// is handled. The default is 500. The maximum is 10,000 or half of the consumer's
+    /// `max_ack_pending`, whichever is lower. Any further message is given back with a delay, which
+    /// uses up one of its deliveries.
     pub fn max_parked(mut self, messages: usize) -> Self {
         self.max_parked = messages.min(10_000);
         self
     }
 
-    /// The pause before a failed message is redelivered: 1 s, doubled with each delivery up to
-    /// 1 min, unless set.
+    /// Sets the pause before a failed message is redelivered. By default, the pause is 1 s after
+    /// the first delivery, and doubles with each further delivery, up to 1 min.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// A message that fails in the delivery with this number, or in a later one, becomes a dead
-    /// letter. Prefer this setting to the consumer's `max_deliver`: with that limit, the server
-    /// silently drops a message whose consumer dies during the last delivery.
+    /// Sets the number of the delivery from which a failure is final. A message that fails in that
+    /// delivery or a later one becomes a dead letter. Prefer this setting to the consumer's
+    /// `max_deliver`. With `max_deliver`, the server silently stops delivering a message if the
+    /// consumer dies during the last delivery.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = Some(u64::from(deliveries.max(1)));
         self
     }
 
-    /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop
-    /// waits until the open request ends, so that no message has to wait for its `ack_wait` to end.
-    /// The stop then gives back the messages whose handler has not started, and the server
-    /// redelivers them after this timeout.
+    /// Sets how long a fetch request stays open while there are no messages. The default is 2 s. A
+    /// stop waits until the open request ends, because the server would redeliver a message that
+    /// arrived later only after its `ack_wait`. The stop gives back the messages whose handler has
+    /// not started, and the server redelivers them after this timeout.
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
     }
 
-    /// How long a stop waits for running handlers; 30 s unless set.
+    /// Sets how long a stop waits for running handlers. The default is 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// Checks the settings, and whether they fit the consumer's.
+    /// Checks the settings, and that they are compatible with the consumer's settings.
     pub(crate) fn check(self) -> Result<Settings> {
         let messages = MessageSettings::new(self.scope?, self.messages)?;
         let config = &self.consumer.cached_info().config;
@@ -233,7 +243,7 @@ impl NatsListenerBuilder {
             max_parked: self.max_parked.min(count(config.max_ack_pending) / 2),
             max_deliver,
             max_deliveries,
-            // The server redelivers a message after three intervals without a report, so losing one
+            // The server redelivers a message after three intervals without a report, so one lost
             // report does no harm.
             progress_interval: (shortest / 3).max(Duration::from_millis(50)),
             fetch_timeout: nonzero(config.max_expires)
@@ -245,12 +255,13 @@ impl NatsListenerBuilder {
     }
 }
 
-/// A limit of the consumer, or `None` if its value is zero or less.
+/// Returns a limit of the consumer, or `None` if its value is zero or less.
 fn limit(value: i64) -> Option<u64> {
     u64::try_from(value).ok().filter(|limit| *limit > 0)
 }
 
-/// A limit of the consumer as a number of messages; unbounded if the consumer has no such limit.
+/// Returns a limit of the consumer as a number of messages, or `usize::MAX` if the consumer has no
+/// such limit.
 fn count(value: i64) -> usize {
     limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }

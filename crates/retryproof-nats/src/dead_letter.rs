@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DeadLetterSubject`]: publishes dead letters. Each letter holds the message, with headers that
-//! give its reason and position.
+//! [`DeadLetterSubject`]: publishes dead letters. Each letter contains the message, and has headers
+//! for the reason and the message's position.
 
 use std::time::Duration;
 
@@ -35,9 +35,9 @@ pub(crate) struct DeadLetterSubject {
 }
 
 impl DeadLetterSubject {
-    /// Waits until the stream that captures the subject is found, even across outages. The stream
-    /// must not be `source`, which the listener reads, because the listener would then receive its
-    /// own dead letters.
+    /// Finds the stream that captures the subject. While the server does not answer, keeps trying.
+    /// Fails if no stream captures the subject. Also fails if that stream is `source`, the stream
+    /// that the listener reads, because the listener would then receive its own dead letters.
     pub(crate) async fn find(&self, source: &str) -> Result<()> {
         loop {
             let found = self.jetstream.stream_by_subject(self.subject.clone()).await;
@@ -62,9 +62,9 @@ impl DeadLetterSubject {
         }
     }
 
-    /// Publishes the letter and waits until the dead-letter stream confirms it; the message must
-    /// not be answered before that. A letter that is too large for the stream is published without
-    /// its body, its headers, or both, because its message would otherwise be redelivered forever.
+    /// Publishes the letter and waits until the dead-letter stream confirms it. Call this before
+    /// answering the message. A letter that is too large for the stream is published without its
+    /// body, its headers, or both. Otherwise, the message would be redelivered forever.
     pub(crate) async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
         let mut content = LetterContent::WHOLE;
         loop {
@@ -97,12 +97,12 @@ impl DeadLetterSubject {
     }
 }
 
-/// The headers of the dead letter for `delivery`.
+/// Returns the headers of the dead letter for `delivery`.
 ///
-/// The message's headers named `Nats-…` are kept under another name, because a server acts on them:
-/// `Nats-Rollup` would purge the subject, `Nats-Expected-…` could make the server reject the
-/// letter, and `Nats-Msg-Id` would make the stream drop the second of two letters with the same
-/// key.
+/// The letter has the message's `Nats-…` headers under different names, because a server would act
+/// on the original names. `Nats-Rollup` would purge the subject, `Nats-Expected-…` could make the
+/// server reject the letter, and `Nats-Msg-Id` would make the stream drop the second of two letters
+/// with the same key.
 fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let original = delivery.headers().filter(|_| content.headers);
@@ -116,8 +116,8 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     }
     if let Some(StreamPosition { stream, consumer, sequence, published, .. }) = delivery.position()
     {
-        // All dead letters for one message have the same ID, so their stream keeps only one of
-        // those that arrive within its duplicate window.
+        // All dead letters for one message have the same ID. If several arrive within the
+        // dead-letter stream's duplicate window, the stream therefore keeps only one.
         headers.insert(
             NATS_MESSAGE_ID,
             format!("{stream}:{consumer}:{sequence}:{published}").as_str(),
@@ -131,13 +131,11 @@ fn headers(delivery: &Delivery, reason: Reason, content: LetterContent) -> Heade
     headers
 }
 
-/// Returns the name that a header of the message gets in its dead letter: a prefix is added if a
-/// server would act on the name.
+/// Returns a header's name for the dead letter. Adds a prefix if a server would act on the name.
 fn inert(name: &HeaderName) -> HeaderName {
     let text: &str = name.as_ref();
     if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
-        // Parsing cannot fail, because the prefix contains only characters that a header name may
-        // have.
+        // Parsing cannot fail, because every character of the prefix is allowed in a header name.
         format!("{ORIGINAL}{text}").parse().unwrap_or_else(|_| name.clone())
     } else {
         name.clone()

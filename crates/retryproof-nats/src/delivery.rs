@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 /// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
-/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
-/// passes it on with `?`, and the message becomes a dead letter (LST-2).
+/// which the listener turns into an answer. A method that fails returns a [`Poison`]. If the
+/// handler passes the `Poison` on with `?`, the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -31,14 +31,14 @@ pub(crate) struct StreamPosition {
     pub(crate) stream: String,
     pub(crate) consumer: String,
     pub(crate) sequence: u64,
-    /// The time of publishing, in nanoseconds since 1970. It distinguishes the message from a
-    /// message of a deleted stream with the same name.
+    /// The time of publishing, in nanoseconds since 1970. If a stream is deleted and created again,
+    /// this time tells messages with the same sequence number apart.
     pub(crate) published: u128,
-    /// The number of deliveries so far, this one included.
+    /// The number of deliveries so far, including this one.
     pub(crate) deliveries: u64,
 }
 
-/// Finds the key of a message; `None` if the message has none.
+/// Finds the key of a message; `None` if the message has no key.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 /// The text of the header `name`.
@@ -78,20 +78,21 @@ impl Delivery {
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body. A redelivery with a different
-    /// body is rejected (FP-1).
+    /// timeout, and the message's key. Unless [`any_body`](crate::NatsListenerBuilder::any_body) is
+    /// set, the context also has the fingerprint of the body, so a redelivery with a different body
+    /// is rejected (FP-1).
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or a different fingerprint.
+    /// Like [`context`](Self::context), but returns the builder. The handler can set a lease, a
+    /// ttl, a wait timeout or a different fingerprint on it.
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
@@ -128,14 +129,15 @@ impl Delivery {
         &self.0.message.subject
     }
 
-    /// The message's sequence number in its stream, or 0 if the reply subject does not contain it.
+    /// The message's sequence number in its stream; 0 if the reply subject does not contain the
+    /// number.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.position().map_or(0, |position| position.sequence)
     }
 
-    /// How many times the server has delivered the message to this consumer, this delivery
-    /// included.
+    /// How many times the server has delivered the message to this consumer, including this
+    /// delivery; 0 if the reply subject does not contain the number.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
         self.position().map_or(0, |position| position.deliveries)

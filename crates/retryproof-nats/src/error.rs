@@ -38,13 +38,14 @@ pub(crate) fn consumer_deleted(error: impl Into<SourceError>) -> Error {
     Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error)
 }
 
-/// Which part of a dead letter is too large, if that is why publishing it failed.
+/// Returns which part of a dead letter is too large; `None` if publishing failed for another
+/// reason.
 pub(crate) fn too_large(error: &PublishError) -> Option<TooLarge> {
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => Some(TooLarge::Letter),
         PublishErrorKind::Other => {
-            // async-nats keeps the type of a stream's error private, so the code is looked up in
-            // the error's text.
+            // Look for the code in the error's text, because async-nats keeps the type of the
+            // stream's error private.
             let text = error.source()?.to_string();
             let letter = text.contains(TOO_LARGE_FOR_STREAM).then_some(TooLarge::Letter);
             letter.or_else(|| text.contains(TOO_LARGE_HEADERS).then_some(TooLarge::Headers))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`HandlerContext`]: runs the handler on a message until it is answered (LST-2).
+//! [`HandlerContext`]: runs the handler on a message until the message is answered (LST-2).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::delivery::Delivery;
 /// The state that all messages of a listener share.
 pub(crate) struct HandlerContext {
     pub(crate) replies: ServerReplies,
-    /// Each delivery counts as an attempt, because JetStream counts deliveries, and a message
-    /// cannot carry a count.
+    /// Each delivery counts as an attempt, because JetStream counts deliveries and a message cannot
+    /// carry a count of failures.
     pub(crate) rules: AttemptRules,
     /// The time between two progress reports on an unanswered message.
     pub(crate) progress_interval: Duration,
@@ -25,10 +25,10 @@ pub(crate) struct HandlerContext {
     pub(crate) running: Semaphore,
     /// One permit for each message that can be parked at the same time.
     pub(crate) parked: Semaphore,
-    /// How long a fetch request stays open. A stop gives messages back with at least this delay,
-    /// because the server would otherwise deliver them to the request that is still open.
+    /// How long a fetch request stays open. A stop gives messages back with at least this delay.
+    /// Otherwise, the server would deliver them to the request that is still open.
     pub(crate) fetch_timeout: Duration,
-    /// A message that fails in the delivery with this number, or in a later one, becomes a dead
+    /// If a message fails in the delivery with this number or a later delivery, it becomes a dead
     /// letter.
     pub(crate) max_deliveries: Option<u64>,
     /// Whether the store was unavailable for any message since the last call to
@@ -37,8 +37,8 @@ pub(crate) struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// Handles a message and answers it. The message holds `fetched`, its permit, until it has a
-    /// verdict or is parked.
+    /// Handles a message and answers it. Holds the permit `fetched` until the message has a verdict
+    /// or is parked.
     pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
@@ -65,7 +65,8 @@ impl HandlerContext {
     }
 
     /// Reports progress forever, even while the message waits for a handler or is parked. Until the
-    /// message is answered, the server neither redelivers the message nor counts a delivery.
+    /// message is answered, these reports keep the server from redelivering it and counting another
+    /// delivery.
     async fn report_progress(&self, delivery: &Delivery) {
         let mut ticks = interval(self.progress_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,7 +77,7 @@ impl HandlerContext {
         }
     }
 
-    /// Runs the handler, and runs it again each time the message has been parked.
+    /// Runs the handler. If the message is parked, runs the handler again after a pause.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
@@ -107,7 +108,7 @@ impl HandlerContext {
             let Ok(_parked) = self.parked.try_acquire() else {
                 return Verdict::delayed(pause);
             };
-            verdict.log("nats", delivery.call().identity().as_ref());
+            verdict.log("nats", delivery.call().identity());
             drop(fetched.take());
             tokio::select! {
                 () = sleep(pause) => {}
@@ -123,8 +124,9 @@ impl HandlerContext {
             self.store_away.store(true, Ordering::Relaxed);
         }
         let deliveries = delivery.deliveries();
-        // In its last delivery, the message stays with the listener while the store is unavailable,
-        // so outages are counted by runs of the handler instead of by deliveries.
+        // During the last delivery, the listener keeps the message while the store is unavailable,
+        // so each run of the handler counts as an outage. Before that, each delivery counts as one
+        // outage.
         let outages = if self.is_last(delivery) {
             runs
         } else {
@@ -133,8 +135,8 @@ impl HandlerContext {
         self.rules.judge(verdict, deliveries, outages)
     }
 
-    /// Whether the listener keeps the message, without an answer, until the handler runs again.
-    /// Giving the message back would cost a delivery, although no work has run.
+    /// Whether the listener keeps the unanswered message until the handler runs again. If it gave
+    /// the message back, a delivery would be used up although no work has run.
     fn is_parked(&self, delivery: &Delivery, reason: Reason) -> bool {
         match reason {
             Reason::InFlight => true,

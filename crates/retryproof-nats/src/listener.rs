@@ -27,8 +27,8 @@ use crate::receive::{Fetcher, free_permits};
 
 /// How long a request to the server waits for its response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause between two fetch requests while the store is unavailable, because a message that is
-/// fetched during an outage is given back, and that costs the message a delivery.
+/// The pause between two fetch requests while the store is unavailable. A message that is fetched
+/// during an outage is given back, which uses up one of its deliveries.
 const STORE_AWAY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
@@ -53,7 +53,8 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListenerBuilder {
-    /// Checks the settings, and whether they fit the consumer's. Sends nothing to the server.
+    /// Checks the settings, and that they are compatible with the consumer's settings. Sends
+    /// nothing to the server.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config) if no subject for dead letters is
@@ -96,7 +97,7 @@ impl NatsListenerBuilder {
 
 impl NatsListener {
     /// Starts a builder with the consumer and the scope of the messages' records. Name the scope
-    /// after the work, not after the consumer: if two consumers use the same scope, each message
+    /// after the work, not after the consumer. If two consumers use the same scope, each message
     /// runs in only one of them.
     pub fn builder(
         jetstream: Context,
@@ -113,10 +114,10 @@ impl NatsListener {
         Arc::clone(&self.context.replies.counters)
     }
 
-    /// Handles messages until `shutdown` resolves, across reconnects and outages. The listener then
-    /// fetches no more messages, gives back the messages whose handler has not started (they are
-    /// redelivered after [`fetch_timeout`](NatsListenerBuilder::fetch_timeout)), and waits for
-    /// running handlers. Handlers that run longer than
+    /// Handles messages until `shutdown` resolves, and continues through reconnects and outages.
+    /// The listener then fetches no more messages, and waits for running handlers. It gives back
+    /// the messages whose handler has not started, and the server redelivers them after
+    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout). Handlers that run longer than
     /// [`drain_timeout`](NatsListenerBuilder::drain_timeout) are dropped: their leases run out, and
     /// their messages are redelivered.
     ///
@@ -128,9 +129,9 @@ impl NatsListener {
     /// # Errors
     /// Fails if the consumer is deleted. Fails with
     /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config), before the first message, if no
-    /// stream captures the dead-letter subject, or if the consumer's own stream captures it,
-    /// because the consumer would then deliver its own dead letters. If the server does not answer,
-    /// the listener waits for it.
+    /// stream captures the dead-letter subject. Fails in the same way if the consumer's own stream
+    /// captures the subject, because the consumer would then deliver its own dead letters. While
+    /// the server does not answer, the listener waits.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out, and their messages are
@@ -173,8 +174,9 @@ impl NatsListener {
                 let next = tokio::select! {
                     biased;
                     next = request.next() => next,
-                    // The request stays open, so that messages that the server has already sent are
-                    // given back instead of waiting for their `ack_wait` to end.
+                    // Keep the request open, so that the messages that the server has already sent
+                    // are given back now. Otherwise, the server would redeliver them only after
+                    // their `ack_wait`.
                     () = &mut shutdown, if !*stop.borrow() => {
                         stop.send_replace(true);
                         continue;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Fetcher`]: fetches no more messages than there are permits for, across broken connections.
+//! [`Fetcher`]: fetches at most as many messages as there are permits, and continues after a
+//! connection breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +20,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::error::consumer_deleted;
 
-/// How often the listener checks whether the connection of an open request was replaced. After a
-/// reconnect, the server no longer knows the request.
+/// How often the listener checks whether the client has reconnected since it sent the open request.
+/// After a reconnect, the server no longer knows the request.
 const RECONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The pause between failed requests.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
@@ -33,8 +34,8 @@ pub(crate) struct Fetcher<'a> {
     timeout: Duration,
     failures: u32,
     /// The maximum number of messages in one request. A message that async-nats cannot decode
-    /// breaks the connection, and every message behind it in the batch has then used up one of its
-    /// deliveries. So after a break the listener fetches one message, and doubles the number after
+    /// breaks the connection, and every later message in the batch loses one of its deliveries.
+    /// After a break, the listener therefore fetches only one message, and doubles the number with
     /// each message that arrives.
     max_messages: usize,
 }
@@ -77,8 +78,8 @@ impl<'a> Fetcher<'a> {
         self.max_messages = self.max_messages.saturating_mul(2);
     }
 
-    /// Records that a request has ended. If its connection broke, the next request is for one
-    /// message only, because a message that async-nats cannot decode may have broken the
+    /// Records that a request has ended. If the request's connection broke, the next request is for
+    /// only one message, because a message that async-nats cannot decode may have broken the
     /// connection.
     pub(crate) fn ended(&mut self, request: &FetchRequest) {
         let lost = self.client.connection_state() != State::Connected;
@@ -87,7 +88,8 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Logs a failed request, and waits before the next request, longer after each failure.
+    /// Logs a failed request, and pauses before the next request. The pause grows with each
+    /// failure.
     ///
     /// # Errors
     /// Fails if the consumer was deleted, because every further request would fail.
@@ -106,7 +108,7 @@ impl<'a> Fetcher<'a> {
 }
 
 impl FetchRequest {
-    /// The next message, or `None` if the request has ended or its connection was replaced.
+    /// Returns the next message, or `None` if the request has ended or its connection was replaced.
     ///
     /// # Cancel safety
     /// Dropping the future loses no message.

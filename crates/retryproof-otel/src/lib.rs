@@ -15,8 +15,8 @@ pub use trace::current_trace;
 /// The name of the meter, and of the instrumentation scope in exports.
 const METER: &str = "retryproof";
 
-/// Creates an observer that measures with the global meter provider. Install the provider first,
-/// and pass the configuration with which the engine is built.
+/// Creates an observer that records its measurements with the global meter provider. Install the
+/// provider first, and pass the configuration that the engine is built with.
 #[must_use = "pass the observer to `EngineBuilder::observer`"]
 pub fn observer(config: &IdempotencyConfig) -> MeasuringObserver<OtelMeasurements> {
     observer_with(&opentelemetry::global::meter(METER), config)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`OtelMeasurements`]: the instruments of the engine as instruments of OpenTelemetry (RUN-9).
+//! [`OtelMeasurements`] records the engine's instruments through OpenTelemetry (RUN-9).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,14 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 use retryproof_core::observe::telemetry::{
-    Instrument, InstrumentKind, Measurements, SECONDS, Series, SeriesHandles,
+    Instrument, InstrumentKind, Measurements, Series, SeriesHandles,
 };
 use retryproof_core::store::TraceContext;
 
 use crate::trace;
 
-/// Measures with the instruments of a meter. Created by [`observer`](crate::observer).
+/// Records measurements with the instruments of a meter. [`observer`](crate::observer) creates this
+/// type.
 pub struct OtelMeasurements {
     counters: BTreeMap<Instrument, Counter<u64>>,
     up_down_counters: BTreeMap<Instrument, UpDownCounter<i64>>,
@@ -44,7 +45,7 @@ impl OtelMeasurements {
             builder
                 .with_unit(one.unit())
                 .with_description(one.description())
-                .with_boundaries(SECONDS.to_vec())
+                .with_boundaries(one.boundaries().to_vec())
         };
         Self {
             counters: of(InstrumentKind::Counter).map(|one| (one, counter(one).build())).collect(),
@@ -91,9 +92,20 @@ impl Measurements for OtelMeasurements {
         }
     }
 
+    fn size(&self, series: &Series, bytes: usize) {
+        if let Some(histogram) = self.histograms.get(&series.instrument()) {
+            histogram.record(as_float(bytes), &self.attributes(series));
+        }
+    }
+
     fn link(&self, executed: TraceContext) {
         trace::link(executed);
     }
+}
+
+/// A size of 4 GiB or more counts as 4 GiB, which is above the last bucket.
+fn as_float(bytes: usize) -> f64 {
+    f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 impl fmt::Debug for OtelMeasurements {

@@ -6,9 +6,8 @@ use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use retryproof_core::store::TraceContext;
 
-/// The trace of the current call, for
-/// [`EngineBuilder::current_trace`](retryproof_core::EngineBuilder::current_trace): the ids of the
-/// span in [`Context::current`], or `None` outside of a span.
+/// Returns the ids of the span in [`Context::current`]; `None` outside a span. Pass this function
+/// to [`EngineBuilder::current_trace`](retryproof_core::EngineBuilder::current_trace).
 ///
 /// A program that uses `tracing` gets the ids of its current span if `tracing-opentelemetry` is
 /// installed with its context activation, which is on by default.
@@ -43,8 +42,8 @@ pub(crate) fn link(executed: TraceContext) {
         true,
         TraceState::default(),
     );
-    // Add no link to the current span itself, or to a trace without ids: such a link would be of no
-    // use.
+    // Skip a link to the current span itself or to a trace without ids, because such a link is
+    // useless.
     if target.is_valid() && target.span_id() != span.span_context().span_id() {
         span.add_link(target, Vec::new());
     }

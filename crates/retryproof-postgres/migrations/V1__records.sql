@@ -42,6 +42,8 @@ END
 $tables_1$;
 
 -- `schema`: the version of these tables. `compatible_from`: the oldest version of the program that can work with them (REC-1).
+-- `identity`: the mark of the identity secret (ID-5).
+-- The first purge adds `purge`: until when a process has claimed the purge, in microseconds since 1970 (STO-6).
 CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (
     name  text   NOT NULL PRIMARY KEY,
     value bigint NOT NULL
@@ -50,5 +52,7 @@ CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (
 -- Newer tables keep their numbers if this file runs again. A missing `compatible_from` counts as `schema`, and is written as such first.
 INSERT INTO "retryproof_records_meta" (name, value) SELECT 'compatible_from', value FROM "retryproof_records_meta" WHERE name = 'schema'
 ON CONFLICT (name) DO NOTHING;
+-- 0: the records keep their keys. For hashed identities, `migrate` writes another number here.
+INSERT INTO "retryproof_records_meta" (name, value) VALUES ('identity', 0) ON CONFLICT (name) DO NOTHING;
 INSERT INTO "retryproof_records_meta" AS m (name, value) VALUES ('schema', 1), ('compatible_from', 1)
 ON CONFLICT (name) DO UPDATE SET value = greatest(m.value, excluded.value);

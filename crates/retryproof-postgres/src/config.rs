@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use retryproof_core::config::{CONNECTION_BOUNDS, Pooler};
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
@@ -40,14 +40,14 @@ const DRIVER_PARAMETERS: [&str; 17] = [
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
-    /// The pool's options are read again for each new connection, so that the store uses a password
-    /// that the application has changed in its pool.
+    /// The store reads the pool's options again for each new connection, so a password that the
+    /// application changes in the pool takes effect.
     Pool(PgPool),
 }
 
 impl Source {
-    /// Returns the options for a new connection. These options keep the driver from logging
-    /// statements, because behind a pooler the statements contain keys (ID-4).
+    /// Returns the options for a new connection. The options keep the driver from logging
+    /// statements: behind a pooler, the statements contain keys (ID-4).
     pub(crate) fn options(&self) -> PgConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -57,8 +57,8 @@ impl Source {
         let options = options
             .disable_statement_logging()
             .statement_cache_capacity(64)
-            // Some poolers refuse this start-up parameter, and the store does not need it, because
-            // the store reads no floats.
+            // Do not send this start-up parameter, because some poolers refuse it. The store reads
+            // no floats, so it does not need the parameter.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
     }
@@ -85,22 +85,24 @@ pub struct PostgresConfig {
     pub(crate) call_timeout: Duration,
     pub(crate) pooler: Pooler,
     pub(crate) max_value: usize,
+    pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
-/// Half of what the server accepts in one message, because hex digits double the length of a value.
+/// The largest value: half of the server's limit for one message, because hex digits double the
+/// length of a value, minus 64 KiB for the rest of the message.
 const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {
-    /// The default configuration for the server and database in `options`.
+    /// Creates the default configuration for the server and database in `options`.
     #[must_use]
     pub fn new(options: PgConnectOptions) -> Self {
         Self::of(Source::Options(Box::new(options)))
     }
 
     /// Uses the server and database of the application's `sqlx::PgPool`. The store opens separate
-    /// connections with the pool's current settings, so actions that hold all of the application's
-    /// connections never delay the store (RUN-2). The pool's `after_connect` is not run on the
-    /// store's connections.
+    /// connections with the pool's current settings. Actions that hold all of the application's
+    /// connections therefore never delay the store (RUN-2). The store does not run the pool's
+    /// `after_connect` on its own connections.
     #[must_use]
     pub fn from_pool(pool: &PgPool) -> Self {
         Self::of(Source::Pool(pool.clone()))
@@ -115,17 +117,19 @@ impl PostgresConfig {
             call_timeout: Duration::from_secs(4),
             pooler: Pooler::default(),
             max_value: MAX_VALUE,
+            identity_secret: None,
         }
     }
 
     /// Reads the configuration from a URL: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
     /// driver's parameters (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and
-    /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`. What the URL
-    /// omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
+    /// the store's: `table=NAME`, `max-connections=N`, `pooler=session|transaction`. Settings that
+    /// the URL omits come from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (the message names it
-    /// without its value), or a value out of range. No message contains the URL (ID-4).
+    /// [`ErrorKind::Config`] for a different URL scheme, an unknown parameter (the message names
+    /// the parameter, but not its value), or a value out of range. No message contains the URL
+    /// (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
@@ -192,26 +196,26 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets how many connections the store may open, from 2 to 10,000. Of these, 2 (or 1 if there
-    /// are only 2 or 3) are reserved for heartbeats, completions and releases (RUN-2). Up to 2 more
-    /// are opened to wake waiters. Default 10.
+    /// Sets how many connections the store may open, from 2 to 10,000. Of these, 2 (or 1 if the
+    /// limit is 2 or 3) are reserved for heartbeats, completions and releases (RUN-2). The store
+    /// opens up to 2 further connections to wake waiters. Default 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
-    /// Sets how long a call may take, including the wait for a free connection. Default 4 s: less
-    /// than the engine's default `operation-timeout`, so that this limit ends the call first, with
-    /// an error that names what the call waited for (STO-5). If the engine's `operation-timeout` is
-    /// longer, set this timeout longer too.
+    /// Sets the time limit for a call, including the wait for a free connection. Default 4 s. The
+    /// default is below the engine's default `operation-timeout`, so the store ends a slow call
+    /// first, with an error that names what the call waited for (STO-5). If you raise the engine's
+    /// `operation-timeout`, raise this limit too.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets how long opening a connection may take. The call that needs the connection waits no
+    /// Sets the time limit for opening a connection. The call that needs the connection waits no
     /// longer than its own time limit. Default 4 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
@@ -219,7 +223,7 @@ impl PostgresConfig {
         self
     }
 
-    /// Sets whether a pooler stands between the store and the server. Default [`Pooler::Detect`].
+    /// Sets whether the store connects to the server through a pooler. Default [`Pooler::Detect`].
     #[must_use]
     pub fn with_pooler(mut self, pooler: Pooler) -> Self {
         self.pooler = pooler;
@@ -231,6 +235,15 @@ impl PostgresConfig {
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes.min(MAX_VALUE);
+        self
+    }
+
+    /// Keeps a digest under this secret in place of each key (ID-5). The `migrate` call that
+    /// creates the tables decides the secret, and `connect` refuses any other secret. Default: no
+    /// secret, so the tables keep the keys.
+    #[must_use]
+    pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.identity_secret = Some(secret);
         self
     }
 
@@ -306,7 +319,7 @@ mod tests {
         }
         let error = PostgresConfig::from_url("postgres://h/d?tabel=t").unwrap_err().to_string();
         assert!(error.contains("tabel"), "{error}");
-        // Every parameter named in the message exists.
+        // The message names only parameters that exist.
         for named in error.split('`').skip(1).step_by(2) {
             let url = format!("postgres://h/d?{named}=3");
             let unknown = PostgresConfig::from_url(&url)

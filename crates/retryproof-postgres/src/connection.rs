@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection to the server: how it is opened, whether it keeps its server process, and how a
-//! statement runs on it.
+//! Opens connections to the server, finds out whether a connection keeps its server process, and
+//! runs statements on a connection.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ const DETECTION_ROUNDS: u32 = 2;
 
 /// The settings of the store's own connections. A prepared statement is planned once, possibly
 /// while the table is nearly empty. Without these settings, the server could then choose a plan
-/// that reads the whole table, and keep it until the next `ANALYZE`; a purge would collect all
-/// index entries before it takes the first thousand. With these settings, a scan that cannot be
-/// avoided, such as the count of all records, looks so expensive that the server would compile it,
-/// so `jit` is off too.
+/// that reads the whole table, and keep that plan until the next `ANALYZE`. A purge would first
+/// collect all index entries, and then take only a thousand of them. `jit` is off too: with these
+/// settings, an unavoidable scan, such as the count of all records, looks so expensive that the
+/// server would compile it.
 macro_rules! planner_settings {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
@@ -38,7 +38,7 @@ macro_rules! planner_settings {
 #[derive(Default)]
 pub(crate) struct StatementResult {
     pub(crate) row: Option<PgRow>,
-    /// The rows of a statement that returns any number of them.
+    /// The rows of a statement that returns any number of rows.
     pub(crate) rows: Vec<PgRow>,
     pub(crate) affected: u64,
 }
@@ -50,9 +50,9 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// The settings for each new connection. These settings always result in READ COMMITTED: at a
-    /// higher isolation level, a takeover that conflicts with another one fails instead of seeing
-    /// the other's result.
+    /// The settings for each new connection. The connection always gets READ COMMITTED: at a higher
+    /// isolation level, a takeover that conflicts with another takeover would fail instead of
+    /// seeing that takeover's result.
     pub(crate) fn connection_settings(&self) -> &'static str {
         match self.reads_committed {
             true => planner_settings!(),
@@ -81,8 +81,8 @@ pub(crate) async fn open_with(
 }
 
 /// Runs a statement, either prepared (it stays prepared on the connection) or as one text with
-/// literals. Either way it takes one round trip, plus one for the first use of a prepared statement
-/// on a connection.
+/// literals. Both ways take one round trip; the first use of a prepared statement on a connection
+/// takes one more.
 pub(crate) async fn run(
     conn: &mut PgConnection,
     statement: &BoundStatement<'_>,
@@ -115,7 +115,7 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<PgArguments, Failure> {
 
 fn all_arguments(params: &[Param<'_>], lists: &[ParamList<'_>]) -> Result<PgArguments, Failure> {
     let mut arguments = PgArguments::default();
-    // Each value is preceded by its length.
+    // Each value needs 4 more bytes for its length, which is sent before the value.
     arguments.reserve(params.len(), params.iter().map(|param| 4 + size(param)).sum());
     for param in params {
         match *param {
@@ -137,7 +137,7 @@ fn all_arguments(params: &[Param<'_>], lists: &[ParamList<'_>]) -> Result<PgArgu
     Ok(arguments)
 }
 
-/// The size of a parameter as sent, in bytes.
+/// Returns the number of bytes that a parameter's value takes in a message.
 pub(crate) fn size(param: &Param<'_>) -> usize {
     match *param {
         Param::Bytes(bytes) => bytes.len(),
@@ -172,8 +172,8 @@ pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection)
     let (first, second) = (backend(one).await?, backend(other).await?);
     let mut direct = first != second;
     for _ in 0..DETECTION_ROUNDS {
-        // If a pooler hands out its connections in turn, two successive queries from one client
-        // reach two processes.
+        // Query each connection twice in succession. If a pooler hands out its server connections
+        // in turn, the two queries reach different processes.
         direct &= second == backend(other).await?;
         direct &= first == backend(one).await?;
         direct &= first == backend(one).await?;
@@ -182,7 +182,7 @@ pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection)
     Ok(direct)
 }
 
-/// The id of the server process that serves the connection.
+/// Returns the id of the server process that serves the connection.
 async fn backend(conn: &mut PgConnection) -> Result<i64> {
     let answer = fetch_row(conn, "SELECT pg_backend_pid()::bigint".to_owned()).await;
     match answer.map_err(|error| classify(&error))? {

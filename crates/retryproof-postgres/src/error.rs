@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify_at_connect`] turns the driver's errors into the library's errors before the store has
-//! connected, and [`classify`] does so afterwards. [`Failure`] keeps the driver's error while the
+//! [`classify_at_connect`] turns the driver's errors into the library's errors while the store
+//! connects, and [`classify`] does so afterwards. [`Failure`] keeps the driver's error while the
 //! store can still recover from it.
 
 use std::error::Error as StdError;
@@ -13,7 +13,7 @@ use retryproof_core::{Error, ErrorKind};
 use retryproof_store_kit::while_running;
 use sqlx_core::Error as Driver;
 
-/// Why an operation failed: an error from the store, or one from the driver.
+/// Why an operation failed: an error from the store, or an error from the driver.
 pub(crate) enum Failure {
     Store(Error),
     Driver(Driver),
@@ -38,8 +38,13 @@ const TLS: &str = "TLS handshake failed; check the server's certificate and `ssl
                    the feature `tls` is on";
 
 pub(crate) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; GRANT it SELECT, INSERT, \
-     UPDATE and DELETE on the table, SELECT on the `_meta` table, and EXECUTE on the `_grant_1` and \
-     `_complete_1` functions";
+     UPDATE and DELETE on the table, SELECT, INSERT and UPDATE on the `_meta` table, and EXECUTE on \
+     the `_grant_1` and `_complete_1` functions";
+
+/// Whether the server refused a statement because the user lacks a privilege.
+pub(crate) fn lacks_privilege(failure: &Failure) -> bool {
+    matches!(failure, Failure::Driver(Driver::Database(error)) if error.code().as_deref() == Some("42501"))
+}
 
 /// Like [`classify_at_connect`], but for a store that has already connected.
 pub(crate) fn classify(error: &Driver) -> Error {
@@ -48,12 +53,12 @@ pub(crate) fn classify(error: &Driver) -> Error {
 
 /// Turns a driver's error into an error with a kind and advice. The source of the new error holds
 /// only the server's code and first line, because constraint details quote the row, including keys
-/// and values (ID-4).
+/// and values (ID-4). A first line that could quote a value or the user is left out too.
 pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
-        // The driver reports a rejected certificate not as `Tls`, but as an I/O error about invalid
-        // data.
+        // The driver reports a rejected certificate as an I/O error about invalid data, not as
+        // `Tls`.
         Driver::Tls(_) => (Config, TLS),
         Driver::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => (Config, TLS),
         Driver::Io(_) => (
@@ -81,7 +86,7 @@ pub(crate) fn classify_at_connect(error: &Driver) -> Error {
     Error::new(kind, message).because(PublicPart::of(error))
 }
 
-/// The kind and message for a SQLSTATE; see
+/// Returns the kind and message for a SQLSTATE; see
 /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn of_code(code: &str) -> (ErrorKind, &'static str) {
     match code {
@@ -99,7 +104,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
              `retryproof::migrate(url)`, or `PostgresConfig::migrate()` if only this crate is used",
         ),
         "42501" => (Unexpected, LACKS_PRIVILEGE),
-        // The kind is `Unavailable`, because after a fail-over the next connection may reach the
+        // The kind is `Unavailable`, because after a fail-over the next connection can reach the
         // new primary.
         "25006" => (
             Unavailable,
@@ -132,7 +137,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "08P01" => (
             Unavailable,
             "the connection was refused, probably by a pooler; check the pooler's log, and check \
-             that it knows the database and the user in the URL",
+             that its settings allow the database and the user in the URL",
         ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" | "53" | "57" | "58" => (
@@ -144,7 +149,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// The kind for a SQLSTATE that a different driver has reported.
+/// Returns the kind for a SQLSTATE that a different driver has reported.
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
@@ -154,7 +159,7 @@ fn code(error: &Driver) -> Option<std::borrow::Cow<'_, str>> {
     error.as_database_error().and_then(|inner| inner.code())
 }
 
-/// Whether the statement conflicted with another one, so that it may succeed a moment later
+/// Whether the statement conflicted with another statement. A repetition can succeed a moment later
 /// (ACQ-2).
 pub(crate) fn is_conflict(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01" | "55P03"))
@@ -165,7 +170,8 @@ pub(crate) fn is_locked(error: &Driver) -> bool {
     code(error).as_deref() == Some("55P03")
 }
 
-/// Whether the server accepts reads but not writes. Complete records are then still replayed.
+/// Whether the server refused a write but might still accept reads: it is read-only, its disk is
+/// full, or the user lacks a privilege. Complete records are then still replayed.
 pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
@@ -181,8 +187,8 @@ pub(crate) fn is_broken(error: &Driver) -> bool {
     }
 }
 
-/// Whether a prepared statement was lost because a pooler may run each statement on a different
-/// server connection.
+/// Whether a prepared statement does not exist, or exists already. The cause is a pooler that runs
+/// the statements of one connection on different server connections.
 pub(crate) fn is_pooler(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("26000" | "42P05"))
 }
@@ -214,7 +220,8 @@ impl PublicPart {
                 }
                 None => inner.message().to_owned(),
             },
-            // The driver's text is left out, because it quotes the setting that could not be read.
+            // Leave out the driver's text, because that text quotes the setting that could not be
+            // read.
             Driver::Configuration(_) => "the connection settings are invalid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
             Driver::Decode(_) | Driver::Encode(_) => {
@@ -226,14 +233,15 @@ impl PublicPart {
     }
 }
 
-/// If the server's text for this error code may quote something that must not be shown (ID-4),
-/// returns a name for it, such as "values"; otherwise `None`.
+/// Names the secret that the server's text for this error code can quote, such as "values" (ID-4);
+/// `None` if the text may be shown.
 fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
-        // Data and integrity errors.
+        // The texts of data and integrity errors can quote values.
         "22" | "23" => Some("values"),
-        // The texts of authentication and connection errors may name the user (poolers add details
-        // to the latter). The next line adds the error for too many connections of one role.
+        // The texts of authentication errors can name the user, and so can the texts of connection
+        // errors, to which poolers add details. The next line covers the error for too many
+        // connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

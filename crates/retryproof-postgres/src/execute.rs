@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Executor`]: runs one operation within its time limit. It replaces a connection that turns out
-//! to be dead, and repeats a statement that conflicted with another one.
+//! [`Executor`] runs one operation within its time limit. The executor replaces a dead connection,
+//! and repeats a statement that conflicted with another statement.
 
 pub(crate) mod batch;
 pub(crate) mod record_limit;
@@ -16,7 +16,8 @@ use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
 use crate::pool::Pool;
 use crate::statement::bound::BoundStatement;
 
-/// How many times a statement that conflicts with another is repeated.
+/// The maximum number of times that a statement is repeated after a conflict with another
+/// statement.
 const MAX_CONFLICT_RETRIES: u32 = 5;
 
 pub(crate) struct Executor {
@@ -26,12 +27,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Must be called inside a tokio runtime.
+    /// Creates an executor. Call this inside a tokio runtime.
     pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
         Self { pool, call_timeout, timer: CoarseTimeout::start() }
     }
 
-    /// Whether each connection keeps its server process, so that statements can be prepared and
+    /// Whether each connection keeps its server process. If so, statements can be prepared, and
     /// notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
         self.pool.is_direct()
@@ -42,9 +43,9 @@ impl Executor {
         Instant::now() + self.call_timeout
     }
 
-    /// Runs one statement in autocommit. A dead connection is replaced once, and a statement that
-    /// conflicted with another one is repeated: every statement of the store is safe to repeat,
-    /// because a holder's writes are fenced by owner (ACQ-9, CMP-3).
+    /// Runs one statement in autocommit. If the connection is dead, replaces it once. If the
+    /// statement conflicted with another statement, sends it again. Every statement of the store is
+    /// safe to repeat, because a holder's writes are fenced by owner (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         priority: CallPriority,
@@ -98,7 +99,7 @@ impl Executor {
             }
             if is_broken(&error) {
                 let can_replace = connection.was_idle && !replaced;
-                // The other idle connections are probably dead too.
+                // Drop the other idle connections too, because they are probably dead as well.
                 self.pool.invalidate_idle();
                 connection.discard();
                 if can_replace {

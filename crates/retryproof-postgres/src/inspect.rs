@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Implements the store's capabilities beyond the contract: purge, inspect, and changes by
+//! Implements the store's capabilities beyond the contract: purging, inspection, and changes by
 //! operators.
 
 use std::sync::atomic::Ordering;
@@ -20,20 +20,21 @@ use crate::error::Failure;
 use crate::record::{COMPLETE, IN_PROGRESS, KEPT, NO_OWNER, column, holder, remaining, token};
 use crate::statement::Statement;
 use crate::store::{FIRST_BUCKET, PostgresStore};
+use crate::waiters::Waiters;
 
-/// The most rows that one statement deletes. The statement locks these rows until it ends, and
-/// writes their entries in the write-ahead log together.
+/// The maximum number of rows that one statement deletes. The statement locks these rows until it
+/// ends, and writes their entries in the write-ahead log together.
 const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long one purge statement may take: slightly less than the engine's limit, so that a slow
+/// The time limit for one purge statement. It is slightly below the engine's limit, so a slow
 /// statement fails with the store's error, which names what the statement waited for (STO-5).
 const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for PostgresStore {
     /// Deletes up to 1,000 rows per statement. Each statement continues where the previous one
-    /// stopped, and skips rows that another instance has locked. After the last bucket, the next
-    /// statement starts again at the first bucket, because earlier statements may have skipped
-    /// records there that were locked or still live.
+    /// stopped, and skips rows that another instance has locked. Earlier statements may have
+    /// skipped records that were locked or not yet expired. After the last bucket, the purge
+    /// therefore starts again at the first bucket, unless the last statement began there.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut deleted = 0;
         while deleted < limit {
@@ -50,6 +51,12 @@ impl Purge for PostgresStore {
             }
         }
         Ok(deleted)
+    }
+
+    /// Writes the end of the claim into the row `purge` of the `_meta` table.
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        let claimed = self.run(CallPriority::Normal, &self.statements.claim_purge(at_most)).await;
+        Ok(claimed.map_err(|error| error.during("claim_purge"))?.affected == 1)
     }
 }
 
@@ -95,8 +102,8 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// How often an intervention is sent again because the record changed between the statement and the
-/// read that explains its answer.
+/// The maximum number of times that an intervention is sent. If the statement changes no row, a
+/// read looks for the reason. If the record has changed in between, the intervention is sent again.
 const FORCE_ATTEMPTS: u32 = 3;
 
 impl PostgresStore {
@@ -117,8 +124,8 @@ impl PostgresStore {
         {
             return Err(too_large(done.value.len(), self.config.max_value));
         }
-        let tombstone = Tombstone::new();
-        let statement = self.statements.force(id, req, tombstone.envelope());
+        let (tombstone, message) = (Tombstone::new(), Waiters::message_of_change(id));
+        let statement = self.statements.force(id, req, tombstone.envelope(), &message);
         for _ in 0..FORCE_ATTEMPTS {
             if self.run(CallPriority::Normal, &statement).await?.affected > 0 {
                 self.on_forced(id, req);
@@ -134,15 +141,15 @@ impl PostgresStore {
 }
 
 impl Force for PostgresStore {
-    /// One statement compares and changes the row. If it changes no row, a second statement reads
-    /// why.
+    /// One statement compares and changes the row, and wakes the waiters of all processes (ACQ-4).
+    /// If the statement changes no row, a second statement reads the reason.
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let forced = self.try_force(id, req).await;
         forced.map_err(|error: Error| error.during("force").for_identity(id))
     }
 }
 
-/// The summary of a row; `None` for a released record, even if it is kept for its log.
+/// Returns the summary of a row; `None` for a released record, even if it is kept for its log.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
     let state = match column::<i16>(row, 0, "state")? {
@@ -157,7 +164,7 @@ fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let bytes = usize::try_from(bytes).unwrap_or(0);
     let holder = owner.try_into().ok().and_then(|owner| holder(row, OwnerId::from_bytes(owner)));
     let takeovers: i16 = column(row, 7, "takeovers")?;
-    // The time is zero if the clock has stepped back since the grant.
+    // `granted_ago` is zero if the clock has stepped back since the grant.
     let granted_ago = u64::try_from(column::<i64>(row, 8, "token")?).unwrap_or(0);
     let granted_ago = Duration::from_micros(granted_ago);
     let summary = RecordSummary::new(state, token, remaining(row)?, bytes, column(row, 5, "fp")?);

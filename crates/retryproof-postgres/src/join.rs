@@ -2,7 +2,7 @@
 //! Joins the application's transaction on the same database (CMP-7): builds the completion as one
 //! statement, and runs it in sqlx's transactions.
 //!
-//! Another driver needs only a few lines; see `join/tokio_postgres.rs` for an example.
+//! Support for another driver takes only a few lines; see `join/tokio_postgres.rs` for an example.
 
 #[cfg(feature = "sqlx-08")]
 pub mod sqlx_08;
@@ -71,8 +71,8 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// The error for a failure that another driver reports. The error holds the SQLSTATE but not the
-/// server's text, which may quote values (ID-4).
+/// Returns the error for a failure that another driver reports. The error holds the SQLSTATE but
+/// not the server's text, which may quote values (ID-4).
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn driver_error(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pool`] chooses the connection for each operation. The store has its own connections, some of
-//! them reserved for lease holders.
+//! [`Pool`] chooses the connection for each operation. The store has its own connections, and
+//! reserves some of them for lease holders.
 //!
-//! The driver's pool does not fit: it tests each returned connection, which costs a second round
-//! trip for each operation, and it cannot keep acquires from taking the connections that heartbeats
-//! need (RUN-2).
+//! The driver's pool does not fit, for two reasons. It tests each returned connection, which costs
+//! every operation a second round trip. It also cannot keep acquires from taking the connections
+//! that heartbeats need (RUN-2).
 
 mod share;
 
@@ -31,7 +31,7 @@ use crate::schema;
 pub(crate) use share::PooledConnection;
 use share::{IdleConnection, Share};
 
-/// How often to check for a returned connection while a new one is slow to open.
+/// How often to check for a returned connection while a new connection is slow to open.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How many times to retry while the server accepts no more connections and the share has no open
 /// connection.
@@ -40,7 +40,8 @@ const MAX_REFUSALS: u32 = 5;
 pub(crate) struct Pool {
     source: Source,
     connect_timeout: Duration,
-    /// False behind a pooler that may run each transaction on a different server connection.
+    /// Whether each connection keeps its server process. `false` behind a pooler that can run each
+    /// transaction on a different server connection.
     direct: AtomicBool,
     /// The settings that each new connection gets.
     settings: Mutex<Option<&'static str>>,
@@ -68,7 +69,7 @@ impl Pool {
         self.normal.size
     }
 
-    /// Whether each connection keeps its server process, so that statements can be prepared and
+    /// Whether each connection keeps its server process. If so, statements can be prepared, and
     /// notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
@@ -94,20 +95,20 @@ impl Pool {
             }
         };
         let mut conn = connect().await?;
-        let server = schema::check(&mut conn, table).await?;
+        let server = schema::check(&mut conn, table, config.identity_secret.as_ref()).await?;
         let direct = match config.pooler {
             Pooler::Session => true,
             Pooler::Transaction => false,
             Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
         };
-        // No settings are sent through a pooler, because they would reach the connections of other
-        // clients. The settings are not needed there, because each statement is planned when it
-        // runs.
+        // Send no settings through a pooler, because the settings would reach the connections of
+        // other clients. Behind a pooler, the settings are not needed, because each statement is
+        // planned when it runs.
         self.set_direct(direct, direct.then(|| server.connection_settings()));
         Ok(())
     }
 
-    /// Opens the reserved connections at start-up, because the server may refuse them later.
+    /// Opens the reserved connections at start-up, because the server might refuse them later.
     pub(crate) async fn open_reserved(&self, deadline: Instant) -> Result<()> {
         let mut opened = Vec::new();
         while let Ok(permit) = Arc::clone(&self.reserved.permits).try_acquire_owned() {
@@ -137,11 +138,11 @@ impl Pool {
         }
     }
 
-    /// Takes a permit if one is free now. While most normal connections are idle, a holder takes
-    /// one of them, because its server process has just read the record; otherwise a holder tries
-    /// the reserved connections first. Reserved connections are still used now and then, because a
-    /// connection that has been idle for too long may turn out to be closed when it is needed, and
-    /// the server may then refuse a new one.
+    /// Takes a permit if one is free now. While most normal connections are idle, a holder tries
+    /// those first, because their server processes have just read the record. Otherwise, or if no
+    /// reserved connection was used recently, a holder tries the reserved connections first.
+    /// Reserved connections must be used now and then: a connection that was idle for too long may
+    /// be closed when a holder needs it, and the server may refuse a new connection.
     fn try_acquire_permit(
         &self,
         priority: CallPriority,
@@ -161,7 +162,8 @@ impl Pool {
         })
     }
 
-    /// Waits for the first normal permit that becomes free; a holder also takes a reserved one.
+    /// Waits until a permit is free. A normal call waits for a normal permit, and a holder's call
+    /// for a permit of either kind.
     async fn acquire_permit(
         &self,
         priority: CallPriority,
@@ -181,8 +183,8 @@ impl Pool {
         .await
     }
 
-    /// Opens a new connection in a separate task. If the operation or the heartbeat ends first, the
-    /// task continues, and the connection becomes idle in the share (RUN-1).
+    /// Opens a new connection in a separate task. If the operation ends first, the task continues,
+    /// and the connection becomes idle in the share, where a later heartbeat can use it (RUN-1).
     async fn connect(
         &self,
         share: &Arc<Share>,
@@ -248,8 +250,8 @@ impl ConnectAttempt {
                 return Err(refused.unwrap_or(PoolError::TooSlow));
             }
             if none_can_return {
-                // Try again: the server may not have noticed yet that a connection was closed a
-                // moment ago.
+                // Try again, because the server might not have noticed yet that a connection was
+                // closed a moment ago.
                 let pause_end = (*deadline).min(Instant::now() + RETURN_POLL_INTERVAL);
                 tokio::time::sleep_until(pause_end).await;
                 refusals += 1;
@@ -275,8 +277,8 @@ pub(crate) enum PoolError {
 }
 
 impl PoolError {
-    /// Whether the attempt failed because of the server's load, so that the call can wait for a
-    /// connection that another call returns.
+    /// Whether the server's load is the cause. If so, the call can wait for a connection that
+    /// another call returns.
     fn is_about_load(&self) -> bool {
         match self {
             Self::TooSlow => true,

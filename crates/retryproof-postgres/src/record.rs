@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads rows strictly: a row in a form that the store never writes is an error, and stays
-//! unchanged (CMP-8). Of a grant, only the token is read; a negative token marks a takeover.
+//! unchanged (CMP-8). If an acquire was granted, only the token is read; a negative token marks a
+//! takeover.
 
 pub(crate) mod hash;
 
@@ -24,12 +25,16 @@ pub(crate) const KEPT: i16 = 2;
 pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
 
 /// The row that an acquire returns.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a row is destructured as soon as it is read, so boxing it would cost more than moving it"
+)]
 pub(crate) enum AcquireRow {
     Granted {
         token: FencingToken,
         took_over: bool,
     },
-    /// Nothing was granted although the record was not live, usually because another caller was
+    /// Nothing was granted, although no live record prevented a grant. Usually, another caller was
     /// faster.
     Conflict,
     Found(Option<Record>),
@@ -38,8 +43,8 @@ pub(crate) enum AcquireRow {
 impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 7, "token")? {
-            // The value was left out because the ttl ended while the row was read. If the value is
-            // really missing, a later read reports that.
+            // The statement left the value out, because the ttl ended while the row was read. If
+            // the value is really missing, a later read fails.
             None | Some(0)
                 if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
                     && has_no_value(row)? =>
@@ -47,8 +52,8 @@ impl AcquireRow {
                 Ok(Self::Conflict)
             }
             None => read_record(row).map(Self::Found),
-            // Nothing was granted. `read_record` only checks the row: it fails if the store never
-            // writes such a `state`.
+            // Nothing was granted. `read_record` only checks the row, and fails on a `state` that
+            // the store never writes.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
                 read_record(row).map(|_| Self::Conflict)
             }
@@ -79,12 +84,18 @@ pub(crate) fn read_record(row: &PgRow) -> Result<Option<Record>> {
         _ => return Err(unreadable("state")),
     };
     let owner = OwnerId::from_bytes(owner);
+    let fingerprint = match phase {
+        RecordPhase::InProgress(_) if row.len() > 4 => fingerprint(row)?,
+        _ => None,
+    };
+    let (token, holder) = (token(row)?, holder(row, owner));
     // No statement that returns a `Record` reads the count of takeovers.
-    Ok(Some(Record { owner, token: token(row)?, takeovers: 0, holder: holder(row, owner), phase }))
+    Ok(Some(Record { owner, token, takeovers: 0, holder, fingerprint, phase }))
 }
 
-/// The note about the owner's grant; `None` if the row has none, or the statement does not return
-/// it. A note of another grant, or one that cannot be read, counts as missing (REC-2).
+/// Returns the note about the owner's grant; `None` if the row has no note, or if the statement
+/// does not return it. A note about another grant counts as missing, and so does an unreadable note
+/// (REC-2).
 pub(crate) fn holder(row: &PgRow, owner: OwnerId) -> Option<HolderNote> {
     let bytes: Option<Vec<u8>> = row.try_get(6).ok()?;
     HolderNote::of_owner(&bytes?, owner)
@@ -100,7 +111,7 @@ pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
     u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
 }
 
-/// The time left in the lease or the retention; `None` if no time is left.
+/// Returns the time left in the lease or the ttl; `None` if no time is left.
 pub(crate) fn remaining(row: &PgRow) -> Result<Option<Duration>> {
     let remaining: i64 = column(row, 3, "expires_at")?;
     Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
@@ -111,11 +122,13 @@ fn value(row: &PgRow) -> Result<Option<StoredResult>> {
     if row.len() < 6 {
         return Ok(None);
     }
-    let fingerprint = column::<Option<Vec<u8>>>(row, 4, "fp")?
-        .map(|bytes| Fingerprint::new(&bytes).map_err(|_| unreadable("fp")))
-        .transpose()?;
     let bytes: Vec<u8> = column(row, 5, "result")?;
-    Ok(Some(StoredResult::new(bytes, fingerprint)))
+    Ok(Some(StoredResult::new(bytes, fingerprint(row)?)))
+}
+
+fn fingerprint(row: &PgRow) -> Result<Option<Fingerprint>> {
+    let bytes: Option<Vec<u8>> = column(row, 4, "fp")?;
+    bytes.map(|bytes| Fingerprint::new(&bytes).map_err(|_| unreadable("fp"))).transpose()
 }
 
 pub(crate) fn column<T>(row: &PgRow, at: usize, name: &'static str) -> Result<T>

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The shipped schema, [`PostgresConfig::migrate`], and the check of server and schema before the
-//! store is used (STO-3, REC-1).
+//! store is used (STO-3, REC-1, ID-5).
 
 mod function;
 
-use retryproof_core::{Error, ErrorKind, Result};
-use retryproof_store_kit::{Schema, TableVersions, table_name};
+use retryproof_core::store::{Severity, StoreFinding};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
+use retryproof_store_kit::{
+    MetaRows, Schema, TableVersions, other_identities, table_name, warn_no_audit_table,
+};
 use sqlx_core::connection::Connection as _;
 use sqlx_core::row::Row as _;
 use sqlx_postgres::PgConnection;
@@ -19,44 +22,49 @@ use crate::schema::function::FUNCTIONS;
 const SCHEMA: Schema = Schema {
     migrations: &[include_str!("../migrations/V1__records.sql")],
     reads_from: 1,
+    audit: include_str!("../migrations/R__audit.sql"),
     migrate: "PostgresConfig::migrate()",
 };
 
-/// The schema as plain SQL, for your own migrator. The SQL creates the tables under the name
-/// `table`, and writes the version rows. Run it inside a transaction. Three of the statements
-/// contain semicolons between dollar quotes, so the migrator must understand dollar quotes. The SQL
-/// can be run again, even while the service works: it never lowers a version row (REC-1), it
-/// replaces both functions with those of this release, and it locks an existing table no more than
-/// an insert does.
+/// Returns the schema as plain SQL, for your own migrator. The SQL creates the tables under the
+/// name `table`, and writes the version rows. Run it inside a transaction. Three of the statements
+/// contain semicolons between dollar quotes, so the migrator must understand dollar quotes. You can
+/// run the SQL again, even while the service works. A repeated run never lowers a version row
+/// (REC-1), and replaces both functions with those of this release. It locks an existing table no
+/// more than an insert does.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
     let table = table_name(table)?;
-    let tables = SCHEMA.migrations.iter().map(|script| script.replace(DEFAULT_TABLE, table));
+    let tables = SCHEMA.sql().replace(DEFAULT_TABLE, table);
     let functions = FUNCTIONS.iter().map(|function| function.sql(table));
-    Ok(tables.chain(functions).collect::<Vec<_>>().join("\n"))
+    Ok(std::iter::once(tables).chain(functions).collect::<Vec<_>>().join("\n"))
 }
 
 impl PostgresConfig {
-    /// Creates or updates the store's tables, in one transaction and under an advisory lock, so
-    /// repeated calls are safe, even from several processes at the same time. The database must
+    /// Creates or updates the store's tables, in one transaction and under an advisory lock.
+    /// Repeated calls are safe, even from several processes at the same time. The database must
     /// exist, and the user needs the privilege to create tables in the first schema of its
     /// `search_path`. No other call creates a table (STO-3).
     ///
     /// Tables of a newer version that this program can still use are left unchanged (REC-1). A
-    /// function is replaced only if the database has a lower revision of it, so several releases
-    /// can call `migrate` on the same table.
+    /// missing audit table is added (OPS-10), unless the user may not create tables.
+    /// `migrate` replaces a function only if the database has a lower revision of the function, or
+    /// the same revision with other settings. Several releases can therefore call `migrate` on the
+    /// same table.
     ///
-    /// If the future is dropped early, either everything or nothing has been done.
+    /// If the future is dropped early, the migration has taken effect either completely or not at
+    /// all.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables have a newer version that this program cannot use;
-    /// otherwise the errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
+    /// [`ErrorKind::Schema`] if the tables have a newer version that this program cannot use.
+    /// [`ErrorKind::Config`] if the tables were set up with another identity secret (ID-5).
+    /// Otherwise, the errors of [`PostgresStore::connect`](crate::PostgresStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
-        // The limit is longer than for other calls, because another process may be migrating.
+        // The limit is longer than for other calls, because another process might be migrating.
         let limit = self.call_timeout.max(std::time::Duration::from_secs(30));
         match tokio::time::timeout(limit, self.apply(table)).await {
             Ok(applied) => applied.map_err(during),
@@ -85,15 +93,17 @@ impl PostgresConfig {
         execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))
             .await
             .map_err(fail)?;
-        let found = versions(&mut conn, table).await.map_err(fail)?;
-        for script in SCHEMA.pending(found)? {
+        let secret = self.identity_secret.as_ref();
+        let found = meta_rows(&mut conn, table).await.map_err(fail)?;
+        found.check_secret(secret)?;
+        for script in SCHEMA.pending(found.versions)? {
+            let script = IdentitySecret::mark_schema(secret, script);
             execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // A function is created only if it is missing or has a lower revision, so that `migrate`
-        // also succeeds for a user without the right to create anything, if another user has
-        // already run it. The function is created in the table's schema, because the table may have
-        // been restored, without its functions, into a schema that is not the first in the
-        // `search_path`.
+        // Create only the functions that are pending. Once another user has run `migrate`, a user
+        // without the right to create anything can then run `migrate` too. Create each function in
+        // the table's schema, because a restore can put the table, without its functions, into a
+        // schema that is not the first in the `search_path`.
         for function in FUNCTIONS {
             let found = function.find(&mut conn, table).await.map_err(fail)?;
             if function.is_pending(found.as_ref()) {
@@ -101,36 +111,53 @@ impl PostgresConfig {
                 execute_text(&mut conn, function.sql(table)).await.map_err(fail)?;
             }
         }
+        add_audit_table(&mut conn, table).await.map_err(fail)?;
         execute_text(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
-        // The tables exist, whether or not the connection closes cleanly.
+        // Ignore any error: the tables exist even if the connection does not close cleanly.
         let _ = conn.close().await;
         Ok(())
     }
 }
 
-/// Reads the version rows; `None` if the table or the row `schema` is missing.
-async fn versions(
-    conn: &mut PgConnection,
-    table: &str,
-) -> Result<Option<TableVersions>, sqlx_core::Error> {
-    // The tables are looked up first, because an error for a missing table would abort a migration's
+/// Creates the audit table in the schema of the record table, if it is missing there (OPS-10). A
+/// user that may not create it, such as that of a service that migrates when it starts, leaves it
+/// to the next migration by another user.
+async fn add_audit_table(conn: &mut PgConnection, table: &str) -> Result<(), sqlx_core::Error> {
+    let missing = format!(
+        "SELECT has_schema_privilege(c.relnamespace,'CREATE') FROM pg_class AS c WHERE \
+         c.oid=to_regclass('\"{table}\"') AND NOT EXISTS (SELECT FROM pg_class AS a WHERE \
+         a.relnamespace=c.relnamespace AND a.relname='{table}_audit')"
+    );
+    let Some(row) = fetch_row(conn, missing).await? else { return Ok(()) };
+    if !row.try_get::<bool, _>(0)? {
+        warn_no_audit_table(table);
+        return Ok(());
+    }
+    execute_text(conn, prefer_schema_of(table)).await?;
+    execute_text(conn, SCHEMA.audit.replace(DEFAULT_TABLE, table)).await
+}
+
+/// Reads the rows of the meta table if the table exists.
+async fn meta_rows(conn: &mut PgConnection, table: &str) -> Result<MetaRows, sqlx_core::Error> {
+    // Look up the tables first, because an error for a missing table would abort a migration's
     // transaction.
     let exists = |name| format!("to_regclass('\"{name}\"') IS NOT NULL");
     let sql = format!("SELECT {},{}", exists(format!("{table}_meta")), exists(table.to_owned()));
-    let Some(row) = fetch_row(conn, sql).await? else { return Ok(None) };
+    let Some(row) = fetch_row(conn, sql).await? else { return Ok(MetaRows::default()) };
     let (has_versions, has_records): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
     if !has_versions {
-        return Ok(None);
+        return Ok(MetaRows::default());
     }
     let value = |name| format!("(SELECT value FROM \"{table}_meta\" WHERE name='{name}')");
-    let sql = format!("SELECT {},{}", value("schema"), value("compatible_from"));
-    match fetch_row(conn, sql).await? {
-        Some(row) => Ok(TableVersions::from_rows(row.try_get(0)?, row.try_get(1)?, has_records)),
-        None => Ok(None),
-    }
+    let [schema, from, mark] = ["schema", "compatible_from", "identity"].map(value);
+    let Some(row) = fetch_row(conn, format!("SELECT {schema},{from},{mark}")).await? else {
+        return Ok(MetaRows::default());
+    };
+    let versions = TableVersions::from_rows(row.try_get(0)?, row.try_get(1)?, has_records);
+    Ok(MetaRows { versions, mark: row.try_get(2)? })
 }
 
-/// SQL that puts the table's schema first in the `search_path` until the transaction ends.
+/// Returns SQL that puts the table's schema first in the `search_path` until the transaction ends.
 fn prefer_schema_of(table: &str) -> String {
     format!(
         "SELECT set_config('search_path', \
@@ -139,8 +166,61 @@ fn prefer_schema_of(table: &str) -> String {
     )
 }
 
-/// Fails if the store cannot work with the server or the schema (STO-3, REC-1).
-pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
+/// Finds what is wrong with the tables and functions, and with the identity secret (OPS-5).
+pub(crate) async fn findings(
+    conn: &mut PgConnection,
+    table: &str,
+    secret: Option<&IdentitySecret>,
+) -> Result<Vec<StoreFinding>> {
+    let found = match meta_rows(conn, table).await {
+        Ok(found) => found,
+        Err(error) if is_missing_table(&error) => MetaRows::default(),
+        Err(error) => return Err(classify_at_connect(&error)),
+    };
+    let mut findings: Vec<_> = SCHEMA.finding(found.versions, table).into_iter().collect();
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return Ok(findings);
+    }
+    findings.extend(other_identities(found.check_secret(secret)));
+    for function in FUNCTIONS {
+        let found =
+            function.find(conn, table).await.map_err(|error| classify_at_connect(&error))?;
+        let name = format!("{table}_{}", function.suffix);
+        match found {
+            None => findings.push(StoreFinding::error(
+                "functions",
+                format!("The function `{name}` is missing, so calls fail."),
+                "Run `retryproof migrate`.",
+            )),
+            Some(found) if found.revision < function.revision() => {
+                findings.push(StoreFinding::warning(
+                    "functions",
+                    format!(
+                        "The function `{name}` has revision {}, and this program ships revision \
+                         {}, so the corrections in between have no effect.",
+                        found.revision,
+                        function.revision()
+                    ),
+                    "Run `retryproof migrate`.",
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(findings)
+}
+
+/// Returns the names and parameters by which the server finds the functions.
+pub(crate) fn signatures(table: &str) -> [String; 2] {
+    FUNCTIONS.map(|function| function.signature(table))
+}
+
+/// Fails if the store cannot work with the server or the schema (STO-3, REC-1, ID-5).
+pub(crate) async fn check(
+    conn: &mut PgConnection,
+    table: &str,
+    secret: Option<&IdentitySecret>,
+) -> Result<ServerInfo> {
     let unreadable = |error: sqlx_core::Error| classify_at_connect(&error);
     let facts = fetch_row(
         conn,
@@ -170,12 +250,13 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
              primary",
         ));
     }
-    let found = match versions(conn, table).await {
+    let found = match meta_rows(conn, table).await {
         Ok(found) => found,
-        Err(error) if is_missing_table(&error) => None,
+        Err(error) if is_missing_table(&error) => MetaRows::default(),
         Err(error) => return Err(classify_at_connect(&error)),
     };
-    SCHEMA.check(found, table)?;
+    SCHEMA.check(found.versions, table)?;
+    found.check_secret(secret)?;
     check_functions(conn, table).await?;
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(ErrorKind::Unexpected, LACKS_PRIVILEGE).with("table", table));
@@ -183,8 +264,8 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     Ok(ServerInfo { reads_committed: facts.try_get(2).map_err(unreadable)? })
 }
 
-/// Fails if a function is missing. Logs one warning if a function has a lower revision than the one
-/// that this program ships.
+/// Fails if a function is missing. Logs one warning if the database has a lower revision of a
+/// function than this program ships.
 async fn check_functions(conn: &mut PgConnection, table: &str) -> Result<()> {
     let mut older = Vec::new();
     for function in FUNCTIONS {

@@ -2,8 +2,8 @@
 //! Every statement as constant text, with its bind order. Three statements call functions, whose
 //! bodies are in `migrations/`.
 //!
-//! This file has over 400 lines because each statement's text stands beside its rules, and all of
-//! them share the text of the clock.
+//! This file has over 400 lines because each statement's text is beside its rules, and many of the
+//! statements share the text of the clock.
 
 pub(crate) mod bound;
 
@@ -17,16 +17,16 @@ use crate::config::DEFAULT_TABLE;
 
 use bound::{BoundStatement, ParamList, Returns};
 
-/// The server's time when this expression is evaluated, in microseconds since 1970 (ACQ-7); `now()`
-/// would be the time at which the transaction began. `date_part` returns a double, which
-/// distinguishes microseconds until 2106; `extract` would compute in decimal numbers.
+/// The server's time when this expression is evaluated, in microseconds since 1970 (ACQ-7). `now()`
+/// would instead return the time at which the transaction began. `date_part` returns a double,
+/// which distinguishes microseconds until 2106; `extract` would compute in decimal numbers.
 macro_rules! now_us {
     () => {
         "(date_part('epoch',clock_timestamp())*1000000)::bigint"
     };
 }
 
-/// The time left in a row's lease or retention, in microseconds.
+/// The time left in a row's lease or ttl, in microseconds.
 macro_rules! remaining_us {
     () => {
         "(date_part('epoch',expires_at-clock_timestamp())*1000000)::bigint"
@@ -41,7 +41,17 @@ macro_rules! bounded {
     };
 }
 
-/// The owner id of a released record. The record stays for an hour to keep its token (ACQ-10).
+/// The last part of a statement that wakes the waiters of all processes if the statement has
+/// changed the row. The server sends the message when the statement commits, before it answers
+/// (ACQ-4).
+macro_rules! announced {
+    () => {
+        " RETURNING 1) SELECT pg_notify('retryproof_records_wake',encode($5,'escape')) FROM forced"
+    };
+}
+
+/// The owner id of a released record. The record stays for at least an hour, to keep its token
+/// (ACQ-10).
 macro_rules! no_owner {
     () => {
         "decode('00000000000000000000000000000000','hex')"
@@ -61,6 +71,7 @@ pub(crate) enum Statement {
     Join,
     Release,
     Purge,
+    ClaimPurge,
     Summary,
     Stats,
     Scan,
@@ -83,6 +94,7 @@ impl Statement {
         Self::Join,
         Self::Release,
         Self::Purge,
+        Self::ClaimPurge,
         Self::Summary,
         Self::Stats,
         Self::Scan,
@@ -98,6 +110,7 @@ impl Statement {
             Self::Extend
             | Self::Complete
             | Self::Release
+            | Self::ClaimPurge
             | Self::ForceRelease
             | Self::ForceResolve
             | Self::ForceForget
@@ -109,16 +122,17 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is not live
-            // (absent, expired, released, or kept for its log), or is the caller's own, the
-            // statement also calls the function that inserts or replaces the record. Any other
-            // record is neither locked nor written, and the function is not even started, because
-            // starting it costs as much as reading the record. The remaining time is computed
-            // before that condition, so if it shows that no time is left, the function has been
-            // called. The value of an expired record is not sent, because it may be large. Binds: 1
-            // scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note, 9 lock timeout in
-            // ms. Returns: state, owner, token, remaining, fp, result, holder, granted (NULL: not
-            // tried; 0: another caller was faster; else the token, negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10. The statement reads the record. If the record is absent,
+            // expired, released or kept only for its log, or is the caller's own, the statement
+            // also calls the function that inserts or replaces the record. Any other record is
+            // neither locked nor written. For such a record, the statement does not even call the
+            // function, because starting the function costs as much as reading the record. The
+            // remaining time is computed before the condition that decides on the call. An answer
+            // with no remaining time therefore means that the function was called. The value of an
+            // expired record is not sent, because the value can be large. Binds: 1 scope, 2 key, 3
+            // owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 note, 9 lock timeout in ms. Returns:
+            // state, owner, token, remaining, fp, result, holder, granted (NULL: not tried; 0:
+            // another caller was faster; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 remaining_us!(),
@@ -135,16 +149,16 @@ impl Statement {
                 remaining_us!(),
                 ",fp,result,holder FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: like READ, but without the value and the note; for waiters. Binds: 1 scope, 2
-            // key. Returns: state, owner, token, remaining.
+            // ACQ-4: reads a record for a waiter. Like READ, but returns no fingerprint, no value
+            // and no note. Binds: 1 scope, 2 key. Returns: state, owner, token, remaining.
             Self::Peek => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // RUN-1, CMP-2: the statement is fenced by owner, never by time. The lock timeout keeps
-            // a locked row from delaying the other heartbeats (RUN-2). Binds: 1 scope, 2 key, 3
-            // owner, 4 lease.
+            // RUN-1, CMP-2: extends the lease if the caller still owns the record, even if the
+            // lease has ended. The lock timeout keeps a locked row from delaying the other
+            // heartbeats (RUN-2). Binds: 1 scope, 2 key, 3 owner, 4 lease.
             Self::Extend => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' WHERE scope=$1 \
@@ -152,9 +166,10 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // CMP-1, CMP-2. The purge bucket changes only if the completion's ttl ends before the
-            // acquire's; otherwise the bucket and its index entry stay unchanged. Binds: 1 scope, 2
-            // key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
+            // CMP-1, CMP-2: completes the record if the caller still owns it. The purge bucket
+            // changes only if the completion's ttl ends before the acquire's ttl. Otherwise, the
+            // bucket and its index entry stay unchanged. Binds: 1 scope, 2 key, 3 owner, 4 ttl, 5
+            // granularity, 6 fp, 7 result.
             Self::Complete => concat!(
                 "UPDATE \"retryproof_records\" SET \
                  state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
@@ -163,24 +178,26 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // Like COMPLETE, but for many records, each fenced by its owner. If one row stays
-            // locked, the whole statement fails, and each completion is then sent alone. Binds: 1
-            // scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results. Returns: the
-            // positions of the completions that took effect.
+            // Like COMPLETE, but for many records. Each record is fenced by its owner. If one row
+            // stays locked, the whole statement fails, and each completion is then sent alone.
+            // Binds: 1 scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results.
+            // Returns: the positions of the completions that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete_1\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: like COMPLETE, but on the application's connection. The statement calls
-            // `complete_1`, which sets `enable_seqscan = off`, so that its plans depend neither on
-            // that connection's settings nor on how many rows the table had when they were made.
-            // The statement returns a row if it took effect. Same bind order as COMPLETE.
+            // CMP-7: like COMPLETE, but runs on the application's connection. The statement calls
+            // `complete_1`, which sets `enable_seqscan = off`. The function's plans therefore
+            // depend neither on that connection's settings nor on the number of rows that the table
+            // had when the plans were made. The statement returns a row if it took effect. Binds
+            // the same values in the same order as COMPLETE.
             Self::Join => {
                 "SELECT 1 FROM \
                  unnest(\"retryproof_records_complete_1\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
-            // RUN-4, ACQ-10: the row stays for at least an hour as a released record, which every
-            // call treats as absent. Binds: 1 scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: releases the record if the caller still owns it. The released record
+            // stays for at least an hour, but every call treats it as absent. Binds: 1 scope, 2
+            // key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
@@ -190,11 +207,11 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4, REC-3. A row with a state that no version writes is left alone (CMP-8). The
-            // upper bound is a subquery so that the index can be used. The lower bound skips the
-            // index entries of deleted rows, which the server would otherwise scan as long as a
-            // transaction might still see the rows. Binds: 1 limit, 2 first bucket. Returns: the
-            // number of deleted rows, their last bucket.
+            // STO-4, REC-3: deletes expired records, but no row with an unknown state (CMP-8). The
+            // upper bound is a subquery, so that the server can use the index. The lower bound lets
+            // the server skip the index entries of deleted rows. Without this bound, the server
+            // would scan these entries as long as a transaction might still see the rows. Binds: 1
+            // limit, 2 first bucket. Returns: the number of deleted rows, their last bucket.
             Self::Purge => concat!(
                 "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
                  ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
@@ -204,8 +221,20 @@ impl Statement {
                  ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
                  SELECT count(*),coalesce(max(purge_bucket),0) FROM gone"
             ),
-            // For operators. Binds: 1 scope, 2 key. Returns: state, owner, token, remaining, bytes,
-            // has fp, holder, takeovers, microseconds since the grant.
+            // STO-6: claims the purge if there is no claim or the last claim has ended. If the end
+            // of that claim is more than two claim lengths ahead, the clock was set back, so the
+            // statement replaces that claim too. Binds: 1 length of the claim.
+            Self::ClaimPurge => concat!(
+                "INSERT INTO \"retryproof_records_meta\" AS m (name,value) VALUES ('purge',",
+                now_us!(),
+                "+$1::bigint) ON CONFLICT (name) DO UPDATE SET value=excluded.value WHERE m.value<=",
+                now_us!(),
+                " OR m.value>",
+                now_us!(),
+                "+2*$1::bigint"
+            ),
+            // Reads one record for operators. Binds: 1 scope, 2 key. Returns: state, owner, token,
+            // remaining, bytes, has fp, holder, takeovers, microseconds since the grant.
             Self::Summary => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
@@ -213,16 +242,17 @@ impl Statement {
                 now_us!(),
                 "-token FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // For operators. The statement scans the whole table. Returns: records, in progress,
-            // bytes on disk.
+            // Scans the whole table to count the records for operators. Returns: records, in
+            // progress, bytes on disk.
             Self::Stats => concat!(
                 "SELECT count(*),count(*) FILTER (WHERE \
                  state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
                  FROM \"retryproof_records\" WHERE state<>2 AND owner<>",
                 no_owner!()
             ),
-            // OPS-1: one page in the order of the primary key, whose index the comparison of rows
-            // uses. Binds: 1 scope, 2 key, 3 limit. Returns: the columns of SUMMARY, scope, key.
+            // OPS-1: reads one page in the order of the primary key. The server uses the primary
+            // key's index for the comparison of rows. Binds: 1 scope, 2 key, 3 limit. Returns: the
+            // columns of SUMMARY, scope, key.
             Self::Scan => concat!(
                 "SELECT state,owner,token,",
                 remaining_us!(),
@@ -231,10 +261,11 @@ impl Statement {
                 "-token,scope,key FROM \"retryproof_records\" WHERE (key,scope)>($2::bytea,$1::bytea) \
                  ORDER BY key,scope LIMIT $3::bigint"
             ),
-            // OPS-3, OPS-4: like RELEASE, but fenced by the token, and refused while the lease is
-            // live, unless the operator allows it. Binds: 1 scope, 2 key, 3 token, 4 even if live.
+            // OPS-3, OPS-4: like RELEASE, but fenced by the token. The statement changes nothing
+            // while the lease is live, unless the operator allows this. Binds: 1 scope, 2 key, 3
+            // token, 4 `even_if_live`, 5 message.
             Self::ForceRelease => concat!(
-                "UPDATE \"retryproof_records\" SET owner=",
+                "WITH forced AS (UPDATE \"retryproof_records\" SET owner=",
                 no_owner!(),
                 ",takeovers=0,holder=NULL,expires_at=to_timestamp(0),purge_bucket=",
                 now_us!(),
@@ -243,24 +274,27 @@ impl Statement {
                 no_owner!(),
                 " AND ($4::boolean OR expires_at<=clock_timestamp()) AND ",
                 bounded!(),
-                " IS NOT NULL"
+                " IS NOT NULL",
+                announced!()
             ),
-            // OPS-3, OPS-4: like COMPLETE, but fenced like FORCE RELEASE, and for another owner.
-            // Without a fingerprint, the row keeps the grant's fingerprint. Binds: 1 scope, 2 key,
-            // 3 token, 4 even if live, 5 owner, 6 ttl, 7 granularity, 8 fp, 9 result.
+            // OPS-3, OPS-4: like COMPLETE, but sets a new owner, and is fenced like FORCE RELEASE.
+            // If no fingerprint is bound, the row keeps the grant's fingerprint. The purge bucket
+            // is not rounded, because operators resolve few records. Binds: 1 scope, 2 key, 3
+            // token, 4 `even_if_live`, 5 message, 6 owner, 7 ttl, 8 fp, 9 result.
             Self::ForceResolve => concat!(
-                "UPDATE \"retryproof_records\" SET \
-                 state=1,owner=$5,holder=NULL,expires_at=clock_timestamp()+$6::bigint*interval '1 \
-                 microsecond',purge_bucket=least(purge_bucket,(",
+                "WITH forced AS (UPDATE \"retryproof_records\" SET \
+                 state=1,owner=$6,holder=NULL,expires_at=clock_timestamp()+$7::bigint*interval '1 \
+                 microsecond',purge_bucket=least(purge_bucket,",
                 now_us!(),
-                "+$6::bigint+$7::bigint-1)/$7::bigint*$7::bigint),fp=coalesce($8::bytea,fp),result=$9 \
-                 WHERE scope=$1 AND key=$2 AND token=$3::bigint AND state=0 AND owner<>",
+                "+$7::bigint),fp=coalesce($8::bytea,fp),result=$9 WHERE scope=$1 AND key=$2 AND \
+                 token=$3::bigint AND state=0 AND owner<>",
                 no_owner!(),
                 " AND ($4::boolean OR expires_at<=clock_timestamp()) AND ",
                 bounded!(),
-                " IS NOT NULL"
+                " IS NOT NULL",
+                announced!()
             ),
-            // OPS-3, OPS-4, ACQ-10: a forgotten result leaves a released record, which keeps the
+            // OPS-3, OPS-4, ACQ-10: forgetting a result leaves a released record, which keeps the
             // token. Binds: 1 scope, 2 key, 3 token.
             Self::ForceForget => concat!(
                 "UPDATE \"retryproof_records\" SET state=0,owner=",
@@ -272,7 +306,8 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // OPS-3, OPS-4. Binds: 1 scope, 2 key, 3 token, 4 result.
+            // OPS-3, OPS-4: replaces the result of a complete record. Binds: 1 scope, 2 key, 3
+            // token, 4 result.
             Self::ForceErase => concat!(
                 "UPDATE \"retryproof_records\" SET result=$4,log=NULL WHERE scope=$1 AND key=$2 AND \
                  token=$3::bigint AND state=1 AND ",
@@ -284,8 +319,8 @@ impl Statement {
 }
 
 /// Settings for statements that read an index in its order, on connections without the store's
-/// settings. The planner would otherwise first collect and sort all index entries if the table was
-/// never analyzed.
+/// settings. If the table was never analyzed, the planner would otherwise first collect and sort
+/// all index entries.
 const PLANNER_SETTINGS: &str = "SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;";
 
 /// The texts of the statements for one table.
@@ -301,7 +336,7 @@ pub(crate) struct OwnedCompletion<'a> {
 }
 
 impl StatementTexts {
-    /// The texts for a validated table name.
+    /// Creates the texts for a validated table name.
     pub(crate) fn new(table: &str) -> Self {
         Self(Statement::ALL.map(|statement| statement.text().replace(DEFAULT_TABLE, table).into()))
     }
@@ -314,12 +349,13 @@ impl StatementTexts {
         BoundStatement::new(Arc::clone(&self.0[statement as usize]), statement.returns(), params)
     }
 
-    /// A statement whose only parameters are scope and key.
+    /// Binds a statement whose only parameters are scope and key.
     pub(crate) fn by_key<'a>(&self, statement: Statement, id: &'a Identity) -> BoundStatement<'a> {
         self.bind(statement, key_params(id).into())
     }
 
-    /// `lock_timeout` limits the wait for a row that an open transaction has locked.
+    /// Binds the acquire. `lock_timeout` limits the statement's wait for a row that an open
+    /// transaction has locked.
     pub(crate) fn acquire<'a>(
         &self,
         id: &'a Identity,
@@ -353,8 +389,8 @@ impl StatementTexts {
         self.bind(Statement::Extend, params)
     }
 
-    /// The fenced completion: [`Statement::Complete`], or [`Statement::Join`] on the connection of
-    /// the application's transaction (CMP-7).
+    /// Binds the fenced completion: [`Statement::Complete`], or [`Statement::Join`] on the
+    /// connection of the application's transaction (CMP-7).
     pub(crate) fn complete<'a>(
         &self,
         statement: Statement,
@@ -376,7 +412,7 @@ impl StatementTexts {
         self.bind(statement, params)
     }
 
-    /// Many completions in one statement.
+    /// Binds many completions in one statement.
     pub(crate) fn complete_many<'a>(
         &self,
         all: impl Iterator<Item = OwnedCompletion<'a>> + Clone,
@@ -403,7 +439,7 @@ impl StatementTexts {
         self.bind(Statement::Release, vec![scope, key, Param::Bytes(owner.as_bytes())])
     }
 
-    /// One page of a scan, after a scope and a key.
+    /// Binds the read of a scan's next page, which begins after a scope and a key.
     pub(crate) fn scan<'a>(
         &self,
         (scope, key): (&'a [u8], &'a [u8]),
@@ -413,17 +449,20 @@ impl StatementTexts {
         self.bind(Statement::Scan, params).with_settings(PLANNER_SETTINGS)
     }
 
-    /// An operator's change (OPS-3). `tombstone` replaces an erased value.
+    /// Binds an operator's change (OPS-3). `tombstone` replaces an erased value, and `message`
+    /// wakes the waiters of a lease that ends.
     pub(crate) fn force<'a>(
         &self,
         id: &'a Identity,
         req: &'a ForceRequest,
         tombstone: &'a [u8],
+        message: &'a str,
     ) -> BoundStatement<'a> {
         let mut params: Vec<_> = key_params(id).into();
         params.push(Param::Int(i64::try_from(req.token.get()).unwrap_or(i64::MAX)));
         if req.ends_a_lease() {
             params.push(Param::Bool(req.even_if_live));
+            params.push(Param::Bytes(message.as_bytes()));
         }
         let statement = match &req.action {
             ForceAction::Release => Statement::ForceRelease,
@@ -433,11 +472,9 @@ impl StatementTexts {
                 Statement::ForceErase
             }
             ForceAction::Resolve { by, done } => {
-                let ttl = micros(done.ttl);
                 params.extend([
                     Param::Bytes(by.as_bytes()),
-                    Param::Int(ttl),
-                    Param::Int(granularity(ttl)),
+                    Param::Int(micros(done.ttl)),
                     done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
                     Param::Bytes(&done.value),
                 ]);
@@ -453,6 +490,10 @@ impl StatementTexts {
             .with_settings(PLANNER_SETTINGS)
     }
 
+    pub(crate) fn claim_purge(&self, at_most: Duration) -> BoundStatement<'static> {
+        self.bind(Statement::ClaimPurge, vec![Param::Int(micros(at_most))])
+    }
+
     pub(crate) fn stats(&self) -> BoundStatement<'static> {
         self.bind(Statement::Stats, Vec::new())
     }
@@ -466,9 +507,9 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// Purge buckets are rounded up to a multiple of the returned time, so that many records share an
-/// index entry, no record stays much longer than its ttl, and the bucket in which a purge continues
-/// holds few records.
+/// Returns the step, in microseconds, to which purge buckets are rounded up. With a longer step,
+/// more records share an index entry. With a shorter step, records are deleted closer to the end of
+/// their ttl, and the bucket in which a purge continues stays small.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {
@@ -480,6 +521,8 @@ fn granularity(ttl: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use retryproof_core::FencingToken;
+
     use super::*;
 
     #[test]
@@ -499,16 +542,25 @@ mod tests {
             statements.complete_many(std::iter::once(one)),
             statements.release(&id, &owner),
             statements.purge(1, 0),
+            statements.claim_purge(req.lease),
             statements.by_key(Statement::Summary, &id),
             statements.stats(),
         ];
-        for statement in all {
+        let token = FencingToken::new(1);
+        let forced = [
+            ForceRequest::release(token),
+            ForceRequest::resolve(&id, token, done.clone()),
+            ForceRequest::forget(token),
+            ForceRequest::erase(token),
+        ];
+        let forced = forced.iter().map(|req| statements.force(&id, req, b"tombstone", "message"));
+        for statement in all.into_iter().chain(forced) {
             let sql = &statement.sql;
             let bound = statement.params.len() + statement.lists.len();
             for at in 1..=9 {
                 assert_eq!(sql.contains(&format!("${at}")), at <= bound, "${at} in {sql}");
             }
-            // ACQ-7: both of these clocks stand still within a transaction.
+            // ACQ-7: `now()` and `current_timestamp` do not advance within a transaction.
             assert!(
                 !sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"),
                 "{sql}"

@@ -46,7 +46,7 @@ pub struct PostgresStore {
     record_limits: RecordLimits,
     batcher: CompletionBatcher,
     waiters: Arc<Waiters>,
-    /// Which records this process has recently seen complete.
+    /// Remembers which records this process has recently found to be complete.
     completed: CompletedHint,
     /// The bucket in which the next purge continues.
     pub(crate) purge_cursor: AtomicI64,
@@ -55,14 +55,14 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that the
-    /// store can work with it. Must be called inside the tokio runtime that serves the store from
-    /// then on.
+    /// store can work with it. Call this inside the tokio runtime that will serve the store.
     ///
     /// # Errors
-    /// The error's [kind](retryproof_core::ErrorKind) is `Schema` if the tables are missing (STO-3)
-    /// or have a version that this program cannot use (REC-1); `Config` for an invalid table name,
-    /// a wrong user or password, a database that does not exist, or a failed TLS handshake;
-    /// `Unexpected` for a missing privilege; `Unsupported` before PostgreSQL 12; `Unavailable` if
+    /// The error's [kind](retryproof_core::ErrorKind) names the cause. `Schema`: the tables are
+    /// missing (STO-3), or have a version that this program cannot use (REC-1). `Config`: the table
+    /// name is invalid, the identity secret differs from that of the tables (ID-5), the user or the
+    /// password is wrong, the database does not exist, or the TLS handshake failed. `Unexpected`: a
+    /// privilege is missing. `Unsupported`: the server is older than PostgreSQL 12. `Unavailable`:
     /// the server cannot be reached, accepts no more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
@@ -103,10 +103,12 @@ impl PostgresStore {
     }
 
     /// Wraps the store for an engine, with the capabilities to purge, to inspect, to let operators
-    /// change records (OPS-3), and to join a transaction (CMP-7).
+    /// change records (OPS-3), to keep what operators did (OPS-10), and to join a transaction
+    /// (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
+        let builder = SharedStore::builder(self).with_purge().with_inspect().with_force();
+        builder.with_audit().with_join().build()
     }
 
     pub(crate) async fn run(
@@ -132,8 +134,9 @@ impl PostgresStore {
         result.row.as_ref().map_or(Ok(None), read_record)
     }
 
-    /// Wakes the waiters of a record that an operator has changed, and forgets what this process
-    /// knew about the record.
+    /// Wakes the waiters of this process after an operator has changed their record, and updates
+    /// what this process knows about the record. The statement itself has woken the waiters of
+    /// other processes.
     pub(crate) fn on_forced(&self, id: &Identity, req: &ForceRequest) {
         match &req.action {
             ForceAction::Resolve { done, .. } => self.completed.note(id, done.ttl),
@@ -141,26 +144,42 @@ impl PostgresStore {
             ForceAction::Erase => {}
         }
         if req.ends_a_lease() {
-            self.waiters.notify_finished(id);
+            self.waiters.notify_local(id);
         }
     }
 
     /// Returns the status of a record, and remembers the record if it is complete.
     fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
-        if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = &record {
-            self.completed.note(id, *remaining);
-        }
+        self.note_completed(id, record.as_ref());
         Record::peeked(record)
     }
 
-    /// Returns the time left in the lease with token `seen`; `None` once the lease is over.
+    /// Returns the answer to an acquire that finds a live lease or a complete record; `None` if the
+    /// acquire finds neither.
+    fn acquired(
+        &self,
+        id: &Identity,
+        record: Option<Record>,
+        req: &AcquireRequest,
+    ) -> Option<Acquired> {
+        self.note_completed(id, record.as_ref());
+        Record::acquired(record, req)
+    }
+
+    fn note_completed(&self, id: &Identity, record: Option<&Record>) {
+        if let Some(Record { phase: RecordPhase::Complete(Some((_, remaining))), .. }) = record {
+            self.completed.note(id, *remaining);
+        }
+    }
+
+    /// Returns the time left in the lease with token `seen`; `None` if the lease is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let record = self.read_record(CallPriority::Normal, Statement::Peek, id).await?;
         Ok(record.and_then(|record| record.remaining_lease(seen)))
     }
 
-    /// Whether notifications arrive. A pooler that the store detects only after connecting has
-    /// already accepted the LISTEN, but forwards no notifications.
+    /// Whether notifications arrive. If the store detects a pooler only after it has connected, the
+    /// pooler has accepted the LISTEN, but forwards no notifications.
     fn is_notified(&self) -> bool {
         self.waiters.is_listening() && self.executor.is_direct()
     }
@@ -211,8 +230,8 @@ impl PostgresStore {
             },
         };
         if written != FencedWrite::NotOwner {
-            // Waiters are also notified if the record was complete before this call, because they
-            // were not woken if the answer to an earlier attempt was lost (ACQ-4).
+            // Notify the waiters even if the record was complete before this call. If the answer to
+            // an earlier attempt was lost, the waiters have not been woken yet (ACQ-4).
             self.completed.note(id, done.ttl);
             self.waiters.notify_finished(id);
         }
@@ -234,7 +253,7 @@ impl PostgresStore {
         Ok(self.refusal(id, owner).await?.unwrap_or(FencedWrite::NotOwner))
     }
 
-    /// Why a completion changed no row; `None` if the owner still has the lease.
+    /// Returns why a completion changed no row; `None` if the owner still holds the record.
     async fn refusal(&self, id: &Identity, owner: OwnerId) -> Result<Option<FencedWrite>> {
         let record = self.read_record(CallPriority::Holder, Statement::Peek, id).await?;
         Ok(match record {
@@ -258,7 +277,7 @@ impl PostgresStore {
             _ => FencedWrite::Applied,
         };
         if written != FencedWrite::NotOwner {
-            // As in `try_complete`, waiters are also notified after a repeated call.
+            // As in `try_complete`, notify waiters after a repeated call too.
             self.waiters.notify_finished(id);
         }
         Ok(written)
@@ -323,11 +342,13 @@ impl IdempotencyStore for PostgresStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("postgres").with_max_value(self.config.max_value)
+        StoreProfile::new("postgres")
+            .with_max_value(self.config.max_value)
+            .with_identity_secret(self.config.identity_secret.clone())
     }
 }
 
-/// Includes every capability that the store has.
+/// The conversion keeps every capability of the store.
 impl From<PostgresStore> for SharedStore {
     fn from(store: PostgresStore) -> Self {
         store.into_shared()

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`] knows which calls wait for which record, in this process and in others (ACQ-4).
+//! [`Waiters`] keeps track of the calls that wait for a record, in this process and in others
+//! (ACQ-4).
 //!
-//! Other processes are notified with NOTIFY, and only of records for which a waiter has been
-//! announced. The server locks its queue of notifications during a commit, which would cost two
-//! thirds of the throughput if every completion sent a notification. So:
+//! The store notifies other processes with NOTIFY, but only of records for which a waiter has been
+//! announced. A commit that notifies locks the server's queue of notifications. If every completion
+//! sent a notification, this lock would cost two thirds of the throughput. The processes therefore
+//! work as follows:
 //! 1. A waiter announces the hash of its identity, reads the record, and sleeps.
 //! 2. Every process that listens remembers the announcements. When a process completes or releases
 //!    an announced record, it sends a notification *after* the commit, on a separate connection.
-//!    Changes that happen while a message is being sent share the next message.
+//!    Changes that happen while a message is being sent go into the next message together.
 //! 3. An announcement may arrive just after the completion. A process that has finished the record
 //!    in the last two seconds therefore replies immediately.
+//! 4. A change by an operator sends its notification in its own statement, whether or not a waiter
+//!    has been announced. Such changes are rare. The operator's process has usually just started,
+//!    so it has received no announcement, and it ends right after the change.
 //!
-//! Waiters also poll, so without notifications a wait still ends, only later.
+//! Waiters also poll, so a wait ends without notifications too, but later.
 
 pub(crate) mod notify;
 pub(crate) mod recent;
@@ -30,24 +35,27 @@ use crate::record::hash::identity_hash;
 
 use recent::RecentHashes;
 
-/// The pauses between a waiter's reads of its record while no notifications arrive (ACQ-4).
+/// How long a waiter pauses between two reads of its record when no notifications arrive (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-/// The pauses while notifications arrive, when polling is only a fallback.
+/// How long a waiter pauses between two reads when notifications arrive. Polling is then only a
+/// fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
-/// How long an announcement is valid. A waiter that sleeps longer repeats the announcement before
-/// it expires.
+/// How long an announcement is valid. A waiter that sleeps longer repeats its announcement before
+/// the announcement expires.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long a record counts as just finished, and how many such records are remembered.
+/// How long a process remembers that it has finished a record.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
+/// How many finished records a process remembers, and how many messages its outbox holds.
 const MAX_FINISHED: usize = 4_096;
-/// How many announcements are remembered. Beyond that, the oldest are forgotten, and their waiters
-/// find the change by polling.
+/// How many announcements a process remembers, including repeated announcements. When one more
+/// arrives, the process forgets the oldest announcement. The waiter that sent it then finds the
+/// change by polling.
 const MAX_ANNOUNCED: usize = 65_536;
 /// The server accepts payloads of less than 8,000 bytes.
 const MAX_PAYLOAD: usize = 7_900;
 
-/// What one process sends to the others about an identity.
+/// A message about an identity from one process to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WakeMessage {
     /// A call waits for the record.
@@ -62,15 +70,17 @@ pub(crate) struct Waiters {
     registry: WaiterRegistry<u64>,
     /// Whether notifications arrive.
     listening: AtomicBool,
+    /// The hashes of the identities for which other processes have announced a waiter.
     announced: Mutex<RecentHashes>,
-    /// Whether there are announcements. While there are none, a completion does not lock
-    /// `announced`.
+    /// Whether `announced` can contain hashes. While this flag is `false`, a completion or a
+    /// release does not lock `announced`.
     has_announced: AtomicBool,
+    /// The hashes of the identities whose records this process has finished recently.
     just_finished: Mutex<RecentHashes>,
     outbox: Mutex<Outbox>,
-    /// Notified when there is something to send, or soon will be.
+    /// Wakes the sending task when a message is queued or may be queued soon.
     pub(crate) outbox_changed: Notify,
-    /// Identifies this store's own messages, which the store also receives and ignores.
+    /// Identifies this store's own messages. The store receives them too, and ignores them.
     sender_id: u64,
 }
 
@@ -108,13 +118,13 @@ impl Waiters {
         }
     }
 
-    /// How often a waiter reads its record, with notifications or without.
+    /// Returns a waiter's pauses between reads of its record, with notifications or without.
     pub(crate) fn poll(is_notified: bool) -> Backoff {
         if is_notified { FALLBACK_POLL } else { POLL }
     }
 
-    /// Wakes this process's waiters after a record was granted again.
-    pub(crate) fn notify_granted(&self, id: &Identity) {
+    /// Wakes this process's waiters, after a record was granted again or changed by an operator.
+    pub(crate) fn notify_local(&self, id: &Identity) {
         self.registry.notify(&identity_hash(id));
     }
 
@@ -125,14 +135,21 @@ impl Waiters {
         if !self.is_listening() {
             return;
         }
-        // Note the record as finished, then look for announced waiters. `on_announcement`
-        // uses the opposite order, so at least one of the two functions sees what the other has
-        // noted.
+        // Note the record as finished, then look for announced waiters. `on_announcement` notes the
+        // waiter first and then looks for finished records. At least one of the two functions
+        // therefore sees the note of the other.
         let now = Instant::now();
         self.just_finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         }
+    }
+
+    /// Returns the message by which a statement wakes the waiters of all processes. The message has
+    /// no sender. If the answer to the statement is lost, this process therefore handles the
+    /// message too.
+    pub(crate) fn message_of_change(id: &Identity) -> String {
+        format!("{:016x}c{:016x}", 0, identity_hash(id))
     }
 
     fn forget_announced(&self, hash: u64, now: Instant) -> bool {
@@ -164,7 +181,7 @@ impl Waiters {
             match (kind, parse_hex(hash)) {
                 (b'c', Some(hash)) => self.registry.notify(&hash),
                 (b'w', Some(hash)) => self.on_announcement(hash),
-                // A later version of the library may send other kinds of messages.
+                // A later version of the library might send other kinds of messages.
                 _ => {}
             }
         }
@@ -177,11 +194,15 @@ impl Waiters {
             announced.note(hash, now);
             self.has_announced.store(true, Ordering::SeqCst);
         }
-        if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
+        // One reply is enough: every process receives the reply, and wakes each waiter that has
+        // read its record before the record was finished. If each announcement got a reply, a waiter
+        // for a record that was granted again would wake, announce itself and be woken again,
+        // endlessly.
+        if self.just_finished.lock().forget(hash, now) && self.forget_announced(hash, now) {
             self.queue(WakeMessage::Changed, hash);
         } else {
-            // Wake the sending task, so that it opens its connection before a message has to be
-            // sent.
+            // Wake the sending task, so that the task opens its connection before a message has to
+            // be sent.
             self.outbox_changed.notify_one();
         }
     }
@@ -247,7 +268,7 @@ mod tests {
         let payload = waiter.next_payload().unwrap();
         assert_eq!(payload.len(), 33);
         waiter.on_notification(&payload);
-        assert!(waiter.announced.lock().is_empty(), "a store ignores its own messages");
+        assert!(waiter.announced.lock().is_empty(), "a store should ignore its own messages");
         holder.on_notification(&payload);
         holder.notify_finished(&id("k"));
         assert!(holder.next_payload().is_some());
@@ -262,6 +283,17 @@ mod tests {
         waiter.announce(&waiter.subscribe(&id("k")));
         holder.on_notification(&waiter.next_payload().unwrap());
         assert!(holder.next_payload().is_some());
+    }
+
+    #[test]
+    fn ops_4_acq_4_the_message_of_a_change_wakes_the_waiters_of_its_record() {
+        let waiters = Waiters::new();
+        let subscription = waiters.subscribe(&id("k"));
+        let mut woken = std::pin::pin!(subscription.woken().notified());
+        waiters.on_notification(&Waiters::message_of_change(&id("other")));
+        assert!(!woken.as_mut().enable());
+        waiters.on_notification(&Waiters::message_of_change(&id("k")));
+        assert!(woken.as_mut().enable());
     }
 
     #[test]
@@ -304,11 +336,11 @@ mod tests {
         };
         let (below, above) = (receive(&below), receive(&above));
         assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
-        // Fewer than a third as many announcements arrive above the bound as below it, but they may
-        // take ten times as long.
+        // The 20,000 announcements above the bound must take less than ten times as long as the
+        // 65,536 announcements below the bound.
         assert!(
             above < below * 10,
-            "{above:?} for 20,000 announcements, {below:?} for the first 65,536"
+            "20,000 announcements above the limit took {above:?}, and the first 65,536 took {below:?}"
         );
         holder.notify_finished(&id(&(MAX_ANNOUNCED + 19_999).to_string()));
         assert!(holder.next_payload().is_some(), "the newest is notified");

@@ -19,8 +19,8 @@ use wait_queue::{RequeuePublisher, Sending};
 
 pub(crate) mod wait_queue;
 
-/// The longest pause before the listener retries or requeues a message that could not be moved to
-/// another queue. Meanwhile the message occupies a worker and counts towards the prefetch.
+/// The longest pause before the listener retries or requeues a message that it could not move to
+/// another queue. During the pause, the message occupies a worker and counts towards the prefetch.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(30);
 
 /// Sends the answers of one run of the listener.
@@ -38,8 +38,8 @@ impl BrokerReplies {
     }
 
     /// Answers a message according to its verdict. If the connection is lost, the message cannot be
-    /// acknowledged, and the broker delivers it again. The driver might never resolve a call on a
-    /// lost connection, so `lost` ends the wait.
+    /// acknowledged, and the broker delivers it again. A driver call on a lost connection might
+    /// never resolve, so `answer` also stops waiting when `lost` resolves.
     pub(crate) async fn answer(
         &self,
         verdict: Verdict,
@@ -61,14 +61,14 @@ impl BrokerReplies {
         }
     }
 
-    /// Moves the message as its verdict requires and acknowledges it. Returns whether the broker
-    /// accepted the answer.
+    /// Moves the message as its verdict requires, and acknowledges it. Returns whether the answer
+    /// reached the broker.
     async fn send(&self, verdict: Verdict, delivery: &Delivery, acker: &Acker) -> bool {
         let mut failed_moves = 0_u32;
         let answered = loop {
             match self.move_away(verdict, delivery).await {
                 Ok(()) => break with_timeout(acker.ack(BasicAckOptions::default())).await,
-                // The listener holds the message, because a nack would count against the queue's
+                // The listener keeps the message, because a nack would count against the queue's
                 // delivery limit.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     failed_moves = failed_moves.saturating_add(1);
@@ -96,8 +96,8 @@ impl BrokerReplies {
         matches!(answered, Ok(true))
     }
 
-    /// Publishes a copy of the message if the verdict needs one. A message whose copy is too large
-    /// for the broker cannot be delayed, so it becomes a dead letter.
+    /// Publishes a copy of the message if the verdict needs one. If the copy is too large for the
+    /// broker, the message cannot be delayed, so it becomes a dead letter.
     async fn move_away(&self, verdict: Verdict, delivery: &Delivery) -> Result<()> {
         let failures = delivery.failures_after(&verdict);
         let (reason, sending) = match verdict {

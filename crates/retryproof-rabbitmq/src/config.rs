@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::listener::{AttemptRules, Backoff, MessageOptions, MessageSettings};
-use retryproof_core::{IntoScope, Result, Scope};
+use retryproof_core::{IdentitySecret, IntoScope, Result, Scope};
 
 use crate::answer::wait_queue::is_wait_queue;
 use crate::delivery::{KeyOf, Message};
 use crate::error::invalid_setting;
 use crate::receive::url::{BrokerUrl, RootCertificates};
 
-/// The broker allows names of up to 255 bytes, and the name of a wait queue is the name of the work
-/// queue plus a suffix.
+/// A wait queue's name is the work queue's name plus a suffix, and the broker allows 255 bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 230;
 
-/// The settings of a [`RabbitmqListener`](crate::RabbitmqListener); created by
+/// The settings of a [`RabbitmqListener`](crate::RabbitmqListener), created by
 /// [`RabbitmqListener::builder`](crate::RabbitmqListener::builder).
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct RabbitmqListenerBuilder {
@@ -28,7 +27,7 @@ pub struct RabbitmqListenerBuilder {
     key_of: Arc<KeyOf>,
     dead_letters: Option<String>,
     messages: MessageOptions,
-    /// The same as `concurrency` unless set.
+    /// If this is `None`, the prefetch is the same as `concurrency`.
     prefetch: Option<u16>,
     concurrency: usize,
     max_attempts: u32,
@@ -67,17 +66,17 @@ impl RabbitmqListenerBuilder {
         }
     }
 
-    /// The queue for messages that cannot be handled or have failed too often (LST-2). Required;
-    /// must be neither the work queue nor one of its wait queues, `QUEUE.wait.1s` to
-    /// `QUEUE.wait.131072s`. [`Topology`](crate::Topology) names this queue `QUEUE.dead` by
-    /// default.
+    /// Sets the queue for dead letters, which are messages that cannot be handled or have failed
+    /// too often (LST-2). This setting is required. The queue must be neither the work queue nor
+    /// one of its wait queues, `QUEUE.wait.1s` to `QUEUE.wait.131072s`. By default,
+    /// [`Topology`](crate::Topology) names the queue for dead letters `QUEUE.dead`.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Self {
         self.dead_letters = Some(queue.into());
         self
     }
 
-    /// Takes the key from the header `name`, which must be text or a whole number, instead of the
-    /// property `message-id`.
+    /// Takes the key from the header `name` instead of the property `message-id`. The header must
+    /// be text or a whole number.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| message.header(&name))
@@ -93,78 +92,86 @@ impl RabbitmqListenerBuilder {
         self
     }
 
-    /// Treats every message with a known key as a redelivery, whatever its body. By default, a
-    /// message with a different body is rejected (FP-1) and becomes a dead letter.
+    /// Treats every message with a known key as a redelivery, even if its body is different. By
+    /// default, such a message is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.messages.any_body = true;
         self
     }
 
-    /// How long a redelivery is recognised; see
-    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make the ttl longer than the
-    /// time that a message can spend in the queue and the wait queues, plus the time that it can
-    /// spend as a dead letter before it is sent again.
+    /// Sets how long a redelivery is recognised; see
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). The ttl should be longer than
+    /// the time that a message can stay in the work queue and the wait queues, plus the time until
+    /// its dead letter is sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.messages.ttl = Some(ttl);
         self
     }
 
-    /// How long the messages of a killed listener stay in flight; see
+    /// Sets how long the messages of a killed listener stay in flight; see
     /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.messages.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for another delivery that is in flight. Zero unless set: the
-    /// redelivery is delayed immediately (LST-1).
+    /// Sets how long a redelivery waits while another delivery with the same key is in flight. The
+    /// default is zero, so the listener moves the redelivery to a wait queue immediately (LST-1).
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
         self.messages.wait_timeout = timeout;
         self
     }
 
-    /// How many messages can be received but not yet answered; the same as
-    /// [`concurrency`](Self::concurrency) unless set. With a higher number, the next message has
-    /// already arrived when a message is answered. But if the consumer stops, dies or loses its
-    /// connection, messages whose handler has not started are returned, and each return counts
-    /// against the queue's delivery limit.
+    /// Sets the identity secret of the store that the handler uses. The listener's logs then show
+    /// the same digests as the store's logs. Without this setting, they show digits of the key's
+    /// SHA-256 (ID-5).
+    pub fn identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.messages.identity_secret = Some(secret);
+        self
+    }
+
+    /// Sets how many unanswered messages the listener can hold. The default is the
+    /// [`concurrency`](Self::concurrency). With a prefetch above the concurrency, the next message
+    /// has already arrived when a worker becomes free. However, if the consumer stops, dies or
+    /// loses its connection, the messages whose handler has not started return to the queue. Each
+    /// return counts against the queue's delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = Some(messages);
         self
     }
 
-    /// How many messages are handled at the same time; 16 unless set, and never more than the
-    /// [`prefetch`](Self::prefetch), if that is set.
+    /// Sets how many messages are handled at the same time. The default is 16. If a lower
+    /// [`prefetch`](Self::prefetch) is set, the prefetch is the limit.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
         self
     }
 
-    /// How many times the work on a message is tried before the message becomes a dead letter; 20
-    /// unless set. A delivery does not count if another delivery with the same key is in flight, or
-    /// if the store is unavailable. Deliveries to consumers that died are counted by the broker
-    /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
+    /// Sets how many times the work on a message can be tried before the message becomes a dead
+    /// letter. The default is 20. A delivery does not count if another delivery with the same key
+    /// is in flight, or if the store is unavailable. The broker separately counts deliveries to
+    /// consumers that died ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// The pause before a message is delivered again, after a failure or while the store is
-    /// unavailable: 1 s, doubled each time up to 1 min, unless set. The pause is rounded up to a
-    /// power of two in seconds.
+    /// Sets the pause before a message is delivered again after a failure or while the store is
+    /// unavailable. By default, the first pause is 1 s, and each further pause is twice as long, up
+    /// to 1 min. The pause is rounded up to a power of two in seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How long a stop waits for running handlers; 30 s unless set.
+    /// Sets how long a stop waits for running handlers. The default is 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Default:
-    /// the certificates that the host trusts.
+    /// Sets the root certificates, in PEM, that verify the broker's certificate for `amqps://`.
+    /// Default: the certificates that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
@@ -200,7 +207,7 @@ impl RabbitmqListenerBuilder {
         if self.prefetch == Some(0) || self.max_attempts == 0 {
             return Err(invalid_setting("`prefetch` and `max_attempts` must be at least 1"));
         }
-        // The default prefetch is at least 1, because the broker takes zero to mean no limit.
+        // The default prefetch is at least 1, because zero means "no limit" to the broker.
         let prefetch = self
             .prefetch
             .unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1));
@@ -218,7 +225,7 @@ impl RabbitmqListenerBuilder {
     }
 }
 
-// `Debug` is not derived, because the URL may hold a password (ID-4).
+// `Debug` is not derived, because the URL can contain a password (ID-4).
 impl fmt::Debug for RabbitmqListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitmqListenerBuilder")

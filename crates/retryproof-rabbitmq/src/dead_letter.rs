@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Publishes dead letters. Each letter holds the message, with headers that give its counters,
-//! origin and reason. A delayed copy has the same headers, except the reason.
+//! Publishes dead letters. A dead letter is a copy of the message, with headers for the reason, the
+//! number of failures (if any), and the exchange and the routing key of the first publish. This
+//! module also creates the properties of copies for wait queues, which have a header for the number
+//! of store outages (if any) instead of the reason.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString};
@@ -12,10 +14,10 @@ use crate::answer::wait_queue::{RequeuePublisher, Sending};
 use crate::delivery::{Delivery, EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
 use crate::error::too_large;
 
-/// Publishes the letter and waits until the broker confirms it. If the broker reports that a letter
-/// is too large, the letter is first sent again alone and unchanged, because the error may be about
-/// another copy. If the letter is still too large, its body, its headers, or both are left out,
-/// because the message would otherwise be held forever.
+/// Publishes the letter and waits until the broker confirms it. If the broker reports the letter as
+/// too large, sends it again alone and unchanged, because the error may be about another copy. If
+/// the letter is still too large, omits its body, its headers, or both. Otherwise, the message
+/// would be held forever.
 pub(crate) async fn publish_dead_letter(
     publisher: &RequeuePublisher,
     queue: &str,
@@ -38,7 +40,7 @@ pub(crate) async fn publish_dead_letter(
     }
 }
 
-/// The properties of a copy of `message` for a wait queue; the copy keeps the headers.
+/// Returns the properties of a copy of `message` for a wait queue. The copy keeps the headers.
 pub(crate) fn copied_properties(message: &Message, failures: u32, outages: u32) -> BasicProperties {
     properties(message, &[(FAILURES, failures), (OUTAGES, outages)], &[], true)
 }
@@ -54,12 +56,14 @@ fn letter_properties(
     properties(message, &[(FAILURES, failures)], &texts, content.headers)
 }
 
-/// The properties of a copy of `message` for another queue.
+/// Returns the properties of a copy of `message` for another queue.
 ///
-/// Properties that the broker would act on are left out: `expiration` (it would end the delay
-/// early), `user-id` (the broker rejects another user's name), the headers `CC` and `BCC` (the copy
-/// would be routed to their queues again), and the headers of the broker's own dead-lettering (the
-/// broker would mistake the copy for a message that circles between queues).
+/// The copy omits everything that the broker would act on:
+/// - `expiration`, which would end the delay early;
+/// - `user-id`, which the broker rejects if it names another user;
+/// - the headers `CC` and `BCC`, which would route the copy to their queues again;
+/// - the headers of the broker's own dead-lettering, which would make the copy look like a message
+///   that circles between queues.
 fn properties(
     message: &Message,
     counts: &[(&'static str, u32)],
@@ -100,7 +104,7 @@ fn properties(
     new
 }
 
-/// Whether the broker or this listener acts on the header; a copy must not keep such a header.
+/// Whether the broker or this listener would act on the header. A copy must not keep such a header.
 fn is_acted_on(header: &str) -> bool {
     matches!(header, "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES)
         || header.starts_with("x-first-death-")
@@ -174,7 +178,7 @@ mod tests {
                 .iter()
                 .all(|name| !headers.contains_key(*name))
         );
-        // The copy keeps the origin of the first publish.
+        // The copy still names the exchange and routing key of the first publish.
         assert_eq!((copy.exchange(), copy.routing_key()), ("shop", "order.paid"));
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Delivery`] is a message as a handler sees it; [`Message`] is what the key function sees.
+//! [`Delivery`]: a message as a handler sees it. [`Message`]: a message as the key function sees
+//! it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 /// One delivery of a message, cheap to clone.
 ///
 /// A handler reads the delivery and returns a [`Verdict`](retryproof_core::listener::Verdict),
-/// which the listener turns into an answer. Methods that can fail return a [`Poison`]: a handler
-/// passes it on with `?`, and the message becomes a dead letter (LST-2).
+/// which the listener turns into an answer. A method that fails returns a [`Poison`]. If the
+/// handler passes the `Poison` on with `?`, the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -34,7 +35,7 @@ struct Inner {
     call: MessageCall,
 }
 
-/// Finds the key of a message; `None` if the message has none.
+/// Finds the key of a message; `None` if the message has no key.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 impl Delivery {
@@ -55,20 +56,21 @@ impl Delivery {
     }
 
     /// The context for the call that handles the message: the listener's scope, lease, ttl and wait
-    /// timeout, the message's key, and the fingerprint of its body. A redelivery with a different
-    /// body is rejected (FP-1).
+    /// timeout, and the message's key. Unless
+    /// [`any_body`](crate::RabbitmqListenerBuilder::any_body) is set, the context also has the
+    /// fingerprint of the body, so a redelivery with a different body is rejected (FP-1).
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
         self.0.call.context(self.payload())
     }
 
-    /// Like [`context`](Self::context), but not yet built, so that the handler can set a lease, a
-    /// ttl, a wait timeout or a different fingerprint.
+    /// Like [`context`](Self::context), but returns the builder. The handler can set a lease, a
+    /// ttl, a wait timeout or a different fingerprint on it.
     ///
     /// # Errors
-    /// Like [`key`](Self::key).
+    /// Same as for [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         self.0.call.context_builder(self.payload())
     }
@@ -87,44 +89,48 @@ impl Delivery {
         self.0.message.payload()
     }
 
-    /// The header `name` as text; `None` if it is missing, or is neither text nor a whole number.
+    /// The header `name` as text; `None` if the header is missing, or is neither text nor a whole
+    /// number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         self.0.message.header(name)
     }
 
-    /// The exchange to which the message was first published, even if this is a delayed copy.
+    /// The exchange to which the message was first published. A delayed copy has the exchange of
+    /// its original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         self.0.message.exchange()
     }
 
-    /// The routing key with which the message was first published, even if this is a delayed copy.
+    /// The routing key with which the message was first published. A delayed copy has the key of
+    /// its original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         self.0.message.routing_key()
     }
 
-    /// Whether the broker has delivered the message before without receiving an answer. `false` for
-    /// a delayed copy.
+    /// Whether the broker has delivered the message before without receiving an answer. A delayed
+    /// copy is a new message and starts with `false`.
     #[must_use]
     pub fn redelivered(&self) -> bool {
         self.0.message.redelivered
     }
 
-    /// How many times the work has failed so far. A delivery does not count if another delivery
-    /// with the same key was in flight, or if the store was unavailable.
+    /// How many times the work has failed so far. A delivery does not count as a failure if another
+    /// delivery with the same key was in flight, or if the store was unavailable.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.0.message.count(FAILURES)
     }
 
-    /// Like [`failures`](Self::failures), but includes `verdict`.
+    /// The number of failures so far, including `verdict` if it is a failed attempt.
     pub(crate) fn failures_after(&self, verdict: &Verdict) -> u32 {
         self.failures().saturating_add(u32::from(verdict.is_failed_attempt()))
     }
 
-    /// How many consecutive times the store was unavailable, `verdict` included.
+    /// How many consecutive times the store was unavailable, counting `verdict`; 0 if `verdict` has
+    /// another reason.
     pub(crate) fn outages_after(&self, verdict: &Verdict) -> u32 {
         match verdict {
             Verdict::Nack { reason: Reason::Store, .. } => {
@@ -155,7 +161,7 @@ impl AnyDelivery for Delivery {
     }
 }
 
-/// A message, as the key function sees it.
+/// A message as the key function sees it.
 pub struct Message {
     exchange: String,
     routing_key: String,
@@ -200,19 +206,22 @@ impl Message {
         self.properties.message_id().as_ref().map(ShortString::as_str)
     }
 
-    /// The header `name` as text; `None` if it is missing, or is neither text nor a whole number.
+    /// The header `name` as text; `None` if the header is missing, or is neither text nor a whole
+    /// number.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         header(&self.properties, name)
     }
 
-    /// The exchange to which the message was first published, even if this is a delayed copy.
+    /// The exchange to which the message was first published. A delayed copy has the exchange of
+    /// its original.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.exchange
     }
 
-    /// The routing key with which the message was first published, even if this is a delayed copy.
+    /// The routing key with which the message was first published. A delayed copy has the key of
+    /// its original.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         &self.routing_key

@@ -53,8 +53,8 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
     classified.because(error)
 }
 
-/// Which part of a copy is too large, if that is why publishing it failed. A frame error means the
-/// headers, because all of them have to fit into one frame.
+/// Returns which part of a copy is too large; `None` if publishing failed for another reason. A
+/// frame error means that the headers are too large, because they must all fit into one frame.
 pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
     let driver = error.source()?.downcast_ref::<lapin::Error>()?;
     let Driver::ProtocolError(refused) = driver.kind() else { return None };
@@ -65,8 +65,8 @@ pub(crate) fn too_large(error: &Error) -> Option<TooLarge> {
     }
 }
 
-/// Whether the broker refuses a message because of its size. Other failed preconditions have the
-/// same code, so the broker's text is searched for the reason.
+/// Whether the broker refused a message because of its size. Other failed preconditions have the
+/// same code, so this function looks for the reason in the broker's text.
 fn is_message_too_large(refused: &AMQPError) -> bool {
     matches!(refused.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED))
         && refused.get_message().as_str().contains("message size")
@@ -85,10 +85,10 @@ pub(crate) fn consumer_cancelled() -> Error {
     Error::unavailable("the broker cancelled the consumer")
 }
 
-/// Whether the broker was reached, but the handshake failed because the broker's certificate is not
-/// trusted, or because the broker does not support TLS. In both cases, reconnecting does not help.
-/// A TLS alert does not count, because a broker that is starting, or a proxy in front of it, can
-/// send one.
+/// Whether the TLS handshake failed because the broker's certificate is not trusted, or because the
+/// broker supports no TLS or no compatible version. Reconnecting does not help in these cases. It
+/// can help after a TLS alert, which a starting broker or a proxy in front of it can send, so an
+/// alert does not count.
 #[cfg(feature = "tls")]
 fn is_tls_refused(error: &std::io::Error) -> bool {
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};

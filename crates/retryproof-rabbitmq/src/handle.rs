@@ -39,7 +39,7 @@ impl HandlerContext {
         let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
         let verdict = self.judge(verdict, &delivery);
         self.counters.count(&verdict);
-        verdict.log("rabbitmq", delivery.call().identity().as_ref());
+        verdict.log("rabbitmq", delivery.call().identity());
         self.replies.answer(verdict, &delivery, &acker, lost).await;
     }
 
@@ -68,8 +68,8 @@ impl StorePause {
         match reason {
             Reason::Store => {
                 let now = Instant::now();
-                // Messages that are handled concurrently report the same outage, so the outage is
-                // counted once.
+                // Messages that are handled at the same time report the same outage. Count the
+                // outage only once.
                 if outages.until.is_none_or(|until| until <= now) {
                     outages.count = outages.count.saturating_add(1);
                     outages.until = Some(now + backoff.after(outages.count).min(MAX_HOLD));
@@ -81,7 +81,7 @@ impl StorePause {
         }
     }
 
-    /// Resolves when the pause is over; immediately if the listener is not paused.
+    /// Resolves when the pause is over, or immediately if the listener is not paused.
     pub(crate) async fn over(&self) {
         let until = || self.0.lock().unwrap_or_else(PoisonError::into_inner).until;
         while let Some(until) = until().filter(|until| *until > Instant::now()) {

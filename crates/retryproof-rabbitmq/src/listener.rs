@@ -27,9 +27,9 @@ const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Dura
 /// Handles the messages of one queue. Several listeners, in any number of processes, can share a
 /// queue.
 ///
-/// The listener reconnects when it loses the connection to the broker. Running work finishes in the
-/// meantime, but its answers are lost with the old connection; the redelivered messages are
-/// answered from their records (LST-1).
+/// The listener reconnects when it loses the connection to the broker. Work that is running at that
+/// moment finishes, but its answers are lost with the old connection. The broker redelivers the
+/// messages, and the listener answers them from their records (LST-1).
 pub struct RabbitmqListener {
     settings: Settings,
     counters: Arc<VerdictCounters>,
@@ -39,7 +39,7 @@ pub struct RabbitmqListener {
 struct RunState {
     workers: WorkerPool,
     ramp: PrefetchRamp,
-    /// Whether the listener has consumed over any connection yet.
+    /// Whether the listener has ever begun to consume.
     connected: bool,
     stopping: watch::Receiver<bool>,
 }
@@ -71,8 +71,8 @@ impl RabbitmqListener {
         RabbitmqListenerBuilder::new(url, queue, scope)
     }
 
-    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted when its
-    /// message is answered.
+    /// Counters of the three kinds of verdict and of their reasons. A verdict is counted just
+    /// before its message is answered, so it counts even if the answer is lost.
     #[must_use]
     pub fn counters(&self) -> Arc<VerdictCounters> {
         Arc::clone(&self.counters)
@@ -89,10 +89,10 @@ impl RabbitmqListener {
     /// a failed attempt.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], before the first message, if the broker rejects the listener's login
-    /// or its attempt to consume, if the broker's certificate is not trusted, or if one of the two
-    /// queues is missing. If the broker cannot be reached, or rejects the listener later, the
-    /// listener logs the error and retries forever.
+    /// [`ErrorKind::Config`] before the first message: the broker rejects the login or the attempt
+    /// to consume, its certificate is not trusted, or one of the two queues is missing. If the
+    /// broker cannot be reached, or rejects the listener later, the listener logs the error and
+    /// retries forever.
     ///
     /// # Cancel safety
     /// Dropping the future drops the running handlers: their leases run out (RUN-5), and all
@@ -115,8 +115,8 @@ impl RabbitmqListener {
         }
     }
 
-    /// Connects and handles messages, and connects again after each lost connection, until the
-    /// listener stops.
+    /// Connects and handles messages until the listener stops. Reconnects after each lost
+    /// connection.
     async fn serve<H, Fut>(&self, handler: Arc<H>, stopping: watch::Receiver<bool>) -> Result<()>
     where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -141,8 +141,9 @@ impl RabbitmqListener {
                     let before = context.replies.answered();
                     let ended = self.session(connection, &mut state, &context, &handler).await;
                     state.ramp.connection_lost();
-                    // A connection over which no message was answered counts as a failure too: a
-                    // message that the driver cannot decode breaks every connection immediately.
+                    // Reset the count of failures only if a message was answered over this
+                    // connection. A message that the driver cannot decode breaks each new
+                    // connection at once, and must not reset the count each time.
                     if context.replies.answered() > before {
                         failures = 0;
                     }
@@ -167,7 +168,7 @@ impl RabbitmqListener {
                 _ = state.stopping.wait_for(|stopping| *stopping) => break Ok(()),
             }
         };
-        // Without a connection no message can be answered, but running work can still finish.
+        // Without a connection, no message can be answered, but running work can still finish.
         self.drain(&mut state.workers).await;
         context.replies.publisher.close().await;
         ended
@@ -190,8 +191,8 @@ impl RabbitmqListener {
         }
     }
 
-    /// Connects, and checks that both queues exist, because a missing dead-letter queue would
-    /// otherwise be noticed too late.
+    /// Connects, and checks that both queues exist. Without this check, the listener would notice a
+    /// missing dead-letter queue only when it needs that queue.
     async fn connect(&self) -> Result<BrokerConnection> {
         let settings = &self.settings;
         let name = format!("retryproof: {}", settings.queue);
@@ -226,8 +227,8 @@ impl RabbitmqListener {
         };
         *connected = true;
         let mut consumers = vec![consumer];
-        // When this connection is given up, `_alive` is dropped, and handlers stop waiting to
-        // answer over it.
+        // When this connection ends, `_alive` is dropped, and handlers stop waiting to answer over
+        // the connection.
         let (_alive, lost) = ConnectionLost::new();
         loop {
             let next = async {
@@ -239,8 +240,8 @@ impl RabbitmqListener {
                 biased;
                 () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => break,
                 () = ramp.due(&context.replies.answered) => {
-                    // To raise the prefetch, another consumer is added, because cancelling the
-                    // first one could lose a message that the broker is sending to it.
+                    // To raise the prefetch, add a consumer. Cancelling the first consumer instead
+                    // could lose a message that the broker is sending to it.
                     let prefetch = ramp.raise(context.replies.answered());
                     match consume(&channel, queue, prefetch).await {
                         Ok(consumer) => consumers.push(consumer),
@@ -260,7 +261,7 @@ impl RabbitmqListener {
                 Err(error) => return SessionEnd::Lost(error),
             }
         }
-        // Messages whose handler has not started are returned when the connection ends.
+        // When the connection ends, the broker requeues the messages whose handler has not started.
         cancel(&channel, &consumers).await;
         self.drain(workers).await;
         connection.close().await;

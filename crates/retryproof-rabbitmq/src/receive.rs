@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives messages through the consumers of a queue, all over one connection.
+//! Receives messages through a queue's consumers, which all use one connection.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -32,7 +32,7 @@ pub(crate) async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Re
     consumer.await.map_err(|error: Error| error.during("consume"))
 }
 
-/// The next message from any of the consumers.
+/// Returns the next message from any of the consumers.
 ///
 /// # Errors
 /// Fails if the connection is lost, or if one of the consumers has ended.
@@ -50,7 +50,7 @@ pub(crate) async fn next_delivery(consumers: &mut [Consumer]) -> Result<Delivery
     }
 }
 
-/// Cancels the consumers, so that the broker does not deliver another message for each answer.
+/// Cancels the consumers. Otherwise, the broker would deliver another message after each answer.
 pub(crate) async fn cancel(channel: &Channel, consumers: &[Consumer]) {
     for consumer in consumers {
         let cancelled = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Topology`]: declares the queues of a listener on request. The listener creates no queue by
-//! itself, except its wait queues (STO-3 has the same rule for tables).
+//! [`Topology`]: declares the queues of a listener on request. The listener itself creates only its
+//! wait queues. STO-3 has the same rule for tables.
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
@@ -13,10 +13,10 @@ use crate::receive::url::{BrokerUrl, RootCertificates};
 
 /// A work queue that loses no message, and the queue for its dead letters.
 ///
-/// The work queue is a quorum queue: the broker counts how often a message was returned because its
-/// consumer died, and makes the message a dead letter after
-/// [`delivery_limit`](Self::delivery_limit) such returns. The work queue dead-letters at least
-/// once: the broker removes a dead letter from it only after the dead-letter queue has the message.
+/// The work queue is a quorum queue. The broker counts how often a message returns to the queue,
+/// for example because its consumer died. After [`delivery_limit`](Self::delivery_limit) returns,
+/// the message becomes a dead letter. The broker removes a dead letter from the work queue only
+/// after the dead-letter queue has it.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {
@@ -36,8 +36,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates a topology with the work queue `queue`, whose dead letters go to the queue
-    /// `QUEUE.dead`.
+    /// Creates a topology with the work queue `queue`. Dead letters go to the queue `QUEUE.dead`.
     pub fn new(queue: &str) -> Self {
         Self {
             queue: queue.into(),
@@ -53,24 +52,24 @@ impl Topology {
         self
     }
 
-    /// How many times a message can be returned because its consumer or its connection died; 20
-    /// unless set. After that, the message becomes a dead letter, so a message that kills its
-    /// consumers does not block the queue. Every message that the consumer had prefetched counts as
-    /// returned, even if its handler had not begun.
+    /// Sets how many times a message can return to the queue because its consumer or connection
+    /// died. The default is 20. After that many returns, the message becomes a dead letter, so a
+    /// message that kills its consumers does not block the queue. Every message that the consumer
+    /// has prefetched counts as returned, even if its handler has not started.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self
     }
 
-    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Default:
-    /// the certificates that the host trusts.
+    /// Sets the root certificates, in PEM, that verify the broker's certificate for `amqps://`.
+    /// Default: the certificates that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// Creates both queues, unless they exist. The program must bind the work queue to its
+    /// Creates both queues if they do not exist. The program must bind the work queue to its
     /// exchanges.
     ///
     /// # Errors
@@ -79,7 +78,7 @@ impl Topology {
     /// `amqps://` without the feature `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
-    /// If the future is dropped, one of the queues may exist; call `declare` again.
+    /// If the future is dropped, only one of the queues may exist. Call `declare` again.
     pub async fn declare(&self, url: &str) -> Result<()> {
         let url = BrokerUrl::parse(url, &self.roots)?;
         let connection = BrokerConnection::open(&url, "retryproof: declare").await?;
@@ -93,8 +92,8 @@ impl Topology {
     }
 }
 
-/// The arguments of a quorum queue that dead-letters to `queue` at least once. The broker requires
-/// `x-overflow` for the at-least-once strategy.
+/// Returns the arguments of a quorum queue that dead-letters to `queue` at least once. The broker
+/// requires `x-overflow` for the at-least-once strategy.
 pub(crate) fn dead_lettering_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
     [
         ("x-queue-type", text("quorum")),

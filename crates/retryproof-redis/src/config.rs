@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use retryproof_core::config::{PAUSE_BOUNDS, REPLICA_BOUNDS, is_store_name};
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 
 mod url;
 
@@ -59,6 +59,7 @@ pub struct RedisConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) max_value: Option<usize>,
+    pub(crate) identity_secret: Option<IdentitySecret>,
     #[cfg(feature = "tls")]
     pub(crate) root_certificates: Option<Vec<u8>>,
 }
@@ -70,7 +71,7 @@ impl RedisConfig {
     /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`;
     ///   `rediss+sentinel://` for TLS.
     ///
-    /// User, password and service are percent-decoded. Parameters follow after a `?`, joined by `&`:
+    /// User, password and service are percent-decoded. Parameters follow a `?`, separated by `&`:
     /// `prefix=NAME`, `wait-replicas=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
     /// `sentinel-password=PASSWORD`.
     ///
@@ -102,6 +103,7 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(1),
             call_timeout: Duration::from_secs(2),
             max_value: None,
+            identity_secret: None,
             #[cfg(feature = "tls")]
             root_certificates: None,
         }
@@ -140,19 +142,19 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the prefix of all keys and channels. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}`
-    /// (STO-3), which is checked when connecting. Default: `retryproof`.
+    /// Sets the prefix of all keys and channels. Connecting checks that the prefix matches
+    /// `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3). Default: `retryproof`.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Makes each grant and completion wait, for at most `timeout`, until `replicas` replicas have
-    /// acknowledged it (`WAIT`), so that a fail-over loses fewer records. If too few replicas
-    /// confirm in time, the call fails as `Unavailable`. With this setting, grants and completions
-    /// queue on a separate connection, and an acquire takes two round trips, because it reads the
-    /// record first. The bounds are checked when connecting: at most 1,000 replicas, and a timeout
+    /// Makes each grant and completion wait until `replicas` replicas have acknowledged the write
+    /// (`WAIT`), but no longer than `timeout`. A fail-over then loses fewer records. If too few
+    /// replicas acknowledge in time, the call fails as `Unavailable`. With this setting, grants and
+    /// completions queue on a separate connection. An acquire takes two round trips, because it
+    /// reads the record first. Connecting checks the bounds: at most 1,000 replicas, and a timeout
     /// of 1 ms to one day. With 0 replicas, calls do not wait. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
@@ -160,28 +162,37 @@ impl RedisConfig {
         self
     }
 
-    /// Sets how long opening a connection may take. Default: 1 s.
+    /// Sets the time limit for opening a connection. Default: 1 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a call may take, including the wait for a connection. After this time, the
+    /// Sets the time limit for a call, including the wait for a connection. After this time, the
     /// call fails as `Unavailable`, and the next call opens a new connection. Default: 2 s, below
-    /// the engine's default `operation-timeout` (STO-5). A call that waits for replicas may take
-    /// longer, by up to the timeout of that wait.
+    /// the engine's default `operation-timeout` (STO-5). The timeout of a wait for replicas is
+    /// added to this limit.
     #[must_use]
     pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the largest value, in bytes, that a completion may store (CMP-9). Default and upper
+    /// Sets the largest value, in bytes, that a completion can store (CMP-9). Default and upper
     /// bound: the server's limit (`proto-max-bulk-len`, by default 512 MiB), minus 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
+        self
+    }
+
+    /// Keeps a digest under this secret in place of each key (ID-5). The first
+    /// [`migrate`](Self::migrate) decides the secret, and connecting refuses any other secret.
+    /// Default: no secret, so the records keep their keys.
+    #[must_use]
+    pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.identity_secret = Some(secret);
         self
     }
 
@@ -194,8 +205,8 @@ impl RedisConfig {
         self
     }
 
-    /// Sets whether to use TLS, as `rediss://` does. TLS needs the feature `tls`, which is checked
-    /// when connecting. Default: off.
+    /// Sets whether to use TLS, as `rediss://` does. TLS needs the feature `tls`; without the
+    /// feature, connecting fails. Default: off.
     #[must_use]
     pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
@@ -227,7 +238,7 @@ impl RedisConfig {
             .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
-        // A time of 0 is refused too, because for `WAIT` a timeout of 0 means no limit.
+        // A time of 0 is refused too, because `WAIT` takes a timeout of 0 to mean no limit.
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -242,8 +253,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// How long `WAIT` may take, in addition to the call timeout; zero if calls do not wait for
-    /// replicas.
+    /// The time that `WAIT` adds to the call timeout; zero if calls do not wait for replicas.
     pub(crate) fn wait_timeout(&self) -> Duration {
         self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }

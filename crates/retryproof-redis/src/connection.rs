@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Connector`]: opens one connection and checks the server. [`Connection`] sends one request.
+//! [`Connector`] opens one connection and checks the server. [`Connection`] sends one request.
 
 use std::fmt;
 use std::io;
@@ -23,31 +23,31 @@ use crate::error::Failure;
 use crate::statement::Scripts;
 
 mod coalesce;
-mod handshake;
+pub(crate) mod handshake;
 #[cfg(feature = "tls")]
 mod tls;
 
 use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 
-/// How many calls may queue for the connection's task before further callers have to wait.
+/// How many calls can queue for the connection's task. Further callers wait.
 const MAX_QUEUED: usize = 1_024;
-/// If sent data is not acknowledged for this long, the kernel closes the connection, so a broken
-/// link is noticed within about this time.
+/// How long sent data can stay unacknowledged. On Linux, Android and Fuchsia, the kernel then
+/// closes the connection. Elsewhere, this is only the interval between keepalive probes.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
     /// Serves calls.
     Calls,
-    /// Serves calls that wait for replicas, and therefore take longer.
+    /// Serves calls that wait for replicas. These calls take longer.
     CallsWithWait,
     /// Receives the messages that the server pushes, and passes them to this sender.
     Messages(UnboundedSender<PushInfo>),
 }
 
 impl Purpose {
-    /// How long a call over a connection for this purpose may take.
+    /// The time limit for a call over a connection with this purpose.
     pub(crate) fn timeout(&self, config: &RedisConfig) -> Duration {
         match self {
             Self::CallsWithWait => config.call_timeout + config.wait_timeout(),
@@ -142,6 +142,13 @@ impl Connector {
         connected.await.map_err(|failure: Failure| failure.into_error().with("server", at))
     }
 
+    /// Connects to a server without checking it.
+    pub(crate) async fn connect_unchecked(&self, at: &Address) -> Result<Connection> {
+        let login = login(self.config.user.as_deref(), self.config.password.as_deref());
+        let connected = self.connect(at, login, &Purpose::Calls).await;
+        connected.map_err(|failure| failure.into_error().with("server", at))
+    }
+
     /// Connects to a sentinel.
     pub(crate) async fn connect_sentinel(
         &self,
@@ -216,7 +223,7 @@ async fn start(
 }
 
 /// Connects to all addresses of the host concurrently, as the driver does, and uses the first
-/// connection that succeeds, so that an address that drops packets does not delay the others.
+/// connection that succeeds. An address that drops packets therefore does not delay the others.
 async fn connect_any(at: &Address) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: why a call failed, and how it can recover. This is the only module that translates
-//! a failure into an error.
+//! [`Failure`]: why a call failed, and how the call can recover. This is the only module that
+//! translates a failure into an error.
 //!
-//! The server's text reaches an error only through [`classify`], because the text of "unknown
-//! command" repeats the arguments, including a raw key (ID-4).
+//! `of_server` keeps the server's text only up to the first quotation mark, because the text of
+//! "unknown command" repeats the arguments, including a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
 use std::error::Error as _;
@@ -24,12 +24,12 @@ pub(crate) enum Failure {
 /// What the caller of a command can do after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// Repeat the call on a new connection: owner ids make that safe (ACQ-9, CMP-3).
+    /// Repeat the call on a new connection. Owner ids make the repetition safe (ACQ-9, CMP-3).
     RetryOnNewConnection,
     /// The call has used up its time; the next call opens a new connection.
     ReconnectForNextCall,
-    /// The server refuses writes for lack of memory, replicas or disk space, but still serves
-    /// reads.
+    /// The server refuses writes because its memory is full, it has too few replicas, or it cannot
+    /// save to disk. The server still serves reads.
     ReadOnly,
     /// Nothing can be done: report the error.
     None,
@@ -47,8 +47,8 @@ impl Failure {
     pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is a replica, has just become one, or is still loading its data, or
-                // the connection is not logged in.
+                // The server is a replica, has just become a replica, or is still loading its data.
+                // With `NOAUTH`, the connection is not logged in.
                 "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
                     Recovery::RetryOnNewConnection
                 }
@@ -76,7 +76,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns the kind of a server error with this code, and a message that says what to do.
+/// Returns the kind of error for the server's code, and a message that says what to do.
 fn classify(code: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Config, Corrupt, Full, Unavailable, Unexpected, Unsupported};
     match code {
@@ -96,10 +96,12 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
              results are still replayed",
         ),
         "READONLY" => (Unavailable, REPLICA),
-        "LOADING" => (Unavailable, "the server is loading its data; it will answer when done"),
+        "LOADING" => {
+            (Unavailable, "the server is still loading its data; try again when it has finished")
+        }
         "MASTERDOWN" => (
             Unavailable,
-            "the server is a replica that has lost its primary; a fail-over may be under way",
+            "the server is a replica that has lost its primary; a failover may be in progress",
         ),
         "BUSY" => (
             Unavailable,
@@ -116,7 +118,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "DENIED" => (
             Unexpected,
-            "the server is in protected mode and accepts no connections from this host; see its log",
+            "the server is in protected mode and accepts only local connections; set a password for \
+             its default user, or turn `protected-mode` off",
         ),
         "WRONGTYPE" => (
             Corrupt,
@@ -124,24 +127,26 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
              uses this prefix; inspect the key, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
-        "NOSCRIPT" => (Unavailable, "the server discards the scripts as fast as they are loaded"),
+        "NOSCRIPT" => (Unavailable, "the server had no script even after the store loaded it"),
         _ => (Unexpected, UNKNOWN),
     }
 }
 
-/// Reported when connecting, or if the server joins a cluster later.
+/// The message for a server that is a cluster node when the store connects, or that becomes a
+/// cluster node later.
 pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not \
      supported; use a standalone server, or a Sentinel group";
 
-/// Reported when connecting, or if the server becomes a replica later.
+/// The message for a server that is a replica when the store connects, or that becomes a replica
+/// later.
 pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes; after a \
-     fail-over, use the URL of the sentinels, or of the primary";
+     failover, use the URL of the sentinels, or of the primary";
 
-const UNKNOWN: &str = "the server returned an error that the store does not recognize; see `code` \
+const UNKNOWN: &str = "the server returned an error that the store does not recognise; see `code` \
      and `server_message`";
 
-/// How Redis 7.0 begins the error text if a script uses a command or key that the user has no
-/// permission to use. The code of such an error is too general to recognize the cause.
+/// How the error text of Redis 7.0 begins if a script uses a command or key for which the user has
+/// no permission. The code of such an error is too general to recognise the cause.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 fn of_server(error: &ServerError) -> Error {
@@ -152,7 +157,7 @@ fn of_server(error: &ServerError) -> Error {
     if message != UNKNOWN {
         return translated;
     }
-    // Keep only the text before the first quotation mark, because a quotation may repeat an
+    // Keep only the text before the first quotation mark, because a quotation can repeat an
     // argument.
     let details = error.details().unwrap_or_default();
     let unquoted = details.split(['\'', '"', '`']).next().unwrap_or_default();
@@ -160,7 +165,7 @@ fn of_server(error: &ServerError) -> Error {
     translated.with("server_message", format_args!("{server_message:?}"))
 }
 
-/// Returns the operating system's error inside the driver's error, which keeps it in an `Arc`.
+/// Returns the operating system's error, which the driver's error holds in an `Arc`.
 fn of_system(error: &RedisError) -> Option<&std::io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<std::sync::Arc<dyn std::error::Error + Send + Sync>>();
@@ -172,7 +177,8 @@ fn of_connection(error: RedisError) -> Error {
         let (kind, message) = classify("WRONGPASS");
         return Error::new(kind, message);
     }
-    // Either the certificate was rejected, or the server has no TLS.
+    // The cause can be a rejected certificate, a server without TLS, or a host that is not a valid
+    // name for a certificate.
     if of_system(&error).is_some_and(|inner| inner.kind() == std::io::ErrorKind::InvalidData) {
         return Error::new(
             ErrorKind::Config,
@@ -196,8 +202,8 @@ fn of_connection(error: RedisError) -> Error {
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);
     }
-    // If there is an error code, the server refused the handshake. The driver's text for such an
-    // error repeats no argument.
+    // An error with a code means that the server refused the handshake. The driver's text for such
+    // an error does not repeat any argument.
     match error.code() {
         Some(code) if code != "ERR" => {
             let (kind, message) = classify(code);

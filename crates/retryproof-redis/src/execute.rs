@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Executor`]: runs one operation on the primary, and sends it once more if that can help.
+//! [`Executor`] runs one operation on the primary, and sends it once more if a new connection can
+//! help.
 
 use std::io;
 use std::sync::Arc;
@@ -53,8 +54,8 @@ impl Executor {
         self.run_on(&self.calls, request).await
     }
 
-    /// Runs a batch of two commands, which read a key's time to live and then its data, and returns
-    /// both answers.
+    /// Runs a batch of two commands: the first reads a key's time to live, the second its data.
+    /// Returns both answers.
     pub(crate) async fn run_pair(&self, batch: &Pipeline) -> Result<(i64, Value), Failure> {
         if let Value::Array(answers) = self.run(Request::Batch(batch)).await?
             && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
@@ -65,7 +66,7 @@ impl Executor {
     }
 
     /// Runs a script in one round trip. If the server does not have the script, a second round trip
-    /// loads and runs it.
+    /// loads the script and runs it.
     pub(crate) async fn run_script(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
         match self.run(Request::One(&call.cmd)).await {
             Err(failure) if failure.code() == "NOSCRIPT" => {
@@ -81,9 +82,9 @@ impl Executor {
     }
 
     /// Like [`run_script`](Self::run_script), but also waits for replicas if `wait_replicas` is
-    /// configured. Fails if too few replicas confirm in time and `has_written`, called with the
-    /// script's answer, returns `true`. The script and WAIT share a connection, because WAIT covers
-    /// only writes on its own connection.
+    /// configured. Fails if the script has written and too few replicas acknowledge in time.
+    /// `has_written` tells from the script's answer whether the script has written. The script and
+    /// WAIT share a connection, because WAIT covers only writes on its own connection.
     pub(crate) async fn run_script_and_wait(
         &self,
         call: &ScriptCall<'_>,
@@ -124,7 +125,8 @@ impl Executor {
         }
     }
 
-    /// Reads a server setting; `None` if the user has no permission to read it.
+    /// Reads a server setting; `None` if the read fails, for example because the user has no
+    /// permission.
     pub(crate) async fn server_setting(&self, name: &str) -> Option<String> {
         let answer = self.run(Request::One(&config_get(name))).await.ok()?;
         let value = match &answer {
@@ -145,8 +147,8 @@ impl Executor {
     ) -> Result<Value, Failure> {
         let deadline = Instant::now() + shared.call_timeout();
         let current = shared.current();
-        // The driver limits each exchange to the call timeout. A call that has not waited for a
-        // connection needs no other limit.
+        // The driver limits each exchange to the call timeout. Only a call that has waited for a
+        // connection needs the deadline as a further limit.
         let mut has_waited = current.is_none();
         let mut open = match current {
             Some(open) => open,

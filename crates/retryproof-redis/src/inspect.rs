@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lets operators read one record by its identity, pages of records, or counts from a scan, and
+//! Lets operators read one record by its identity, read pages of records, count all records, and
 //! change a record.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::record::{Header, HeaderPhase, decimal, identity};
 use crate::statement::{add_length_and_header, scan, time_and_summaries};
 use crate::store::{RedisStore, busy};
 
-/// How many keys one step of a scan covers.
+/// How many keys the store requests in one step of the scan for [`Inspect::stats`].
 const SCAN_COUNT: usize = 500;
 /// The largest number of keys that the store requests for one page of a scan. The server may return
 /// more.
@@ -32,16 +32,16 @@ impl Inspect for RedisStore {
             .map_err(|failure| while_running(failure.into_error()).during("get").for_identity(id))
     }
 
-    /// Scans the whole database, in steps. Records that are created or deleted during the scan may
-    /// or may not be counted.
+    /// Scans the whole database, in steps. The counts can miss a record that is created or deleted
+    /// during the scan, and can include a record twice.
     async fn stats(&self) -> Result<StoreStats> {
         self.try_stats()
             .await
             .map_err(|failure| while_running(failure.into_error()).during("stats"))
     }
 
-    /// One step of SCAN for a page. A page may have more records than `limit`, and a record may
-    /// appear twice.
+    /// Reads a page with one step of SCAN. A page can have more records than `limit`, and a record
+    /// can appear twice.
     async fn scan(&self, after: Option<&ScanCursor>, limit: usize) -> Result<ScanPage> {
         self.try_scan(after, limit)
             .await
@@ -71,7 +71,7 @@ impl RedisStore {
         let Value::BulkString(answer) = answer else { return Err(unexpected_answer().into()) };
         let forced = match answer.first() {
             Some(b'A') => Forced::Applied,
-            Some(b'L') => Forced::Live(busy(&answer)?),
+            Some(b'L') => Forced::Live(busy(&answer, None)?),
             Some(b'U') => Forced::Unfinished,
             Some(b'F') => Forced::Finished,
             Some(b'T') => Forced::AnotherToken(FencingToken::new(decimal(&answer[1..], "token")?)),
@@ -98,8 +98,8 @@ impl RedisStore {
         found.map_or(Ok(None), |summary| Ok(summary?))
     }
 
-    /// Reads records in one round trip, and passes on each one that exists. A released record has
-    /// no summary.
+    /// Reads records in one round trip, and calls `found` for each record that exists. A released
+    /// record has no summary.
     async fn each_summary<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
@@ -124,8 +124,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// One step of SCAN. The server decides how many keys a step covers, and may return a key
-    /// twice; a step that returns no key is an empty page.
+    /// Runs one step of SCAN. The server decides how many keys a step covers, and may return a key
+    /// twice. A step that returns no key is an empty page.
     async fn try_scan(
         &self,
         after: Option<&ScanCursor>,
@@ -228,7 +228,8 @@ fn described(pttl: i64, length: i64, head: &[u8], now: u64) -> Result<Option<Rec
     Ok(Some(summary.with_grant(Some(granted_ago), Some(header.takeovers), header.holder(head))))
 }
 
-/// The bytes of a cursor, which is the server's own: a decimal number.
+/// Returns the bytes of a cursor. A cursor of the server is a decimal number; any other text is an
+/// error.
 fn position(after: &ScanCursor) -> Result<&[u8]> {
     let bytes = after.as_bytes();
     if bytes.is_empty() || bytes.len() > 20 || !bytes.iter().all(u8::is_ascii_digit) {

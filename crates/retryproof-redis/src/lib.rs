@@ -4,8 +4,10 @@
 
 mod config;
 mod connection;
+mod diagnose;
 mod error;
 mod execute;
+mod identities;
 mod inspect;
 mod pool;
 mod record;

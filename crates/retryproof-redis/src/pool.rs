@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SharedConnection`]: one connection to the primary that all calls share, opened again when it
-//! fails.
+//! [`SharedConnection`]: one connection to the primary, which all calls share. When it fails, the
+//! store opens a new connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ pub(crate) struct OpenConnection {
     pub(crate) epoch: u64,
 }
 
-/// An attempt to connect, shared by all calls that wait for it. It runs in a separate task and
-/// continues after the call or heartbeat that started it has ended, so that connecting may take
-/// longer than a call (RUN-1, STO-5).
+/// An attempt to connect, shared by all calls that wait for it. The attempt runs in a separate
+/// task. The task continues after the call or heartbeat that started it has ended, so connecting
+/// can take longer than a call (RUN-1, STO-5).
 struct ConnectAttempt {
     /// `None` until the attempt has ended; the task owns the sender.
     outcome: watch::Receiver<Option<OpenResult>>,
@@ -59,9 +59,8 @@ impl SharedConnection {
     }
 
     /// Returns the connection in use. If no connection is in use, one caller connects; the others
-    /// wait and get the same connection or the same error. If a caller joins a running attempt and
-    /// the attempt fails, the caller takes part in one more attempt, because the server may be back
-    /// by now.
+    /// wait and get the same connection or the same error. If the attempt fails, a caller that
+    /// joined it late takes part in one more attempt, because the server may be back by then.
     pub(crate) async fn acquire(&self) -> Result<Arc<OpenConnection>> {
         let (open, began_before) = self.attempt();
         match open.await {
@@ -70,13 +69,14 @@ impl SharedConnection {
         }
     }
 
-    /// Returns a future that yields the connection in use, if there is one, and otherwise the
-    /// outcome of the running attempt to connect or of a new attempt. Also returns whether an
-    /// attempt was already running.
+    /// Returns a future that yields the connection in use. If no connection is in use, the future
+    /// yields the outcome of the running attempt to connect, or of a new attempt. Also returns
+    /// whether the future waits for an attempt that was already running.
     fn attempt(&self) -> (impl Future<Output = Result<Arc<OpenConnection>>> + use<>, bool) {
         let mut attempt = self.attempt.lock();
         let running = attempt.as_ref().filter(|attempt| attempt.is_running());
-        // If an attempt has just succeeded, its connection is already in use and is found here.
+        // If an attempt has just succeeded, its connection is already in use, and `current` returns
+        // that connection.
         let (found, was_running) = match (running, self.current()) {
             (_, Some(open)) => (Ok(open), false),
             (Some(running), None) => (Err(running.outcome.clone()), true),
@@ -107,7 +107,7 @@ impl SharedConnection {
         self.current.write().take_if(|current| Arc::ptr_eq(current, open));
     }
 
-    /// How long a call over this connection may take.
+    /// The time limit for a call over this connection.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.purpose.timeout(self.locator.config())
     }

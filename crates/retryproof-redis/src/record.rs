@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decodes stored bytes strictly: a value that the store did not write is reported as an error and
-//! left unchanged (CMP-8). A record is one string:
+//! Decodes stored bytes strictly. A value that the store did not write causes an error and stays
+//! unchanged (CMP-8). A record is one string:
 //!
 //! | bytes | |
 //! |---|---|
@@ -17,8 +17,7 @@
 //! | rest | the value's envelope, if complete; the log, if kept |
 //!
 //! The takeovers and the note's length are binary, big endian, because two digits would stop at 99.
-//! These fields cost the scripts little: a grant copies them, and a takeover and a completion read
-//! one of them. The header's layout is final: a later version adds what it needs to the note.
+//! The header's layout is final: a later version can only add data to the note.
 //!
 //! The scripts in `scripts` read and write the same header.
 
@@ -103,15 +102,15 @@ impl Header {
         Ok(header)
     }
 
-    /// Returns the time left in the lease if the key has `pttl` ms to live; `None` once the lease
-    /// has ended.
+    /// Returns the time left in the lease if the key has `pttl` ms to live; `None` if the lease has
+    /// ended.
     pub(crate) fn remaining(&self, pttl: i64) -> Option<Duration> {
         let left = u64::try_from(pttl).ok()?.checked_sub(self.grace)?;
         (left > 0).then(|| Duration::from_millis(left))
     }
 
-    /// Returns the time from the grant until `now` (in microseconds since 1970). The grant drew the
-    /// token from the same clock (ACQ-10).
+    /// Returns the time from the grant until `now` (in microseconds since 1970). The token is the
+    /// time of the grant on the same clock, unless that clock stepped back (ACQ-10).
     pub(crate) fn granted_ago(&self, now: u64) -> Duration {
         Duration::from_micros(now.saturating_sub(self.token.get()))
     }
@@ -134,23 +133,28 @@ impl Header {
     pub(crate) fn live_lease(&self, record: &[u8], remaining: Duration) -> LiveLease {
         LiveLease::new(remaining, self.token).with_holder(self.holder(record))
     }
+
+    /// Returns the fingerprint; `None` if the record has none.
+    pub(crate) fn fingerprint_in(&self, record: &[u8]) -> Result<Option<Fingerprint>> {
+        let at = self.value_at();
+        match record.get(at - self.fingerprint..at) {
+            None => Err(unreadable("length")),
+            Some([]) => Ok(None),
+            Some(bytes) => Fingerprint::new(bytes).map(Some).map_err(|_| unreadable("fingerprint")),
+        }
+    }
 }
 
 /// Returns the result of a complete record without opening or copying its value.
 pub(crate) fn stored_result(header: &Header, record: Vec<u8>) -> Result<StoredResult> {
     let at = header.value_at();
-    let Some(fingerprint) = record.get(at - header.fingerprint..at) else {
-        return Err(unreadable("length"));
-    };
-    let fingerprint = match fingerprint {
-        [] => None,
-        bytes => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fingerprint"))?),
-    };
+    let fingerprint = header.fingerprint_in(&record)?;
     let holder = header.holder(&record);
     Ok(StoredResult::new(Blob::from(record).skip(at), fingerprint).with_holder(holder))
 }
 
-/// The only argument of the acquire script: a new record without its token and takeovers.
+/// Builds the only argument of the acquire script: the time to live in ms, and the parts of a new
+/// record that the script does not compute.
 pub(crate) fn acquire_argument(px: u64, grace: u64, req: &AcquireRequest) -> Vec<u8> {
     let all = padded::<20>(px);
     let px = &all[all.iter().position(|&digit| digit != b'0').unwrap_or(19)..];
@@ -168,8 +172,8 @@ pub(crate) fn acquire_argument(px: u64, grace: u64, req: &AcquireRequest) -> Vec
     argument
 }
 
-/// The first argument of the completion script: the owner, then the part of the header that the
-/// completion replaces. A complete record has no grace.
+/// Builds the first argument of the completion script. The argument holds the owner, then the part
+/// of the header that the completion replaces. A complete record has no grace.
 pub(crate) fn complete_argument(owner: OwnerId, fingerprint: Option<&Fingerprint>) -> [u8; 31] {
     let mut argument = [b'0'; 31];
     argument[..16].copy_from_slice(owner.as_bytes());
@@ -177,7 +181,7 @@ pub(crate) fn complete_argument(owner: OwnerId, fingerprint: Option<&Fingerprint
     argument
 }
 
-/// The part of a released record after its token.
+/// The part of a released record that follows its token.
 pub(crate) const RELEASED: &[u8; 19] = b"\0\0\0\0\
     000000000000000";
 
@@ -196,14 +200,15 @@ fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     digits
 }
 
-/// Converts to whole milliseconds, Redis's unit, rounding up so that no lease ends early.
+/// Converts a duration to whole milliseconds, Redis's unit. The result is rounded up, so no lease
+/// ends early.
 pub(crate) fn millis(time: Duration) -> u64 {
     const MAX: u64 = 9_999_999_999_999;
     let part = u64::from(time.subsec_nanos().div_ceil(1_000_000));
     time.as_secs().saturating_mul(1_000).saturating_add(part).min(MAX)
 }
 
-/// Returns the digits of a token, as a record contains them.
+/// Returns the digits of a token in the form that a record contains.
 pub(crate) fn token_digits(token: FencingToken) -> [u8; 16] {
     padded(token.get())
 }
@@ -229,7 +234,7 @@ mod tests {
         HolderNote::new(OWNER, Duration::from_secs(30), None, "host:1")
     }
 
-    /// A record as the scripts write it, from the parts that they receive.
+    /// Builds a record as the scripts write it, from the parts that the scripts receive.
     fn written(state: u8, takeovers: u16, rest: &[u8]) -> Vec<u8> {
         let token = b"0000000000000042";
         [b"rp2", &[state][..], &[7; 16], token, &takeovers.to_be_bytes(), rest].concat()
@@ -307,7 +312,10 @@ mod tests {
             assert_eq!(stored.holder(), holder);
             assert_eq!(stored.fingerprint(), Some(&Fingerprint::new(b"abc").unwrap()));
             let record = written(b'P', 0, &rest(bytes, 0, b"abc", b""));
-            let lease = Header::of_record(&record).unwrap().live_lease(&record, Duration::ZERO);
+            let header = Header::of_record(&record).unwrap();
+            let lease = header.live_lease(&record, Duration::ZERO);
+            let held = header.fingerprint_in(&record).unwrap();
+            assert_eq!(held, Fingerprint::new(b"abc").ok(), "FP-6");
             assert_eq!(lease.holder.as_ref(), holder);
         }
     }
@@ -338,7 +346,7 @@ mod tests {
             other[at] = bad;
             assert_eq!(field(&Header::read(&other).unwrap_err()), says, "byte {at}");
         }
-        // The lengths point past the end of the record.
+        // These records contain lengths that point past the end of the record.
         for (at, bad) in [(38, 0x01), (38, 0xff), (39, 0xff), (53, b'6')] {
             let mut other = good.clone();
             other[at] = bad;

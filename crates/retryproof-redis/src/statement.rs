@@ -12,8 +12,8 @@ use crate::record::{
     HEADER, NO_OWNER, RELEASED, acquire_argument, bytes_of, complete_argument, millis, token_digits,
 };
 
-/// How long a released record keeps the last token (ACQ-10), so that tokens keep growing if the
-/// server's clock steps back by less than this time.
+/// How long a released record keeps the last token (ACQ-10). Tokens keep growing if the server's
+/// clock steps back by less than this time.
 const RELEASED_TTL: Duration = Duration::from_secs(3_600);
 
 /// A script. The store calls a script by its digest, and loads it if the server does not have
@@ -29,7 +29,7 @@ impl Script {
         Self { source, sha: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// Begins a call on one key; its arguments will take about `size` bytes.
+    /// Begins a call on one key, with space for about `size` bytes of arguments.
     fn call(&self, key: &[u8], size: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(8, 64 + key.len() + size);
         cmd.arg("EVALSHA").arg(&self.sha).arg("1").arg(key);
@@ -135,8 +135,8 @@ impl Scripts {
     }
 }
 
-/// Sends two pieces as one argument, because each argument costs the server a sixteenth of the time
-/// of a replay.
+/// Sends two pieces as one argument. A further argument would cost the server a sixteenth of the
+/// time that a replay takes.
 struct Joined<'a>(&'a [u8], &'a [u8]);
 
 impl ToRedisArgs for Joined<'_> {
@@ -154,9 +154,16 @@ pub(crate) fn get(key: &[u8]) -> Cmd {
     cmd
 }
 
-/// Reads the time to live, then the value. If the record changes between the two reads, the result
-/// still shows a state that the record had during the call; only the remaining time may belong to
-/// the earlier state.
+/// Sets a key if it does not exist.
+pub(crate) fn set_if_absent(key: &[u8], value: i64) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("SET").arg(key).arg(value).arg("NX");
+    cmd
+}
+
+/// Reads the time to live, then the value. If the record changes between the two reads, the value
+/// is still a state that the record had during the call. Only the remaining time can belong to the
+/// earlier state.
 pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("PTTL").arg(key).cmd("GET").arg(key);
@@ -171,8 +178,8 @@ pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
     batch
 }
 
-/// Reads the server's clock, and for each key the time to live, the length, and the header with a
-/// note of at most `HolderNote::MAX_BYTES` bytes.
+/// Reads the server's clock. For each key, also reads the time to live, the length, and the header
+/// with a note of at most `HolderNote::MAX_BYTES` bytes.
 pub(crate) fn time_and_summaries<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Pipeline {
     let mut batch = redis::pipe();
     batch.cmd("TIME");
@@ -193,9 +200,9 @@ fn add_range(batch: &mut Pipeline, key: &[u8], bytes: usize) {
     batch.cmd("GETRANGE").arg(key).arg(0).arg(bytes - 1);
 }
 
-/// One step of a scan for the records with `prefix`. It checks about `count` keys, beginning at
-/// `cursor`. The server passes over keys of another type, which no store writes, and on which the
-/// commands that read records would fail.
+/// Runs one step of a scan for the records with `prefix`. The step checks about `count` keys,
+/// beginning at `cursor`. The server skips keys that are not strings. The store writes no such
+/// keys, and the commands that read records would fail on them.
 pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
     let mut cmd = Cmd::new();
     // The prefix has only letters, digits and `_`, so it contains no pattern characters.
@@ -218,6 +225,48 @@ pub(crate) fn config_get(name: &str) -> Cmd {
     let mut cmd = Cmd::new();
     cmd.arg("CONFIG").arg("GET").arg(name);
     cmd
+}
+
+/// Reads several server settings.
+pub(crate) fn config_get_all(names: &[&str]) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("CONFIG").arg("GET").arg(names);
+    cmd
+}
+
+/// Returns the commands for which a user needs rights, each with its right. None of the commands
+/// writes. A command that could write has contradictory options, and the server checks the user's
+/// rights before it refuses these options. The list ends with `SUBSCRIBE` and `UNSUBSCRIBE`, so the
+/// connection cannot be used for anything else.
+pub(crate) fn rights(key: &[u8], scripts: &Scripts, waits: bool) -> Vec<(&'static str, Cmd)> {
+    let cmd = |name: &'static str, arguments: &[&[u8]]| {
+        let mut cmd = Cmd::new();
+        cmd.arg(name).arg(arguments);
+        cmd
+    };
+    let unknown_script = [b'0'; 40];
+    let mut rights = vec![
+        ("+get", cmd("GET", &[key])),
+        ("+getrange", cmd("GETRANGE", &[key, b"0", b"0"])),
+        ("+set", cmd("SET", &[key, b"", b"NX", b"XX"])),
+        ("+pttl", cmd("PTTL", &[key])),
+        ("+pexpire", cmd("PEXPIRE", &[key, b"1", b"NX", b"XX"])),
+        ("+time", cmd("TIME", &[])),
+        ("+evalsha", cmd("EVALSHA", &[&unknown_script, b"1", key])),
+        ("+script|load", scripts.release.load()),
+        ("+role", cmd("ROLE", &[])),
+        ("+strlen", cmd("STRLEN", &[key])),
+        ("+scan", cmd("SCAN", &[b"0", b"COUNT", b"1"])),
+    ];
+    if waits {
+        rights.push(("+wait", cmd("WAIT", &[b"0", b"1"])));
+    }
+    rights.extend([
+        ("+publish", cmd("PUBLISH", &[key, b"C"])),
+        ("+subscribe", cmd("SUBSCRIBE", &[key])),
+        ("+unsubscribe", cmd("UNSUBSCRIBE", &[key])),
+    ]);
+    rights
 }
 
 /// Queries a sentinel for the primary's address.

@@ -17,39 +17,43 @@ use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::connection::Request;
 use crate::error::{Failure, Recovery};
 use crate::execute::{Executor, unexpected_answer};
+use crate::identities;
 use crate::pool::primary::PrimaryLocator;
 use crate::pool::sentinel_watchers::SentinelWatchers;
 use crate::record::{self, Header, HeaderPhase, decimal, millis, stored_result};
 use crate::statement::{get, pttl_and_header, pttl_and_value};
 use crate::waiters::Waiters;
 
-/// Bytes reserved, in addition to the value, for the header, the fingerprint and the command.
+/// The bytes that a request needs in addition to the value: for the header, the fingerprint and the
+/// command.
 const VALUE_OVERHEAD: usize = 4_096;
 
-/// Keeps records in a Redis server, or in the primary of a Sentinel group. [The crate's
-/// page](crate) describes its guarantees.
+/// Keeps records on a Redis server, or on the primary of a Sentinel group. [The crate's
+/// page](crate) describes the store's guarantees.
 #[derive(Debug)]
 pub struct RedisStore {
     pub(crate) executor: Executor,
     waiters: Waiters,
-    /// Which records this process has recently seen completed.
+    /// Remembers which records this process has recently found to be complete.
     pub(crate) completed: CompletedHint,
     pub(crate) max_value: usize,
     _watchers: SentinelWatchers,
 }
 
 impl RedisStore {
-    /// Connects, and checks that the store can use the server: it must be Redis 7.0 or newer, and
-    /// neither a cluster nor a replica. Warns when the server may evict records (STO-3).
+    /// Connects, and checks that the store can use the server. The server must be Redis 7.0 or
+    /// newer, and neither a cluster nor a replica. Logs a warning if the server may evict records
+    /// (STO-3).
     ///
-    /// The store needs a tokio runtime that runs for as long as the store is used. If another
-    /// runtime uses the store, the connection is opened again.
+    /// The store needs a tokio runtime that runs as long as the store is used. If that runtime ends
+    /// and another runtime uses the store, the store opens a new connection.
     ///
     /// # Errors
-    /// By [kind](retryproof_core::ErrorKind): `Config` for an invalid prefix, a wrong user or
-    /// password, or a TLS handshake that failed; `Unavailable` if no server answers, or only a
-    /// replica does; `Unsupported` for a cluster, an old server, or TLS without the feature;
-    /// `Unexpected` for a missing permission.
+    /// The error's [kind](retryproof_core::ErrorKind) names the cause: `Config` for an invalid
+    /// prefix, an identity secret other than that of the records (ID-5), a wrong user or password,
+    /// or a TLS handshake that failed; `Unavailable` if no server answers, or only a replica does;
+    /// `Unsupported` for a cluster, an old server, or TLS without the feature; `Unexpected` for a
+    /// missing permission.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
@@ -58,6 +62,7 @@ impl RedisStore {
         let configured = config.max_value;
         let locator = Arc::new(PrimaryLocator::new(config)?);
         let executor = Executor::connect(&locator).await?;
+        identities::check(&executor).await?;
         let waiters = Waiters::new(Arc::clone(&locator));
         let watchers = SentinelWatchers::start(&locator);
         warn_of_eviction(&executor).await;
@@ -71,8 +76,8 @@ impl RedisStore {
         })
     }
 
-    /// Converts the store to the form that an engine takes, with the capabilities to inspect and to
-    /// let operators change records (OPS-3). The store needs no purge: the server deletes expired
+    /// Converts the store to the form that an engine takes. The result can also inspect records and
+    /// let operators change them (OPS-3). The store needs no purge: the server deletes expired
     /// records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
@@ -102,7 +107,7 @@ impl RedisStore {
         })
     }
 
-    /// Returns the time left in the lease with token `seen`; `None` if the lease has run out, or
+    /// Returns the time left in the lease with token `seen`; `None` if the lease has ended, or if
     /// its record was completed or released. Reads only the header, not the stored result.
     async fn remaining_lease(
         &self,
@@ -121,8 +126,8 @@ impl RedisStore {
         Ok(header.remaining(pttl))
     }
 
-    /// Returns the result of a record that this process has seen completed; `None` if the record is
-    /// no longer complete.
+    /// Returns the result of a record that this process has found to be complete before; `None` if
+    /// the record is no longer complete.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
         if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::of_record(&value)?;
@@ -142,8 +147,7 @@ impl RedisStore {
             return Ok(Acquired::Complete(stored));
         }
         if self.executor.waits_for_replicas() {
-            // If the record is complete, replay it without using the connection that waits for
-            // replicas.
+            // Replay a complete record without using the connection that waits for replicas.
             match self.read_record(&key).await? {
                 Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
                 Peeked::Busy(_) | Peeked::Absent => {}
@@ -160,7 +164,7 @@ impl RedisStore {
                     let header = Header::of_record(&answer)?;
                     Ok(self.complete_as(id, stored_result(&header, answer)?))
                 }
-                Some(b'B') => Ok(Acquired::Busy(busy(&answer)?)),
+                Some(b'B') => Ok(Acquired::Busy(busy(&answer, Some(req))?)),
                 Some(b'G' | b'T') => {
                     let token = FencingToken::new(decimal(&answer[1..], "token")?);
                     let lease = Duration::from_millis(millis(req.lease));
@@ -243,7 +247,10 @@ impl IdempotencyStore for RedisStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("redis").with_max_value(self.max_value).with_reclaim()
+        StoreProfile::new("redis")
+            .with_max_value(self.max_value)
+            .with_reclaim()
+            .with_identity_secret(self.executor.config().identity_secret.clone())
     }
 }
 
@@ -266,8 +273,7 @@ async fn warn_of_eviction(executor: &Executor) {
     }
 }
 
-/// Returns the server's limit on the size of a value, which applies to arguments and stored strings
-/// alike.
+/// Returns the server's limit on the size of an argument and of a stored string.
 async fn bulk_limit(executor: &Executor) -> usize {
     let setting = executor.server_setting("proto-max-bulk-len").await;
     setting
@@ -286,15 +292,18 @@ fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> 
     }
 }
 
-/// Decodes a script's answer about a live lease: a letter, the lease's remaining milliseconds as 19
-/// digits, and the record.
-pub(crate) fn busy(answer: &[u8]) -> Result<LiveLease> {
+/// Decodes a script's answer about a live lease. The answer is a letter, the lease's remaining
+/// milliseconds as 19 digits, and the record. `req` is the request of an acquire.
+pub(crate) fn busy(answer: &[u8], req: Option<&AcquireRequest>) -> Result<LiveLease> {
     let (remaining, record) = answer
         .get(1..)
         .and_then(|rest| rest.split_at_checked(19))
         .ok_or_else(|| unreadable("length"))?;
     let remaining = Duration::from_millis(decimal(remaining, "remaining")?);
-    Ok(Header::of_record(record)?.live_lease(record, remaining))
+    let header = Header::of_record(record)?;
+    let held = header.fingerprint_in(record)?;
+    let mismatch = req.is_some_and(|req| req.differs_from(held.as_ref()));
+    Ok(header.live_lease(record, remaining).with_mismatch(mismatch))
 }
 
 fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure) -> Error + 'a {

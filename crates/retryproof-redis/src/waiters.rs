@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: tracks which calls of this process wait for which record (ACQ-4). While a call
-//! waits for a key, the store subscribes to that key's channel; polling finds the changes that the
-//! server does not push.
+//! [`Waiters`] tracks which calls of this process wait for which record (ACQ-4). While a call waits
+//! for a key, the store subscribes to that key's channel; polling finds the changes that the server
+//! does not push.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ mod subscriptions;
 
 use subscriptions::{Channel, SubscriptionChange, SubscriptionTask};
 
-/// The pauses between the reads of a waiter without a subscription (ACQ-4).
+/// How long a waiter without a subscription pauses between two reads of its record (ACQ-4).
 const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-/// The pauses between the reads of a waiter with a subscription, where polling is only a fallback.
+/// How long a waiter with a subscription pauses between two reads. Polling is then only a fallback.
 const FALLBACK_POLL: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(1));
 /// How long a waiter waits for its subscription before it polls instead.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(crate) struct Waiters {
     task: Mutex<Option<mpsc::UnboundedSender<SubscriptionChange>>>,
 }
 
-/// One waiter's share in the subscription to a channel, released on drop.
+/// One waiter's share in the subscription to a channel. Dropping the value releases the share.
 struct ChannelSubscription {
     task: mpsc::UnboundedSender<SubscriptionChange>,
     channel: Channel,
@@ -52,8 +52,8 @@ impl Waiters {
     }
 
     /// Waits until the record has changed, its lease has ended, or `at_most` has passed.
-    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` once that
-    /// lease is over.
+    /// `remaining_lease` reads the time left in the lease that the caller saw; `None` if that lease
+    /// is over.
     pub(crate) async fn wait_for_change<F, E>(
         &self,
         key: &[u8],
@@ -74,9 +74,9 @@ impl Waiters {
         wait_for_change(woken, until, || poll, remaining_lease).await
     }
 
-    /// Subscribes, and returns once the server has confirmed the subscription. Returns without a
-    /// subscription if the server refuses, or after `at_most`. Read the record only after this
-    /// call: the read then shows every change whose message was sent before the subscription began.
+    /// Subscribes, and returns when the server has confirmed the subscription. Returns without a
+    /// subscription if the server refuses, or after `at_most`. Call this before reading the record:
+    /// the read then shows every change whose message was sent before the subscription began.
     async fn subscribe(&self, channel: &[u8], at_most: Duration) -> ChannelSubscription {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();
@@ -94,7 +94,7 @@ impl Waiters {
         let change = match &*task {
             Some(to) => match to.send(change) {
                 Ok(()) => return to.clone(),
-                // The task has ended together with its runtime.
+                // The task has ended together with its runtime, so start a new task.
                 Err(unsent) => unsent.0,
             },
             None => change,

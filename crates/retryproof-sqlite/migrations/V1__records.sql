@@ -21,17 +21,20 @@ CREATE TABLE IF NOT EXISTS retryproof_records (
 
 CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_after);
 
--- Three rows: the last fencing token of all, the version of these tables, and the version of the
--- oldest program that may use the tables (REC-1).
+-- Four rows: the last fencing token of all, the version of these tables, the version of the oldest
+-- program that may use the tables (REC-1), and the mark of the identity secret (ID-5). The first
+-- purge adds a fifth, `purge`: until when a process has claimed the purge (STO-6).
 CREATE TABLE IF NOT EXISTS retryproof_records_meta (
     name  TEXT    NOT NULL PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Running this script again on newer tables lowers none of the three numbers. A missing
+-- Running this script again on newer tables changes none of the four numbers. A missing
 -- `compatible_from` counts as `schema`, and is written as such first.
 INSERT OR IGNORE INTO retryproof_records_meta (name, value)
     SELECT 'compatible_from', value FROM retryproof_records_meta WHERE name = 'schema';
+-- 0: the records keep their keys. For hashed identities, `migrate` writes another number here.
+INSERT OR IGNORE INTO retryproof_records_meta (name, value) VALUES ('identity', 0);
 INSERT INTO retryproof_records_meta (name, value)
     VALUES ('fence', 0), ('schema', 1), ('compatible_from', 1)
     ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value);

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
 use retryproof_core::config::Synchronous;
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
 use retryproof_store_kit::table_name;
 
-/// The default name of the records table. The second table's name is this name followed by `_meta`;
-/// the index's name is this name followed by `_purge`.
+/// The default name of the record table. The names of the second table and the index are this name
+/// followed by `_meta` and `_purge`.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -36,12 +36,13 @@ pub struct SqliteConfig {
     pub(crate) max_value: Option<usize>,
     pub(crate) in_place: bool,
     pub(crate) wall_clock: WallClock,
+    pub(crate) identity_secret: Option<IdentitySecret>,
 }
 
 impl SqliteConfig {
     /// Creates a configuration for the file at `path`, with default settings. A path that begins
-    /// with `file:` is a SQLite URI. Network file systems are not supported: WAL needs shared
-    /// memory, which they lack.
+    /// with `file:` is a SQLite URI. Network file systems are not supported, because they lack the
+    /// shared memory that WAL needs.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
@@ -53,16 +54,17 @@ impl SqliteConfig {
             max_value: None,
             in_place: false,
             wall_clock: Arc::new(wall_clock_micros),
+            identity_secret: None,
         }
     }
 
     /// Parses the URL of a store: `sqlite:FILE`. FILE is a relative or absolute path, and is not
-    /// percent-decoded; `sqlite:///abs/file` means `/abs/file`. `?table=NAME` and
-    /// `synchronous=full|normal` may follow, joined by `&`.
+    /// percent-decoded. `sqlite:///abs/file` means `/abs/file`. The parameters `table=NAME` and
+    /// `synchronous=full|normal` can follow a `?`, joined by `&`.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for another scheme, a missing file name, `:memory:` (each connection
-    /// would have its own database), or an unknown parameter.
+    /// would have its own database), an unknown parameter or an invalid table name.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
@@ -97,7 +99,7 @@ impl SqliteConfig {
         Ok(config)
     }
 
-    /// Sets the name of the records table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and
+    /// Sets the name of the record table. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and
     /// must not begin with `sqlite_` (STO-3); `open` and `migrate` check the name. Default:
     /// `retryproof_records`.
     #[must_use]
@@ -130,9 +132,9 @@ impl SqliteConfig {
         self
     }
 
-    /// Sets the largest value, in bytes, that a completion may store (CMP-9). Default and upper
-    /// bound: what SQLite accepts in one row (a billion bytes, unless SQLite was built with a
-    /// different limit), minus 4 KiB for the other columns.
+    /// Sets the size, in bytes, of the largest value that a completion can store (CMP-9). The
+    /// default, which is also the upper bound, is SQLite's row limit minus 4 KiB for the other
+    /// columns. The row limit is a billion bytes, unless SQLite was built with a different limit.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
@@ -140,20 +142,30 @@ impl SqliteConfig {
     }
 
     /// Sets whether uncontended writes run on the calling thread instead of the store's writing
-    /// thread. Writing on the calling thread saves two thread switches but blocks the caller while
-    /// it waits for the disk, so this setting does not suit the workers of an async runtime. Calls
-    /// through the blocking facade always write this way. Default: off.
+    /// thread. Such a write saves two thread switches, but blocks the calling thread while it waits
+    /// for the disk. Do not use this setting on the worker threads of an async runtime. Uncontended
+    /// writes through the blocking facade always run on the calling thread. Default: off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). This setting is for
-    /// tests; all processes that use one file must use the same clock. Default: the host's clock.
+    /// Sets the clock that decides expiry, in microseconds since 1970 (ACQ-7). Use this setting
+    /// only in tests. All processes that use a file must use the same clock. Default: the host's
+    /// clock.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);
+        self
+    }
+
+    /// Stores a digest of each key, computed with this secret, in place of the key (ID-5).
+    /// `migrate` fixes the secret when it creates the tables, and `open_with` refuses any other
+    /// secret. By default, there is no secret, and the tables contain the keys themselves.
+    #[must_use]
+    pub fn with_identity_secret(mut self, secret: IdentitySecret) -> Self {
+        self.identity_secret = Some(secret);
         self
     }
 

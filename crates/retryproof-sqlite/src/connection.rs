@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Opens connections to the database file: sets WAL mode and durability, explains why a file cannot
+//! Opens connections to the database file. Sets WAL mode and durability, explains why a file cannot
 //! be opened, and retries while the file is locked.
 
 pub(crate) mod retry;
@@ -77,8 +77,8 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
 }
 
 fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
-    // With a timeout, SQLite would sleep inside a call; the store retries outside of SQLite
-    // instead.
+    // With a busy timeout, SQLite would sleep inside a call. The store waits and retries outside of
+    // SQLite instead.
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     if conn.is_readonly("main").map_err(classify)? {
         return Err(Error::new(
@@ -97,19 +97,44 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
         )
         .with("journal_mode", mode));
     }
-    // The two fullfsync settings give FULL its usual meaning on macOS; elsewhere they do nothing.
+    // On macOS, commits survive a power failure only with the two fullfsync settings. On other
+    // systems, these settings have no effect.
     let durability = match config.synchronous {
         Synchronous::Full => {
             "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON"
         }
         Synchronous::Normal => "PRAGMA synchronous=NORMAL",
     };
-    conn.execute_batch(durability).map_err(classify)
+    conn.execute_batch(durability).map_err(classify)?;
+    overwrite_deleted(conn, Overwrite::InPlace).map_err(classify)
 }
 
-/// Converts an error from opening the file. SQLite reports "unable to open database file" whatever
-/// the cause, so this function finds out the cause. `creates` says whether a missing file should
-/// have been created.
+/// Which deleted bytes SQLite overwrites with zeros.
+#[derive(Clone, Copy)]
+pub(crate) enum Overwrite {
+    /// Only bytes in pages that SQLite writes anyway. If a purge deletes a large value, the freed
+    /// pages keep the value's bytes until SQLite uses the pages again. To overwrite them, a purge
+    /// would have to write as many bytes as it deletes, while all other writes wait.
+    InPlace,
+    /// All deleted bytes. The store uses this when an operator erases values (OPS-4).
+    All,
+}
+
+/// Sets which deleted bytes SQLite overwrites from now on. Also works within a transaction.
+pub(crate) fn overwrite_deleted(
+    conn: &Connection,
+    which: Overwrite,
+) -> Result<(), rusqlite::Error> {
+    // SQLite applies this PRAGMA when it compiles it, so a cached statement would have no effect.
+    conn.execute_batch(match which {
+        Overwrite::InPlace => "PRAGMA secure_delete=FAST",
+        Overwrite::All => "PRAGMA secure_delete=ON",
+    })
+}
+
+/// Converts an error from opening the file. SQLite reports "unable to open database file" for every
+/// cause, so this function looks for the cause. `creates` tells whether the call would have created
+/// a missing file.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);

@@ -5,8 +5,8 @@
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// Why an operation failed: an error from the store, such as a row that it does not write, or one
-/// from the driver, after which a retry may succeed.
+/// Why an operation failed. A `Store` error, for example about an unreadable row, is final. After a
+/// `Driver` error, a retry can succeed.
 pub(crate) enum Failure {
     Store(Error),
     Driver(rusqlite::Error),
@@ -27,9 +27,9 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// Converts a driver's error into an error with a kind and advice. The driver's error can be kept
-/// as the source, because SQLite's messages name tables and columns, never bound values, and no
-/// statement of the store contains a literal key (ID-4).
+/// Converts a driver's error into an error with a kind and advice. The driver's error is safe to
+/// keep as the source (ID-4): SQLite's messages name tables and columns, but no bound values, and
+/// the store's statements contain no literal keys.
 pub(crate) fn classify(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error() {
         Some(code) => of_code(code.extended_code, &error),
@@ -38,7 +38,7 @@ pub(crate) fn classify(error: rusqlite::Error) -> Error {
     Error::new(kind, message).because(error)
 }
 
-/// Whether another connection holds a lock, so that the same statement may succeed a moment later.
+/// Whether another connection holds a lock. If so, the same statement can succeed a moment later.
 pub(crate) fn is_locked(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error().map(|code| code.extended_code & 0xff),
@@ -131,10 +131,10 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Whether a table or column is missing. SQLite has no separate error code for this.
+/// Whether a table or column is missing. SQLite has no separate error code for this case.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    // Newer drivers report a missing table or column as `SqlInputError`, whose text begins the same
-    // way.
+    // Newer drivers report a missing table or column as `SqlInputError`. Its text begins in the
+    // same way.
     let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WriteQueue`]: group commit. Callers queue transitions. One thread runs up to [`MAX_BATCH`] of
-//! them in one transaction and replies after the commit, so that many callers share one wait for
-//! the disk.
+//! [`WriteQueue`]: commits transitions in groups. Callers queue their transitions. One thread runs
+//! up to [`MAX_BATCH`] of them in one transaction, and replies after the commit. Many callers
+//! therefore share one wait for the disk.
 
 pub(crate) mod leases;
 pub(crate) mod transaction;
@@ -24,12 +24,12 @@ use transaction::{BatchResult, WriteConnection, copy};
 use transition::{Transition, TransitionResult};
 use write_lock::FileWriteLock;
 
-/// The most transitions that one transaction runs.
+/// The largest number of transitions in one transaction.
 const MAX_BATCH: usize = 256;
-/// The pauses between two attempts to get the write lock from another process.
+/// The backoff between attempts to get the write lock while another process holds it.
 const RETRY: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(2));
-/// How long to wait for a joined transaction of this process before checking which callers are
-/// still waiting.
+/// How long the thread waits for this process's write lock before it checks the callers' deadlines
+/// again.
 const TICKET_WAIT: Duration = Duration::from_millis(20);
 /// How long a closing store keeps trying to write to a locked file.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -51,8 +51,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<QueuedTransition>,
-    /// Whether the thread has taken transitions that are not committed yet. A write on a calling
-    /// thread must not overtake them.
+    /// Whether the thread has taken transitions that are not committed yet. No write on a calling
+    /// thread may overtake these transitions.
     has_uncommitted: bool,
     /// Whether the thread sleeps until `wake_thread` is notified.
     is_asleep: bool,
@@ -92,9 +92,8 @@ impl WriteQueue {
     }
 
     /// Queues a transition and waits for the commit that contains it. If the future is dropped
-    /// before the thread has taken the transition, an acquire never happens, but any other
-    /// transition still happens. If the future is dropped later, the transition may or may not
-    /// happen (ACQ-11).
+    /// before the thread has the write lock, the thread skips an acquire, but still runs any other
+    /// transition. If the future is dropped later, the transition may or may not happen (ACQ-11).
     pub(crate) async fn run(&self, transition: Transition) -> Result<TransitionResult> {
         let (reply, answer) = oneshot::channel();
         {
@@ -114,7 +113,8 @@ impl WriteQueue {
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
-    /// Runs a transition on this thread; `None` if another thread is writing or the file is locked.
+    /// Runs a transition on this thread. Returns `None` if other writes are queued or running, if
+    /// the store is closing, or if the file is locked.
     pub(crate) fn run_in_place(&self, transition: &Transition) -> Option<Result<TransitionResult>> {
         {
             let queue = self.shared.queue.lock();
@@ -145,12 +145,22 @@ impl WriteQueue {
             .expect("the pragma should run");
     }
 
-    /// Notifies waiters of commits by other processes. Does nothing while a thread writes, because
-    /// each write makes the same check.
+    /// Reads a number over the writing connection, for tests that check its settings.
+    #[cfg(test)]
+    pub(crate) fn read_number(&self, sql: &str) -> i64 {
+        let connection = self.shared.connection.lock();
+        connection
+            .connection()
+            .query_row(sql, [], |row| row.get(0))
+            .expect("the query should return a number")
+    }
+
+    /// Notifies waiters if another connection, for example in another process, has committed. Does
+    /// nothing while a thread writes, because each write makes the same check.
     pub(crate) fn check_foreign_commits(&self) {
         if let Some(mut connection) = self.shared.connection.try_lock() {
             // Ignore the error: if the file is locked or gone, a later read of the record reports
-            // it.
+            // the problem.
             let _ = connection.check_foreign_commits();
         }
     }
@@ -163,8 +173,8 @@ impl Drop for WriteQueue {
         self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
         self.shared.wake_thread.notify_one();
         if let Some(thread) = self.thread.take() {
-            // Ignore a panic: only the driver can cause one, and the calls that were waiting for
-            // the thread have already failed with an error.
+            // Ignore a panic. Only the driver can cause one, and the calls that were waiting for
+            // the thread have already failed.
             let _ = thread.join();
         }
     }
@@ -179,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Waits for queued transitions and moves them to `batch`. Returns `false` once the store is
+    /// Waits for queued transitions and moves them to `batch`. Returns `false` if the store is
     /// closing and the queue is empty.
     fn take(&self, batch: &mut Vec<QueuedTransition>) -> bool {
         let mut queue = self.queue.lock();
@@ -196,34 +206,39 @@ impl Shared {
         true
     }
 
-    /// Commits the batch and replies to its callers. While another process has the file locked,
-    /// retries outside of SQLite until each caller's deadline (STO-5).
+    /// Commits the batch and replies to its callers. While another process has the file locked, the
+    /// thread retries until each caller's deadline. It sleeps outside of SQLite (STO-5).
     fn write(&self, batch: &mut Vec<QueuedTransition>) {
         let mut failures = 0;
         let mut ticket = None;
         loop {
-            // An acquire whose caller has dropped its future is not granted (ACQ-11).
-            batch.retain(|queued| {
-                !matches!(queued.transition, Transition::Acquire(..)) || !queued.reply.is_closed()
-            });
             if batch.is_empty() {
                 self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // Keep the place in the queue for the write lock even if callers in the batch reach
-            // their deadlines in the meantime.
+            // Keep the batch's place in the queue for the write lock, even if some callers in the
+            // batch reach their deadlines.
             let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
             let guard = guard.or_else(|| {
                 ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)
             });
             let Some(guard) = guard else {
-                // A joined transaction of this process is still open (CMP-7).
+                // Another writer of this process holds the lock, usually a joined transaction
+                // (CMP-7).
                 self.answer_expired(batch, &locked_by_joined_transaction());
                 top_up(batch, &mut self.queue.lock());
                 continue;
             };
             ticket = None;
             top_up(batch, &mut self.queue.lock());
+            // An acquire whose caller has dropped its future is not granted (ACQ-11). The check is
+            // made last, because a caller can leave while the batch waits for the lock.
+            batch.retain(|queued| {
+                !matches!(queued.transition, Transition::Acquire(..)) || !queued.reply.is_closed()
+            });
+            if batch.is_empty() {
+                continue;
+            }
             let ran = self.connection.lock().run(batch.iter().map(|queued| &queued.transition));
             if let BatchResult::Committed(results) = &ran {
                 let transitions = batch.iter().map(|queued| &queued.transition);
@@ -232,8 +247,8 @@ impl Shared {
             drop(guard);
             match ran {
                 BatchResult::Committed(results) => {
-                    // Clear the flag before sending results: a caller may write in place as soon as
-                    // it has its result.
+                    // Clear the flag before sending results, because a caller that has its result
+                    // can write in place immediately.
                     self.queue.lock().has_uncommitted = false;
                     for (queued, result) in batch.drain(..).zip(results) {
                         // Sending fails only if the caller has dropped its future.
@@ -271,7 +286,7 @@ fn top_up(batch: &mut Vec<QueuedTransition>, queue: &mut Queue) {
     batch.extend(queue.waiting.drain(..room));
 }
 
-/// Closes the queue when the thread ends, even by a panic, so that no caller waits forever.
+/// Closes the queue when the thread ends, even after a panic, so that no caller waits forever.
 struct CloseOnExit<'a>(&'a Shared);
 
 impl Drop for CloseOnExit<'_> {

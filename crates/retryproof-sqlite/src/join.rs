@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joins the application's transaction on the same file (CMP-7): builds the completion as one
-//! statement, and runs it in the driver's transactions.
+//! Completes a record inside the application's transaction on the same file (CMP-7). The completion
+//! is one statement, which runs in the driver's transactions.
 
 pub(crate) mod transaction;
 
@@ -15,7 +15,7 @@ use crate::error::classify;
 use crate::statement::Statement;
 use crate::store::SqliteStore;
 
-/// The SQL dialect of SQLite: marks the transactions that a [`SqliteStore`] can join.
+/// The SQL dialect of SQLite. This type marks the transactions that a [`SqliteStore`] can join.
 #[derive(Debug, Clone, Copy)]
 pub enum SqliteDialect {}
 
@@ -49,7 +49,7 @@ impl Join for SqliteStore {
     }
 }
 
-/// Supports programs that open transactions themselves. Call `held.complete_in(&mut tx, value)`
+/// Supports a transaction that the program opened itself. Call `held.complete_in(&mut tx, value)`
 /// from the blocking facade, or keep the whole call on one thread, because the driver's transaction
 /// cannot move to another thread. Async programs use [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<SqliteDialect> for Transaction<'_> {
@@ -62,7 +62,7 @@ impl TxPort<SqliteDialect> for Transaction<'_> {
     }
 }
 
-/// Supports a connection on which the application began a transaction with `BEGIN IMMEDIATE`.
+/// Supports a connection on which the program began a transaction with `BEGIN IMMEDIATE`.
 impl TxPort<SqliteDialect> for Connection {
     fn run_statement(
         &mut self,
@@ -75,7 +75,8 @@ impl TxPort<SqliteDialect> for Connection {
 
 /// Runs a statement in the open transaction, and returns how many rows it changed.
 pub(crate) fn run(conn: &Connection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-    // In autocommit mode, the record would be committed separately from the application's writes.
+    // Refuse autocommit mode, because the record would be committed separately from the
+    // application's writes.
     if conn.is_autocommit() {
         return Err(Error::new(
             ErrorKind::Unexpected,

@@ -2,8 +2,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
+mod audit;
 mod config;
 mod connection;
+mod diagnose;
 mod error;
 mod execute;
 mod inspect;

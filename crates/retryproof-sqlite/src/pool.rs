@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReadPool`]: connections for peeks and replays on the calling thread. A cached point SELECT
-//! takes microseconds, less than handing the call to another thread would.
+//! [`ReadPool`]: connections for peeks and replays on the calling thread. A cached SELECT of one
+//! row takes microseconds, which is less than it takes to hand the call to another thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,8 +11,8 @@ use rusqlite::Connection;
 use crate::config::SqliteConfig;
 use crate::connection;
 
-/// Each simultaneous read uses one connection. Readers and the writer do not block each other in
-/// WAL mode.
+/// The reading connections. Each of them runs one read at a time. In WAL mode, readers and the
+/// writer do not block each other.
 pub(crate) struct ReadPool(Box<[Mutex<Connection>]>);
 
 impl ReadPool {
@@ -23,14 +23,15 @@ impl ReadPool {
             .map(Self)
     }
 
-    /// Runs `read` on a free connection, preferably the one that this thread used last, because its
+    /// Runs `read` on a free connection, preferably on the one assigned to this thread, because its
     /// page cache is warm.
     pub(crate) fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         let connections = &self.0;
         let preferred = thread_number() % connections.len();
         let mut order = (preferred..connections.len()).chain(0..preferred);
         let free = order.find_map(|at| connections[at].try_lock());
-        // If all connections are in use, wait for the preferred one. Reads take microseconds.
+        // If all connections are in use, wait for the preferred one, because a read takes only
+        // microseconds.
         read(&free.unwrap_or_else(|| connections[preferred].lock()))
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decodes rows strictly: a row that the store did not write is reported as an error and left
+//! Decodes rows strictly. A row that the store could not have written causes an error and stays
 //! unchanged (CMP-8).
 
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use rusqlite::{Row, Statement};
 
 use crate::error::Failure;
 
-/// `state` of a record whose holder is running or has died.
+/// The `state` of a record whose holder is running or has died.
 const IN_PROGRESS: i64 = 0;
-/// `state` of a record that has a result.
+/// The `state` of a record that has a result.
 const COMPLETE: i64 = 1;
-/// `state` of a record that a newer version released but kept for its log. Every call treats the
-/// record as absent (REC-3).
+/// The `state` of a record that a newer version of the library has released but keeps for its log.
+/// Every call treats the record as absent (REC-3).
 const RELEASED_WITH_LOG: i64 = 2;
 
-/// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. `now` is called after
-/// the row is read, so that expiry is never judged by a time from before the row's snapshot.
+/// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. Calls `now` after
+/// reading the row, so the time is never older than the row's snapshot.
 pub(crate) fn read_record(
     statement: &mut Statement<'_>,
     id: &Identity,
@@ -49,7 +49,12 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
         RELEASED_WITH_LOG => RecordPhase::Released,
         _ => return Err(unreadable("state")),
     };
-    Ok(Record { owner, token, takeovers: takeovers(row)?, holder: holder(row, owner), phase })
+    let fingerprint = match phase {
+        RecordPhase::InProgress(_) => fingerprint(row)?,
+        _ => None,
+    };
+    let (takeovers, holder) = (takeovers(row)?, holder(row, owner));
+    Ok(Record { owner, token, takeovers, holder, fingerprint, phase })
 }
 
 /// Describes a row that `Summary` has read; `None` for a released record.
@@ -63,7 +68,7 @@ pub(crate) fn summary(row: &Row<'_>, now: i64) -> Result<Option<RecordSummary>> 
     let token = token(row)?;
     let has_fingerprint = integer(row, 6, "fp")? != 0;
     let bytes = usize::try_from(integer(row, 7, "result")?).unwrap_or(0);
-    // A token is the time of its grant, unless the clock stepped back (ACQ-10).
+    // A token is the time of its grant, unless the clock has stepped back (ACQ-10).
     let granted_ago = u64::try_from(now).unwrap_or(0).saturating_sub(token.get());
     let summary = RecordSummary::new(state, token, remaining(row, now)?, bytes, has_fingerprint);
     Ok(Some(summary.with_grant(
@@ -102,8 +107,8 @@ fn takeovers(row: &Row<'_>) -> Result<u16> {
     }
 }
 
-/// Returns the note about the holder. If the column holds other bytes or the note of an earlier
-/// grant, the result is `None` rather than an error (REC-2).
+/// Returns the holder note. If the column contains other bytes, or the note of an earlier grant,
+/// returns `None` instead of an error (REC-2).
 fn holder(row: &Row<'_>, owner: OwnerId) -> Option<HolderNote> {
     match column(row, 5) {
         Some(ValueRef::Blob(note)) => HolderNote::of_owner(note, owner),
@@ -111,19 +116,25 @@ fn holder(row: &Row<'_>, owner: OwnerId) -> Option<HolderNote> {
     }
 }
 
-/// Returns the stored value without opening it; `None` for `Peek`, which does not read the value.
+/// Returns the stored value without decoding it; `None` for `Peek`, which does not read the value.
 fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
-    let Some(fingerprint) = column(row, 6) else { return Ok(None) };
-    let fingerprint = match fingerprint {
-        ValueRef::Null => None,
-        ValueRef::Blob(bytes) => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fp"))?),
-        _ => return Err(unreadable("fp")),
-    };
     match column(row, 7) {
+        None => Ok(None),
         Some(ValueRef::Blob(bytes)) => {
-            Ok(Some(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)))
+            Ok(Some(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint(row)?)))
         }
-        _ => Err(unreadable("result")),
+        Some(_) => Err(unreadable("result")),
+    }
+}
+
+/// Returns the fingerprint; `None` for `Peek`, which does not read the fingerprint.
+fn fingerprint(row: &Row<'_>) -> Result<Option<Fingerprint>> {
+    match column(row, 6) {
+        None | Some(ValueRef::Null) => Ok(None),
+        Some(ValueRef::Blob(bytes)) => {
+            Fingerprint::new(bytes).map(Some).map_err(|_| unreadable("fp"))
+        }
+        Some(_) => Err(unreadable("fp")),
     }
 }
 

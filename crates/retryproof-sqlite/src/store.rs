@@ -31,18 +31,18 @@ use crate::schema;
 use crate::statement::{Statement, StatementTexts};
 use crate::waiters::{POLL, Waiters};
 
-/// The pause between attempts to read a file that is locked against reads. In WAL mode, a lock
-/// against reads is brief.
+/// The pause between attempts to read a file that is locked against reads. In WAL mode, such locks
+/// are brief.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Bytes reserved for the columns of a row other than the value.
 const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
-/// Peeks, replays, and acquires that find a live record run on the calling thread with a cached
-/// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits
-/// them in groups, unless they run on the calling thread (see [`SqliteConfig::with_in_place`]). The
-/// host's wall clock decides expiry: if it jumps, all records in the file expire earlier or later.
+/// Peeks, replays, and acquires that find a live record write nothing (ACQ-8). They run a cached
+/// SELECT on the calling thread. One thread commits all writes in groups, except those that run on
+/// the calling thread (see [`SqliteConfig::with_in_place`]). The host's wall clock decides when
+/// records expire. If the clock jumps, all records in the file expire earlier or later.
 ///
 /// Dropping the store blocks while the thread runs the queued operations and waits for the disk.
 pub struct SqliteStore {
@@ -63,16 +63,16 @@ impl SqliteStore {
         Self::open_with(SqliteConfig::new(path))
     }
 
-    /// Opens a file that [`SqliteConfig::migrate`] has prepared. Opening blocks for a few
-    /// milliseconds, so do it at start-up.
+    /// Opens a file that [`SqliteConfig::migrate`] has prepared. The call blocks for a few
+    /// milliseconds, or up to the busy timeout if the file is locked. Open the store at start-up.
     ///
     /// # Errors
-    /// By [kind](retryproof_core::ErrorKind): `Schema` if the file or the tables are missing
-    /// (STO-3), or if this version of the library cannot use the tables (REC-1); `Config` for a
-    /// directory that does not exist or an invalid table name; `Unexpected` for a file that this
-    /// process has no permission to read or write; `Corrupt` for a file that is not a database;
-    /// `Unsupported` if the file cannot use WAL; `Unavailable` if another connection keeps the file
-    /// locked.
+    /// The error's [kind](retryproof_core::ErrorKind) names the cause: `Schema` if the file or the
+    /// tables are missing (STO-3), or if this version of the library cannot use the tables (REC-1);
+    /// `Config` for a directory that does not exist, an invalid table name or another identity
+    /// secret (ID-5); `Unexpected` for a file that this process has no permission to read or write;
+    /// `Corrupt` for a file that is not a database; `Unsupported` if the file cannot use WAL;
+    /// `Unavailable` if another connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::try_open(config).map_err(|error| error.during("open"))
     }
@@ -83,29 +83,33 @@ impl SqliteStore {
         let waiters = Arc::new(Waiters::default());
         let writing =
             WriteConnection::open(&config, Arc::clone(&statements), Arc::clone(&waiters))?;
-        retry_while_locked(config.busy_timeout, || schema::check(writing.connection(), table))
-            .map_err(|error| error.with("file", config.path.display()))?;
+        retry_while_locked(config.busy_timeout, || {
+            schema::check(writing.connection(), table, &config)
+        })
+        .map_err(|error| error.with("file", config.path.display()))?;
         let row_limit = writing.connection().limit(Limit::SQLITE_LIMIT_LENGTH).map_err(classify)?;
         let row_limit = usize::try_from(row_limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
         let max_value = config.max_value.map_or(row_limit, |bytes| bytes.min(row_limit));
         let readers = ReadPool::open(&config)?;
-        // Find the lock by SQLite's name for the file, which may differ from a URI in the
-        // configuration.
+        // Look up the lock under SQLite's name for the file, because the configuration can contain
+        // a URI instead.
         let write_lock =
             FileWriteLock::of(Path::new(writing.connection().path().unwrap_or_default()));
         let writer = WriteQueue::start(writing, write_lock, config.busy_timeout)?;
         Ok(Self { config, statements, waiters, readers, writer, max_value })
     }
 
-    /// Converts the store to the form that an engine takes, with the capabilities to purge, to
-    /// inspect, to let operators change records (OPS-3), and to join a transaction (CMP-7).
+    /// Converts the store to the form that an engine takes. The result can also purge and inspect
+    /// records, let operators change them (OPS-3), keep what operators did (OPS-10), and join a
+    /// transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().with_force().with_join().build()
+        let builder = SharedStore::builder(self).with_purge().with_inspect().with_force();
+        builder.with_audit().with_join().build()
     }
 
-    /// Runs a transition: on the calling thread if that thread may block and nothing else is
-    /// writing, otherwise through the queue.
+    /// Runs a transition on the calling thread if that thread may block and nothing else is
+    /// writing. Otherwise, the transition goes through the queue.
     pub(crate) async fn write(&self, transition: Transition) -> Result<TransitionResult> {
         if (self.config.in_place || in_blocking_context())
             && let Some(result) = self.writer.run_in_place(&transition)
@@ -115,8 +119,8 @@ impl SqliteStore {
         self.writer.run(transition).await
     }
 
-    /// Reads a record on this thread. While the file is locked, the call retries and sleeps on the
-    /// runtime rather than inside SQLite.
+    /// Reads a record on this thread. Retries while the file is locked, and sleeps on the runtime
+    /// between attempts, not inside SQLite.
     async fn read_record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
         let mut deadline = None;
         loop {
@@ -143,7 +147,7 @@ impl SqliteStore {
         i64::try_from((self.config.wall_clock)()).unwrap_or(i64::MAX)
     }
 
-    /// Returns the time left in the lease with token `seen`; `None` once the lease is over.
+    /// Returns the time left in the lease with token `seen`; `None` if that lease is over.
     async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
         let found = self.read_record(Statement::Peek, id).await?;
         Ok(found.and_then(|record| record.remaining_lease(seen)))
@@ -155,14 +159,14 @@ impl SqliteStore {
         }
         let until = Instant::now() + at_most;
         let subscription = self.waiters.registry.subscribe(id.clone());
-        // How many commits by other processes were found before the last read of the record.
+        // The value of `foreign_commits` before the last read of the record.
         let commits_read = Mutex::new(None);
         let remaining_lease = || async {
             if commits_read.lock().is_some() && self.waiters.is_check_due() {
                 self.writer.check_foreign_commits();
             }
-            // Load the count before the read, so that a commit that the read misses still changes
-            // the count.
+            // Load the count before the read. If the read misses a commit, the count still changes
+            // afterwards.
             let commits = Some(self.waiters.foreign_commits());
             let is_unchanged = commits == std::mem::replace(&mut *commits_read.lock(), commits);
             if is_unchanged || self.remaining_lease(id, seen).await?.is_some() {
@@ -184,12 +188,10 @@ impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let explain = |error: Error| error.during("acquire").for_identity(id);
         let found = self.read_record(Statement::Read, id).await.map_err(explain)?;
-        if !found.as_ref().is_some_and(|record| record.is_held_by(req.owner)) {
-            match Record::peeked(found) {
-                Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                Peeked::Busy(lease) => return Ok(Acquired::Busy(lease)),
-                Peeked::Absent => {}
-            }
+        if !found.as_ref().is_some_and(|record| record.is_held_by(req.owner))
+            && let Some(acquired) = Record::acquired(found, req)
+        {
+            return Ok(acquired);
         }
         match self.write(Transition::Acquire(id.clone(), req.clone())).await.map_err(explain)? {
             TransitionResult::Acquired(acquired) => Ok(acquired),
@@ -235,7 +237,9 @@ impl IdempotencyStore for SqliteStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("sqlite").with_max_value(self.max_value)
+        StoreProfile::new("sqlite")
+            .with_max_value(self.max_value)
+            .with_identity_secret(self.config.identity_secret.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiters`]: tracks which calls of this process wait for which record, and whether another
-//! process has written to the file (ACQ-4).
+//! [`Waiters`]: tracks which calls in this process wait for which record, and whether another
+//! connection has written to the file (ACQ-4). That connection usually belongs to another process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use retryproof_core::{Backoff, Identity};
 use retryproof_store_kit::WaiterRegistry;
 use tokio::time::Instant;
 
-/// The pauses between a waiter's checks for writes by other processes (ACQ-4).
+/// How long a waiter pauses between two checks for writes by other connections (ACQ-4).
 pub(crate) const POLL: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(20));
-/// The shortest time between two checks for writes by other processes, across all waiters.
+/// The shortest time between two checks for writes by other connections, across all waiters.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The waiters of one store in this process.
@@ -24,13 +24,13 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Counts a check that has found writes by another process.
+    /// Counts a check that has found writes by another connection.
     pub(crate) fn on_foreign_commit(&self) {
         self.foreign_commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the next check for writes by other processes is due. If the result is `true`, the
-    /// caller makes the check, which serves all waiters.
+    /// Whether the next check for writes by other connections is due. If so, the caller must make
+    /// the check, and its result serves all waiters.
     pub(crate) fn is_check_due(&self) -> bool {
         let now = Instant::now();
         let mut last_check = self.last_check.lock();
@@ -42,7 +42,7 @@ impl Waiters {
         due
     }
 
-    /// How many checks have found writes by other processes.
+    /// How many checks have found writes by other connections.
     pub(crate) fn foreign_commits(&self) -> u64 {
         self.foreign_commits.load(Ordering::Acquire)
     }

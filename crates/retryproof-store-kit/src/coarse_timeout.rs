@@ -13,13 +13,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The longest time by which a call may overrun its deadline.
+/// The longest time by which a call can overrun its deadline.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A coarse time limit for a store's calls to its server, without a timer for each call. Setting a
-/// timer may wake the runtime's timer thread, which costs a tenth of the time of a replay.
+/// A coarse time limit for a store's calls to its server, without a timer for each call. Such a
+/// timer could wake the runtime's timer thread, which costs a tenth of the time that a replay
+/// takes.
 ///
-/// One task wakes all waiting calls ten times a second. It sleeps while no call waits.
+/// One task wakes all waiting calls ten times a second. The task sleeps while no call waits.
 pub struct CoarseTimeout {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -55,7 +56,7 @@ impl CoarseTimeout {
     /// Dropping the call drops `future`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // If the task has ended with its runtime, this call sets its own timer.
+        // If the task has ended together with its runtime, set a timer for this call alone.
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }

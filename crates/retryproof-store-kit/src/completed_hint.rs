@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`CompletedHint`]: a hint of which identities this process has recently seen complete.
+//! [`CompletedHint`] remembers the identities whose records this process recently found complete.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,18 +8,18 @@ use std::time::Duration;
 use retryproof_core::Identity;
 use retryproof_core::clock::{Clock, Instant, SystemClock};
 
-/// The number of sets. Each identity belongs to one set of four slots, so that a few hundred hot keys
-/// do not evict each other.
+/// The number of sets. Each identity belongs to one set of four slots. A few hundred hot keys
+/// therefore rarely evict each other.
 const SETS: usize = 2_048;
 const WAYS: usize = 4;
 
-/// A store's hint of which identities this process has recently seen complete. For a duplicate of
-/// one of these identities, the store uses a cheaper statement than the one that can grant a lease
-/// (ACQ-8).
+/// Remembers the identities whose records this process has recently found to be complete. For a
+/// duplicate of one of these identities, the store uses a statement that cannot grant a lease and
+/// is therefore cheaper (ACQ-8).
 ///
-/// It is only a hint: the store still reads the record from the server, and a wrong guess costs one
-/// round trip. It holds 8,192 identities in 128 KiB, evicts the oldest identity of a full set, and
-/// never waits.
+/// The answer is only a hint: the store still reads the record from the server. A wrong guess costs
+/// one round trip. A `CompletedHint` holds 8,192 identities in 128 KiB, evicts the oldest identity
+/// of a full set, and never waits.
 pub struct CompletedHint {
     sets: Box<[[CacheSlot; WAYS]]>,
     start: Instant,
@@ -41,7 +41,7 @@ impl CompletedHint {
         Self { sets: (0..SETS).map(|_| Default::default()).collect(), start: now() }
     }
 
-    /// Whether the identity's record was seen complete and has not expired since.
+    /// Whether the identity's record was found to be complete and has not expired since.
     #[must_use]
     pub fn has(&self, id: &Identity) -> bool {
         let (set, mark) = self.set(id);
@@ -54,7 +54,7 @@ impl CompletedHint {
     }
 
     /// Notes that the record is complete and expires after `rest`. With [`Duration::MAX`], the note
-    /// never expires; [`forget`](Self::forget) removes it.
+    /// never expires.
     pub fn note(&self, id: &Identity, rest: Duration) {
         let until = match rest {
             Duration::MAX => u64::MAX,
@@ -67,8 +67,8 @@ impl CompletedHint {
             slot.until.store(until, Ordering::Relaxed);
             return;
         }
-        // If two threads shift the same set concurrently, slots may be mixed up, which only causes
-        // a wrong guess.
+        // If two threads shift the same set concurrently, the slots can be mixed up. Mixed-up slots
+        // only cause a wrong guess.
         for at in (1..WAYS).rev() {
             set[at].set(
                 set[at - 1].mark.load(Ordering::Relaxed),
@@ -82,8 +82,8 @@ impl CompletedHint {
     pub fn forget(&self, id: &Identity) {
         let (set, mark) = self.set(id);
         for slot in set {
-            // This fails if another identity has taken the slot in the meantime; that identity
-            // keeps the slot.
+            // The exchange fails if another identity has taken the slot in the meantime. That
+            // identity keeps the slot.
             let _ = slot.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -151,10 +151,10 @@ mod tests {
         let hint = CompletedHint::new();
         let ids = ids(500);
         ids.iter().for_each(|id| hint.note(id, Duration::MAX));
-        // If five identities share a set, one of them is evicted. That happens in about one of
-        // seventy processes, and never four times in one.
+        // If five identities share a set, one of the five is evicted. About one process in seventy
+        // evicts one identity, and practically none evicts four.
         assert!(ids.iter().filter(|id| hint.has(id)).count() >= 497);
-        // A flood of other identities evicts them.
+        // A flood of other identities evicts almost all of the first 500.
         self::ids(100_000).iter().for_each(|id| hint.note(id, Duration::MAX));
         assert!(ids.iter().filter(|id| hint.has(id)).count() < 50);
     }

@@ -3,8 +3,8 @@
 
 use retryproof_core::{Error, ErrorKind};
 
-/// The error for a record that the store did not write and leaves unchanged (CMP-8). `field` is the
-/// part that could not be read.
+/// Returns the error for a record with a value that this version does not write. The store leaves
+/// such a record unchanged (CMP-8). `field` names the part that could not be read.
 #[must_use]
 #[cold]
 pub fn unreadable(field: &'static str) -> Error {
@@ -18,10 +18,10 @@ pub fn unreadable(field: &'static str) -> Error {
 /// Changes the kind of an error from `Config` to `Unavailable`, for a store that has connected
 /// before.
 ///
-/// A certificate, password or address that is refused now was accepted at `connect`, so it may be
-/// accepted again in a moment, for example after a late certificate renewal or a proxy's restart.
-/// The engine repeats a completion only after `Unavailable`; without the repetition, the work could
-/// run again (CMP-3).
+/// A certificate, password or address that is refused now was accepted at `connect`. The server may
+/// accept it again in a moment, for example after a late certificate renewal or a proxy's restart.
+/// The engine repeats a completion only after `Unavailable`. If the engine did not repeat the
+/// completion, the work could run again (CMP-3).
 #[must_use]
 pub fn while_running(error: Error) -> Error {
     if error.kind() != ErrorKind::Config {
@@ -34,8 +34,8 @@ pub fn while_running(error: Error) -> Error {
     .because(error)
 }
 
-/// Returns the error for an intervention that failed at every attempt, because other callers
-/// changed the record each time (OPS-3).
+/// Returns the error for an intervention that failed at every attempt because other callers changed
+/// the record each time (OPS-3).
 #[must_use]
 #[cold]
 pub fn changed_meanwhile() -> Error {
@@ -43,7 +43,7 @@ pub fn changed_meanwhile() -> Error {
         .during("force")
 }
 
-/// The error for a value that is larger than the store accepts (CMP-9).
+/// Returns the error for a value that is larger than the store accepts (CMP-9).
 #[must_use]
 #[cold]
 pub fn too_large(bytes: usize, limit: usize) -> Error {

@@ -2,8 +2,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
+mod audit;
 mod coarse_timeout;
 mod completed_hint;
+mod diagnose;
 mod errors;
 mod page;
 mod priority;
@@ -12,12 +14,14 @@ mod schema;
 mod wait;
 mod waiters;
 
+pub use audit::{AuditRows, audit_columns, audit_entry, audit_refused, warn_no_audit_table};
 pub use coarse_timeout::CoarseTimeout;
 pub use completed_hint::CompletedHint;
+pub use diagnose::{clock_skew, lacks_privileges, other_identities, unpurged};
 pub use errors::{changed_meanwhile, too_large, unreadable, while_running};
 pub use page::ScanRows;
 pub use priority::CallPriority;
 pub use record::{Record, RecordPhase};
-pub use schema::{Schema, TableVersions, table_name};
+pub use schema::{MetaRows, Schema, TableVersions, table_name};
 pub use wait::{jitter, wait_for_change};
 pub use waiters::{Subscription, WaiterRegistry};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ScanRows`]: pages of a scan over rows in the order of their keys (OPS-1).
+//! [`ScanRows`] builds the pages of a scan over rows in the order of their keys (OPS-1).
 
 use retryproof_core::store::{RecordSummary, ScanCursor, ScanPage, ScannedRecord};
 use retryproof_core::{Error, ErrorKind, Identity, Key, Result, Scope};
 
 use crate::errors::unreadable;
 
-/// The most rows that one page reads.
+/// The largest number of rows that one page reads.
 const MAX_ROWS: usize = 1_000;
 /// The number of bytes before the scope in a cursor; they hold the scope's length.
 const LENGTH: usize = 2;
@@ -22,7 +22,7 @@ pub struct ScanRows {
 }
 
 impl ScanRows {
-    /// Begins a page that reads about `limit` rows.
+    /// Begins a page that reads `limit` rows, but at least 1 and at most 1,000.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         let limit = limit.clamp(1, MAX_ROWS);
@@ -35,8 +35,8 @@ impl ScanRows {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
     }
 
-    /// Adds a row. `summary` is `None` for a row that counts as absent. A row that cannot be read is
-    /// counted.
+    /// Adds a row. `summary` is `None` for a row that counts as absent. A row that cannot be read
+    /// adds only to the page's count of unreadable records.
     ///
     /// # Errors
     /// The error of `summary`, unless it is `Corrupt`.
@@ -56,17 +56,17 @@ impl ScanRows {
         Ok(())
     }
 
-    /// Returns the page. It is the last one if fewer rows than the limit were added.
+    /// Returns the page. The page is the last one if fewer rows than the limit were added.
     #[must_use]
     pub fn finish(self) -> ScanPage {
         let next = self.last.filter(|_| self.read >= self.limit);
         ScanPage::new(self.records, self.unreadable, next)
     }
 
-    /// The scope and the key after which a page starts; both are empty for the first page.
+    /// Returns the scope and the key after which a page starts; both are empty for the first page.
     ///
     /// # Errors
-    /// `Invalid` if the cursor was not created by [`finish`](Self::finish).
+    /// `Invalid` if the cursor does not have the form that [`finish`](Self::finish) writes.
     pub fn start(after: Option<&ScanCursor>) -> Result<(&[u8], &[u8])> {
         let Some(after) = after else { return Ok((&[], &[])) };
         let parts = || {
@@ -81,19 +81,23 @@ impl ScanRows {
 }
 
 fn after(scope: &[u8], key: &[u8]) -> ScanCursor {
-    // No store's column for scopes is longer than this length can express.
+    // The length fits, because no store's column for scopes is longer than 65,535 bytes.
     let length = u16::try_from(scope.len()).unwrap_or(u16::MAX).to_be_bytes();
     ScanCursor::new([&length[..], scope, key].concat())
 }
 
 fn scanned(scope: &[u8], key: &[u8], summary: RecordSummary) -> Result<ScannedRecord> {
+    Ok(ScannedRecord::new(identity(scope, key)?, summary))
+}
+
+/// Returns the identity that a row's columns hold.
+pub(crate) fn identity(scope: &[u8], key: &[u8]) -> Result<Identity> {
     let scope = str::from_utf8(scope).ok().and_then(|scope| Scope::new(scope).ok());
     let key = str::from_utf8(key).ok().and_then(|key| Key::new(key).ok());
-    let id = Identity::new(
+    Ok(Identity::new(
         scope.ok_or_else(|| unreadable("scope"))?,
         key.ok_or_else(|| unreadable("key"))?,
-    );
-    Ok(ScannedRecord::new(id, summary))
+    ))
 }
 
 #[cfg(test)]

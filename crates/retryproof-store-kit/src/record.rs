@@ -1,45 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Record`]: the row of a record, as read by a statement.
+//! [`Record`]: the row of a record, as a statement reads it.
 
 use std::time::Duration;
 
 use retryproof_core::store::{
-    ForceRequest, Forced, HolderNote, LiveLease, Peeked, RecordState, RecordSummary,
+    AcquireRequest, Acquired, ForceRequest, Forced, HolderNote, LiveLease, Peeked, RecordState,
+    RecordSummary,
 };
-use retryproof_core::{FencingToken, OwnerId, StoredResult};
+use retryproof_core::{FencingToken, Fingerprint, OwnerId, StoredResult};
 
-/// The row of a record, judged by the store's clock when it was read (ACQ-7).
+/// The row of a record. When the row was read, the store's clock decided the record's phase
+/// (ACQ-7).
 #[derive(Debug)]
 pub struct Record {
     /// The owner of the last grant.
     pub owner: OwnerId,
     /// The token of the last grant.
     pub token: FencingToken,
-    /// How often the key was taken over since it was last free; 0 if the statement does not read
-    /// the count.
+    /// How often the key has been taken over since it was last free; 0 if the statement does not
+    /// read the count.
     pub takeovers: u16,
-    /// The note about the holder of the last grant; `None` if there is none, or if the statement
+    /// The note about the holder of the last grant; `None` if there is no note, or if the statement
     /// does not read it (REC-2).
     pub holder: Option<HolderNote>,
-    /// What the record meant when it was read.
+    /// The fingerprint of the last grant, for a record in progress; `None` if the grant has no
+    /// fingerprint, or if the statement does not read it (FP-6).
+    pub fingerprint: Option<Fingerprint>,
+    /// The record's phase when the row was read.
     pub phase: RecordPhase,
 }
 
-/// What a record meant when it was read.
+/// The phase of a record when its row was read.
 #[derive(Debug)]
 pub enum RecordPhase {
-    /// In progress, with the time left in the lease; `None` once the lease has ended.
+    /// In progress, with the time left in the lease; `None` if the lease has ended.
     InProgress(Option<Duration>),
-    /// Complete, with the value and the time until the ttl ends; `None` once the ttl has ended, or
-    /// if the statement does not read the value.
+    /// Complete, with the value and the time until the ttl ends; `None` if the ttl has ended, or if
+    /// the statement does not read the value.
     Complete(Option<(StoredResult, Duration)>),
-    /// Released: every call treats the record as absent. The record may keep its token (ACQ-10), or
-    /// a log that a newer version wrote (REC-3).
+    /// Released: every call treats the record as absent. The row can still hold its token (ACQ-10),
+    /// or a log that a newer version wrote (REC-3).
     Released,
 }
 
 impl Record {
-    /// What a peek returns for this row, or for a missing row.
+    /// Returns the answer to a peek that finds this row, or no row.
     pub fn peeked(found: Option<Self>) -> Peeked {
         let Some(Self { token, holder, phase, .. }) = found else { return Peeked::Absent };
         match phase {
@@ -55,7 +60,19 @@ impl Record {
         }
     }
 
-    /// Returns the answer to an intervention that must not change this row, or finds no row; `None`
+    /// Returns the answer to an acquire that finds this row and must not change it; `None` if there
+    /// is no row, or if the record counts as absent. The acquire then has to be granted.
+    pub fn acquired(found: Option<Self>, req: &AcquireRequest) -> Option<Acquired> {
+        let held = found.as_ref().and_then(|record| record.fingerprint.as_ref());
+        let mismatch = req.differs_from(held);
+        match Self::peeked(found) {
+            Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
+            Peeked::Busy(lease) => Some(Acquired::Busy(lease.with_mismatch(mismatch))),
+            Peeked::Absent => None,
+        }
+    }
+
+    /// Returns the answer to an intervention that finds no row or must not change the row; `None`
     /// if the intervention applies to the record (OPS-3).
     #[must_use]
     pub fn refusal(found: Option<Self>, req: &ForceRequest) -> Option<Forced> {
@@ -72,14 +89,14 @@ impl Record {
     }
 
     /// Whether the record is in progress and held by `owner`, even if the lease has ended. If so,
-    /// another acquire by `owner` gets the same lease (ACQ-9).
+    /// another acquire by `owner` gets the same lease again (ACQ-9).
     #[must_use]
     pub fn is_held_by(&self, owner: OwnerId) -> bool {
         self.owner == owner && matches!(self.phase, RecordPhase::InProgress(_))
     }
 
-    /// The time left in the lease with token `seen`; `None` once the lease is over, or its holder
-    /// has completed or released the record (ACQ-4).
+    /// Returns the time left in the lease with token `seen`; `None` if that lease is over, or if
+    /// its holder has completed or released the record (ACQ-4).
     #[must_use]
     pub fn remaining_lease(&self, seen: FencingToken) -> Option<Duration> {
         match self.phase {
@@ -99,7 +116,14 @@ mod tests {
 
     fn record(owner: OwnerId, phase: RecordPhase) -> Record {
         let holder = Some(HolderNote::new(owner, LEASE, None, "host:1"));
-        Record { owner, token: FencingToken::new(7), takeovers: 0, holder, phase }
+        Record {
+            owner,
+            token: FencingToken::new(7),
+            takeovers: 0,
+            holder,
+            fingerprint: Fingerprint::new(&[1, 2]).ok(),
+            phase,
+        }
     }
 
     fn complete() -> RecordPhase {
@@ -120,6 +144,29 @@ mod tests {
             Peeked::Busy(lease) => assert_eq!(lease.holder, holder),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn fp_6_an_acquire_is_compared_with_a_record_in_progress() {
+        let request = |fingerprint: &[u8], compares| {
+            let req = AcquireRequest::new(OwnerId::new(), LEASE, LEASE)
+                .with_fingerprint(Fingerprint::new(fingerprint).ok());
+            if compares { req.comparing_in_flight() } else { req }
+        };
+        let mismatch = |req: &AcquireRequest| {
+            let found = record(OwnerId::new(), RecordPhase::InProgress(Some(LEASE)));
+            match Record::acquired(Some(found), req) {
+                Some(Acquired::Busy(lease)) => lease.mismatch,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(mismatch(&request(&[1, 3], true)));
+        for req in [request(&[1, 2], true), request(&[2, 3], true), request(&[1, 3], false)] {
+            assert!(!mismatch(&req), "{req:?}");
+        }
+        assert!(Record::acquired(None, &request(&[1, 3], true)).is_none());
+        let done = Record::acquired(Some(record(OwnerId::new(), complete())), &request(&[1], true));
+        assert!(matches!(done, Some(Acquired::Complete(_))), "{done:?}");
     }
 
     #[test]

@@ -1,44 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Schema`]: a store's migrations, and which tables its program can use (STO-3, REC-1).
+//! [`Schema`]: a store's migrations, and the table versions that a program can use (STO-3, REC-1,
+//! ID-5).
+//!
+//! This file is over 400 lines long because each refusal of tables has its message and its test here.
 
 use retryproof_core::config::is_store_name;
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::store::StoreFinding;
+use retryproof_core::{Error, ErrorKind, IdentitySecret, Result};
+
+use crate::diagnose::unusable_schema;
 
 /// The schema of an SQL store. Its version is the number of its migrations.
 ///
-/// During a rolling deployment and after a roll-back, the programs of a fleet and their tables have
-/// different versions. A program starts if the tables allow its version, and if it can use the
+/// During a rolling deployment and after a roll-back, the programs of a fleet and their tables can
+/// have different versions. A program starts if the tables allow its version, and if it can use the
 /// version of the tables (REC-1).
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// The shipped migrations, oldest first. The index of each migration is the version that it
-    /// upgrades from. Each script writes both numbers of [`TableVersions`] and lowers neither, so
-    /// that running an old script again is harmless.
+    /// The shipped migrations, oldest first. A migration's index is the version that it upgrades
+    /// from. Each script writes both numbers of [`TableVersions`] and lowers neither, so running an
+    /// old script again is harmless.
     pub migrations: &'static [&'static str],
     /// The oldest version of the tables that the store can use.
     pub reads_from: i64,
-    /// How messages name the function of the store's crate that applies the migrations:
-    /// `SomeConfig::migrate()`.
+    /// The script that creates the audit table. The table belongs to no version: programs that do
+    /// not audit work without it (OPS-10).
+    pub audit: &'static str,
+    /// The function that applies the migrations, as messages name it: `SomeConfig::migrate()`.
     pub migrate: &'static str,
 }
 
-/// The versions that are recorded in the tables of an SQL store, and whether the records are there.
+/// The versions stored in the tables of an SQL store, and whether the record table exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableVersions {
-    /// The version of the tables: how many migrations were applied.
+    /// The version of the tables: the number of migrations that were applied.
     pub schema: i64,
     /// The version of the oldest program that may use the tables. A migration raises this number if
     /// it removes something that older programs use.
     pub compatible_from: i64,
-    /// Whether the table of the records exists. It may have been dropped, or lost in a restore,
-    /// while the versions were kept.
+    /// Whether the record table exists. The table can be dropped, or lost in a restore, while the
+    /// versions remain.
     pub has_records: bool,
 }
 
 impl TableVersions {
     /// Combines the rows `schema` and `compatible_from` of the meta table. Returns `None` if there
-    /// is no `schema` row. Without a `compatible_from` row, only programs of the tables' version or
-    /// newer may use the tables.
+    /// is no `schema` row. Without a `compatible_from` row, only programs with the tables' version
+    /// or a newer version may use the tables.
     #[must_use]
     pub fn from_rows(
         schema: Option<i64>,
@@ -51,6 +59,30 @@ impl TableVersions {
     }
 }
 
+/// The rows of a meta table that decide whether a program can use the tables. A missing table has
+/// none of these rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MetaRows {
+    /// The versions of the tables; `None` if there is no `schema` row.
+    pub versions: Option<TableVersions>,
+    /// The [mark](IdentitySecret::mark) in the `identity` row (ID-5).
+    pub mark: Option<i64>,
+}
+
+impl MetaRows {
+    /// Fails if the tables were set up with an identity secret other than the program's (ID-5).
+    /// Tables that have neither row are not set up yet, and the check succeeds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`], as in [`IdentitySecret::check`].
+    pub fn check_secret(&self, secret: Option<&IdentitySecret>) -> Result<()> {
+        if self.versions.is_none() && self.mark.is_none() {
+            return Ok(());
+        }
+        IdentitySecret::check(secret, self.mark)
+    }
+}
+
 impl Schema {
     /// The version of the tables that the migrations create.
     #[must_use]
@@ -58,13 +90,20 @@ impl Schema {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
     }
 
-    /// The migrations that the tables lack; none if the tables are newer and allow this version.
-    /// `found` is `None` if there is no version row. If the records are missing, all migrations are
-    /// pending.
+    /// Returns the SQL of all tables, in the order in which it has to run.
+    #[must_use]
+    pub fn sql(&self) -> String {
+        let scripts: Vec<_> = self.migrations.iter().copied().chain([self.audit]).collect();
+        scripts.join("\n")
+    }
+
+    /// Returns the migrations that the tables lack; none if the tables are newer and allow this
+    /// version. `found` is `None` if there is no version row. If the record table is missing, all
+    /// migrations are pending.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables do not allow this version, or if the records are missing
-    /// and only a newer version can create their table.
+    /// [`ErrorKind::Schema`] if the tables do not allow this version, or if the record table is
+    /// missing and only a newer version can create it.
     pub fn pending(&self, found: Option<TableVersions>) -> Result<&'static [&'static str]> {
         let applied = match found {
             Some(found) if found.compatible_from > self.version() => return Err(self.newer(found)),
@@ -78,29 +117,14 @@ impl Schema {
     }
 
     /// Fails for tables that the store cannot use. `found` is `None` if there is no version row.
-    /// Call this only once for each connected store, because it logs a warning if a migration is
+    /// Call this method only once for each connected store: it logs a warning if a migration is
     /// pending.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] if the tables are missing, too old for this version, or need a newer
-    /// one.
+    /// [`ErrorKind::Schema`] if the tables are missing, are too old for this version, or need a
+    /// newer version.
     pub fn check(&self, found: Option<TableVersions>, table: &str) -> Result<()> {
-        let Some(found) = found else { return Err(self.missing(table)) };
-        let version = self.version();
-        if found.compatible_from > version {
-            return Err(self.newer(found));
-        }
-        if !found.has_records {
-            let is_newer = found.schema > version;
-            return Err(if is_newer {
-                self.newer_records_missing(found)
-            } else {
-                self.missing(table)
-            });
-        }
-        if found.schema < self.reads_from {
-            return Err(self.older(found));
-        }
+        let (found, version) = (self.usable(found, table)?, self.version());
         if found.schema < version {
             tracing::warn!(
                 table,
@@ -121,7 +145,47 @@ impl Schema {
         Ok(())
     }
 
-    /// The error if tables, or other parts of the schema, are missing.
+    /// Describes what is wrong with the tables; `None` if nothing is wrong (OPS-5).
+    #[must_use]
+    pub fn finding(&self, found: Option<TableVersions>, table: &str) -> Option<StoreFinding> {
+        match self.usable(found, table) {
+            Err(unusable) => Some(unusable_schema(&unusable)),
+            Ok(found) if found.schema < self.version() => Some(StoreFinding::warning(
+                "schema",
+                format!(
+                    "The tables have version {}, and this program knows version {}, so some \
+                     features are off.",
+                    found.schema,
+                    self.version()
+                ),
+                "Run `retryproof migrate`, before the programs of the new version if possible.",
+            )),
+            Ok(_) => None,
+        }
+    }
+
+    /// Returns the versions of the tables, or the reason why the store cannot use the tables.
+    fn usable(&self, found: Option<TableVersions>, table: &str) -> Result<TableVersions> {
+        let Some(found) = found else { return Err(self.missing(table)) };
+        let version = self.version();
+        if found.compatible_from > version {
+            return Err(self.newer(found));
+        }
+        if !found.has_records {
+            let is_newer = found.schema > version;
+            return Err(if is_newer {
+                self.newer_records_missing(found)
+            } else {
+                self.missing(table)
+            });
+        }
+        if found.schema < self.reads_from {
+            return Err(self.older(found));
+        }
+        Ok(found)
+    }
+
+    /// Returns the error for missing tables, or for other missing parts of the schema.
     #[must_use]
     #[cold]
     pub fn missing(&self, table: &str) -> Error {
@@ -145,18 +209,18 @@ impl Schema {
     }
 
     fn newer(&self, found: TableVersions) -> Error {
-        // The message does not suggest another table, because without the records every retry would
-        // run again.
+        // The message does not suggest a different table name, because a new table has no records,
+        // so every retry would run again.
         let message = "the store's tables need a newer version of retryproof; upgrade this program";
         self.incompatible(found, message.to_owned())
     }
 
-    /// Returns the error if this version would create the table of the records in an older form
-    /// than the recorded versions require.
+    /// Returns the error for a missing record table that only a newer version can create, because
+    /// the recorded version is newer than this program's.
     fn newer_records_missing(&self, found: TableVersions) -> Error {
         let message = "the store's record table is missing, and the version recorded for it is \
                        newer than this program's; restore the table from a backup, or create it by \
-                       calling `retryproof::migrate(url)` of the newer version of retryproof";
+                       calling `retryproof::migrate(url)` in the newer version of retryproof";
         self.incompatible(found, message.to_owned())
     }
 
@@ -168,7 +232,8 @@ impl Schema {
     }
 }
 
-/// Returns `name` if it is a valid table name, the only dynamic part of a store's SQL (STO-3).
+/// Returns `name` if it is a valid table name. The table name is the only dynamic part of a store's
+/// SQL (STO-3).
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if `name` does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
@@ -191,7 +256,7 @@ mod tests {
     use super::*;
 
     const fn program(migrations: &'static [&'static str], reads_from: i64) -> Schema {
-        Schema { migrations, reads_from, migrate: "A::migrate()" }
+        Schema { migrations, reads_from, audit: "audit", migrate: "A::migrate()" }
     }
 
     /// Three releases: the second adds to the tables, the third removes from them.
@@ -230,7 +295,7 @@ mod tests {
         }
     }
 
-    /// The result of a check, and the lines that it logs at `INFO` and above.
+    /// Returns the result of a check, and the lines that the check logs at `INFO` and above.
     fn check(program: &Schema, found: Option<TableVersions>) -> (Result<()>, String) {
         let log = Log::default();
         let subscriber =
@@ -295,13 +360,14 @@ mod tests {
     fn rec_1_migrate_adds_what_is_missing_and_leaves_newer_tables_alone() {
         const NONE: [&str; 0] = [];
         assert_eq!(FIRST.pending(None).unwrap(), ["create"]);
+        assert_eq!(ADDING.sql(), "create\nadd\naudit");
         assert_eq!(FIRST.pending(Some(CREATED)).unwrap(), NONE);
         assert_eq!(ADDING.pending(None).unwrap(), ["create", "add"]);
         assert_eq!(ADDING.pending(Some(CREATED)).unwrap(), ["add"]);
         assert_eq!(ADDING.pending(Some(ADDED_TO)).unwrap(), NONE);
         assert_eq!(REMOVING.pending(Some(CREATED)).unwrap(), ["add", "remove"]);
         assert_eq!(REMOVING.pending(Some(CONTRACTED)).unwrap(), NONE);
-        // A roll-back whose old release migrates at its start.
+        // After a roll-back, the old release runs its migrations when it starts.
         assert_eq!(FIRST.pending(Some(ADDED_TO)).unwrap(), NONE);
         assert_eq!(ADDING.pending(Some(CONTRACTED)).unwrap(), NONE);
         let error = FIRST.pending(Some(CONTRACTED)).unwrap_err();
@@ -319,7 +385,8 @@ mod tests {
         assert_eq!(TableVersions::from_rows(None, Some(1), true), None);
     }
 
-    /// A program creates a missing record table only in the form that the versions state.
+    /// A program does not create a missing record table if the recorded version is newer than the
+    /// program's.
     #[test]
     fn rec_1_missing_records_are_created_by_no_older_version() {
         let lost = |found| TableVersions { has_records: false, ..found };
@@ -339,7 +406,7 @@ mod tests {
         assert_eq!(TableVersions::from_rows(Some(2), Some(1), false), Some(lost(ADDED_TO)));
     }
 
-    /// Numbers that no migration writes neither panic nor start a program.
+    /// Version numbers that no migration writes cause an error: the store neither panics nor opens.
     #[test]
     fn rec_1_damaged_versions_are_refused() {
         for found in [tables(0, 0), tables(-1, -1), tables(i64::MIN, i64::MIN)] {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 /// - `poll` returns the pauses between reads. If the pauses change, for example because the server
 ///   no longer sends notifications, the waiter starts again at the shortest pause.
 /// - `remaining_lease` reads the record and returns the time left in the lease. `None` ends the
-///   wait; otherwise the next read comes no later than after the returned time. Return
+///   wait. After any other value, the next read comes when that time has passed, or earlier. Return
 ///   [`Duration::MAX`] to read only after the pauses of `poll`.
 ///
 /// ```
@@ -67,7 +67,7 @@ where
         }
         reads += 1;
         let now = Instant::now();
-        // The sleep never outlasts the lease: once the lease ends, the waiter may take over
+        // The sleep never outlasts the lease, because the waiter can take over when the lease ends
         // (ACQ-2).
         let pause = jitter(pauses.after(reads)).min(left);
         let next = now.checked_add(pause).map_or(until, |next| next.min(until));
@@ -78,7 +78,8 @@ where
     Ok(())
 }
 
-/// A duration within 20 % of `pause`, so that callers that pause together do not retry together.
+/// Returns a duration within 20 % of `pause`. Callers that start to pause together therefore do not
+/// retry together.
 #[must_use]
 pub fn jitter(pause: Duration) -> Duration {
     static STEPS: AtomicU32 = AtomicU32::new(0);
@@ -121,7 +122,8 @@ mod tests {
     async fn acq_4_pauses_double_up_to_their_limit() {
         let pauses = rhythm(150, |_| POLL, u64::MAX).await;
         assert!(is_near(&pauses[..4], &[10, 20, 40, 40]), "{pauses:?}");
-        // If `poll` returns other pauses, the waiter starts at the first one again.
+        // If `poll` returns a different `Backoff`, the waiter starts again with the first pause of
+        // that `Backoff`.
         let long = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
         let poll = |reads| if reads > 2 { long } else { POLL };
         let pauses = rhythm(500, poll, u64::MAX).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WaiterRegistry`]: which calls in this process wait for which record.
+//! [`WaiterRegistry`] knows which calls in this process wait for which record.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 ///
 /// A waiter subscribes, *then* reads the record, then sleeps. A writer notifies *after* its commit.
 /// The registry's lock orders subscriptions and notifications: either the writer finds the waiter,
-/// or the waiter reads what was committed. So no change between the read and the sleep is lost.
+/// or the waiter reads what was committed. The registry therefore loses no change between the read
+/// and the sleep.
 pub struct WaiterRegistry<K> {
     records: Mutex<HashMap<K, RecordWaiters>>,
 }
@@ -27,7 +28,7 @@ struct RecordWaiters {
     count: usize,
 }
 
-/// The subscription of one waiter to a record. Dropping it ends the subscription.
+/// The subscription of one waiter to a record. Dropping the value ends the subscription.
 pub struct Subscription<'a, K: Eq + Hash> {
     registry: &'a WaiterRegistry<K>,
     key: K,
@@ -41,8 +42,8 @@ impl<K> WaiterRegistry<K> {
         Self { records: Mutex::default() }
     }
 
-    /// Whether no call is waiting. A call that is just subscribing may be missed; that call reads
-    /// its record afterwards.
+    /// Whether no call is waiting. The answer can miss a call that is just subscribing. This is
+    /// harmless, because that call reads its record afterwards.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.lock().is_empty()
@@ -91,9 +92,10 @@ impl<K: Eq + Hash> Subscription<'_, K> {
         &self.key
     }
 
-    /// Notified when the record may have changed. [`notify_waiters`](Notify::notify_waiters) stores
-    /// no permit, so enable the [`Notified`](tokio::sync::futures::Notified) before the read;
-    /// [`wait_for_change`](crate::wait_for_change) does that.
+    /// Returns the [`Notify`] that wakes this waiter when the record may have changed.
+    /// [`notify_waiters`](Notify::notify_waiters) stores no permit, so enable the
+    /// [`Notified`](tokio::sync::futures::Notified) before the read.
+    /// [`wait_for_change`](crate::wait_for_change) does so.
     #[must_use]
     pub fn woken(&self) -> &Notify {
         &self.woken

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers for testing listeners on a message broker: the addresses of the shared brokers, a
-//! private broker for one test, and waiting for a condition.
+//! Helpers for testing listeners on a message broker. The helpers find the shared brokers, start a
+//! private broker for one test, and wait for conditions.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub use server::Server;
 pub use verdicts::{lease_lost, not_recorded};
 pub use work::{Gate, counted, gated, unsure};
 
-/// Longer than any successful step takes, even on a busy machine.
+/// The time limit of a step. Every successful step is faster, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the address of the service `name`. The address is in the environment variable `name`, or
-/// else in the file that `cargo xtask services` wrote below `root`, the workspace's folder. Returns
-/// `None` if the service is not running.
+/// Returns the address of the service `name` from the environment variable `name`. If the variable
+/// is not set, reads the file that `cargo xtask services` wrote below `root`, the workspace's
+/// folder. Returns `None` if neither contains the address.
 #[must_use]
 pub fn service(root: &str, name: &str) -> Option<String> {
     if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {

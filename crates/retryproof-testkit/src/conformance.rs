@@ -15,31 +15,39 @@
 //! ```
 //!
 //! # Time
-//! With `time = paused`, each case has a single-threaded runtime whose clock is paused, for stores
-//! that use tokio's clock and do nothing on other threads. With `time = real`, each case has a
-//! runtime of two threads on the host's clock. Leases that must run out are a few tens of
-//! milliseconds long, and the kit relies on the store's answers instead of measured time, so a
-//! loaded machine makes the kit slow but not wrong.
+//! With `time = paused`, each case has a single-threaded runtime whose clock is paused. Choose this
+//! setting for a store that uses tokio's clock and does nothing on other threads. With `time =
+//! real`, each case has a runtime of two threads on the host's clock. A lease that must run out
+//! lasts a few tens of milliseconds. The kit relies on the store's answers instead of measured
+//! time, so a loaded machine slows the kit down but causes no false failures.
 //!
-//! If your store has an injected clock, declare it under either setting with
-//! [`with_clock`](crate::SubjectBuilder::with_clock); expiry is then tested to the last
+//! If your store has an injected clock, declare that clock under either setting with
+//! [`with_clock`](crate::SubjectBuilder::with_clock). Expiry is then tested to the last
 //! millisecond.
 //!
 //! # Joined transactions
-//! A SQL store declares with [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
-//! its completions join, and passes a [`Ledger`](crate::Ledger) that writes in them. The cases of
-//! CMP-7 then test the store and the ledger together, including the driver's `TxPort`.
+//! For a SQL store, use [`with_joined`](crate::SubjectBuilder::with_joined) to declare which
+//! transactions its completions join, and pass a [`Ledger`](crate::Ledger) that writes in these
+//! transactions. The cases of CMP-7 then test the store and the ledger together, including the
+//! driver's `TxPort`.
+//!
+//! # Hashed identities
+//! For a store that offers hashed identities, use
+//! [`with_identities`](crate::SubjectBuilder::with_identities) to declare how to set up and open a
+//! store under a name that the kit chooses. The cases of ID-5 then set up several stores, with and
+//! without a secret. The cases of sealed results (SEAL-1) use such a store, too.
 //!
 //! # The factory
-//! The factory is called once per case. It returns a [`Subject`], or `None` if the server that the
-//! store needs is missing. If it returns `None`, the case is skipped with a message, or fails if
-//! `RETRYPROOF_REQUIRE_STORES` is `1`.
+//! The kit calls the factory once per case. The factory returns a [`Subject`], or `None` if the
+//! store's server is missing. Without a subject, the kit skips the case with a message; with
+//! `RETRYPROOF_REQUIRE_STORES=1`, the case fails instead.
 //!
 //! # Skipped cases
-//! A case that [needs](Need) what the subject does not offer passes without testing anything. An
-//! additional test, `sto_2_summary_of_the_kit`, names these cases and the reasons in one line on
-//! standard error, bypassing the test harness's capture. (A harness that hides the output of
-//! passing tests, such as nextest, shows the line with `--success-output final`.)
+//! If the subject lacks what a case [needs](Need), the case passes without testing anything. An
+//! additional test, `sto_2_summary_of_the_kit`, names these cases and the reasons in one line. The
+//! line goes directly to standard error, so Rust's own test harness does not capture it. (A harness
+//! that hides the output of passing tests, such as nextest, shows the line with `--success-output
+//! final`.)
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases judged; not judged for lack of purge (8): sto_4_purge_keeps_what_is_live, …
@@ -51,6 +59,7 @@ use std::pin::Pin;
 
 use crate::subject::Subject;
 
+pub mod audit;
 mod caller;
 pub mod cancel;
 pub mod fence;
@@ -59,6 +68,7 @@ pub mod force;
 pub mod forms;
 pub mod grant;
 pub mod handles;
+pub mod hashed;
 pub mod holder;
 pub mod identity;
 pub mod inspect;
@@ -72,6 +82,7 @@ pub mod release;
 pub mod result;
 mod runner;
 pub mod scan;
+pub mod sealed;
 pub mod skew;
 pub mod takeover;
 pub mod token;
@@ -85,9 +96,9 @@ pub use runner::{Time, run};
 /// One case of the kit.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Rule and behaviour: `acq_2_one_winner_at_expiry`.
+    /// The rule and the behaviour that the case tests, such as `acq_2_one_winner_at_expiry`.
     pub name: &'static str,
-    /// The module of the case.
+    /// The module that contains the case.
     pub group: &'static str,
     /// What the case needs beyond the contract.
     pub needs: Option<Need>,
@@ -101,8 +112,8 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Every case of the kit, for a custom harness; usually [`conformance!`](crate::conformance!) is
-/// enough.
+/// Returns every case of the kit, for a custom harness. Usually,
+/// [`conformance!`](crate::conformance!) is enough.
 #[must_use]
 pub fn cases() -> &'static [Case] {
     crate::__each_case! { table }
@@ -244,7 +255,9 @@ macro_rules! __each_case {
                 fp_1_fingerprints_of_every_length_are_kept
                 fp_1_nothing_is_judged_while_the_holder_runs
                 fp_2_a_takeover_replaces_the_fingerprint
-                fp_2_an_expired_result_leaves_no_fingerprint;
+                fp_2_an_expired_result_leaves_no_fingerprint
+                fp_6_a_busy_answer_tells_whether_the_request_differs
+                fp_6_a_grant_replaces_the_fingerprint_to_compare_with;
             identity:
                 id_1_scope_and_key_name_a_record_together
                 id_2_identities_compare_byte_for_byte
@@ -252,6 +265,13 @@ macro_rules! __each_case {
                 id_2_odd_text_is_only_text
                 id_3_the_longest_identities_fit
                 id_4_a_store_prints_neither_keys_nor_values;
+            hashed:
+                id_5_a_hashed_store_keeps_no_key(Identities)
+                id_5_identities_never_mix(Identities);
+            sealed:
+                seal_1_a_sealed_result_is_replayed_through_every_handle(Identities)
+                seal_4_a_destroyed_key_leaves_tombstones(Identities)
+                seal_5_a_moved_result_fails_closed(Identities);
             purge:
                 sto_4_purge_keeps_what_is_live(Purge)
                 sto_4_purge_keeps_an_expired_lease_within_its_ttl(Purge)
@@ -260,7 +280,9 @@ macro_rules! __each_case {
                 sto_4_purge_comes_back_to_what_it_passed(Purge)
                 sto_4_purge_keeps_a_record_that_was_used_again(Purge)
                 sto_4_purge_goes_by_the_completions_ttl(Purge)
-                sto_4_purge_from_two_instances_at_once(Purge);
+                sto_4_purge_from_two_instances_at_once(Purge)
+                sto_6_a_claim_keeps_others_out_until_it_ends(Purge)
+                sto_6_of_racing_claims_one_is_granted(Purge);
             inspect:
                 sto_2_an_operator_sees_where_a_record_stands(Inspect)
                 sto_2_an_operator_counts_the_records(Inspect);
@@ -281,10 +303,17 @@ macro_rules! __each_case {
                 ops_4_a_released_key_is_fresh(Force)
                 ops_4_a_live_lease_ends_if_asked_for(Force)
                 ops_4_a_resolved_record_is_replayed(Force)
+                ops_4_a_resolve_keeps_the_fingerprint(Force)
                 ops_4_a_forgotten_key_runs_again(Force)
                 ops_4_an_erased_answer_is_a_tombstone(Force)
                 ops_4_an_erased_answer_keeps_its_ttl(Force)
                 ops_4_waiters_are_woken(Force);
+            audit:
+                ops_10_entries_come_back_newest_first(Audit)
+                ops_10_pages_lead_through_all_entries(Audit)
+                ops_10_the_longest_texts_are_kept(Audit)
+                ops_10_a_purge_and_another_handle_keep_entries(Audit)
+                ops_10_an_audited_store_with_hashed_identities_keeps_no_key(Identities);
             holder:
                 rec_2_busy_answers_show_the_holders_note
                 rec_2_notes_of_every_length_are_kept

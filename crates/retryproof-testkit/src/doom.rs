@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`doom`]: a store call that is dropped at one of its await points.
+//! [`doom`]: drops a store call at one of its await points.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,8 +20,8 @@ pub(crate) enum Doomed {
     Release(OwnerId),
 }
 
-/// Makes the call, and drops it when it has been pending `times` times. Returns whether the call
-/// ended before that.
+/// Makes the call, and drops it after it has been pending `times` times. Returns whether the call
+/// ended before the drop.
 pub(crate) async fn doom<S: IdempotencyStore>(
     store: &S,
     id: &Identity,
@@ -44,8 +44,8 @@ pub(crate) async fn doom<S: IdempotencyStore>(
     }
 }
 
-/// Polls the call, and drops it when it has been pending `times` times. Returns whether the call
-/// ended before that.
+/// Polls the call, and drops it after it has been pending `times` times. Returns whether the call
+/// ended before the drop.
 pub(crate) async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> bool {
     let mut call = pin!(call);
     let mut pending = 0;

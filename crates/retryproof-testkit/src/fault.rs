@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`FaultStore`]: a wrapper around a store that fails when and how a test specifies.
+//! [`FaultStore`]: wraps a store and makes its calls fail when and how a test specifies.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -20,21 +20,21 @@ use crate::operation::Operation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call fails before it reaches the store: nothing happened.
+    /// The call fails before it reaches the store, so nothing happens.
     Refused,
-    /// The store executes the call, but the answer is lost: the caller gets an error.
+    /// The store executes the call, but the answer is lost, and the caller gets an error.
     AnswerLost,
     /// The call never reaches the store and never ends.
     Swallowed,
     /// The store executes the call, but the call never ends.
     AnswerSwallowed,
-    /// The call panics before it reaches the store: nothing happened.
+    /// The call panics before it reaches the store, so nothing happens.
     Panicked,
     /// The store executes the call, and then the call panics.
     AnswerPanicked,
 }
 
-/// What an outage does to the calls that are made during the outage.
+/// What happens to the calls during an outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {
@@ -46,7 +46,7 @@ pub enum Outage {
     Stall,
 }
 
-/// One call, as a plan sees it before the call is made.
+/// One call, as a plan sees it before the store does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
@@ -77,24 +77,24 @@ struct State {
 }
 
 impl Faults {
-    /// Injects no faults until a plan is set or an outage begins.
+    /// Creates faults that do nothing until a plan is set or an outage begins.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outage: watch::Sender::new(None) }))
     }
 
     /// Calls `plan` before each store call, and restarts the call numbers. A later plan replaces
-    /// it.
+    /// this plan.
     pub fn plan(&self, plan: impl FnMut(&Call) -> Option<Fault> + Send + 'static) {
         *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
     }
 
-    /// Makes the `nth` call from now fail, whatever its method; the next call is number 1.
+    /// Makes the `nth` call from now fail, for any method. The next call is number 1.
     pub fn fail_call(&self, nth: u64, fault: Fault) {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }
 
-    /// Makes every `nth` call from now on fail.
+    /// From now on, makes every `nth` call fail.
     ///
     /// # Panics
     /// If `nth` is zero.
@@ -115,8 +115,8 @@ impl Faults {
         self.0.state.lock().plan = None;
     }
 
-    /// Makes the store unavailable, in the way that `outage` says, until
-    /// [`end_outage`](Self::end_outage).
+    /// Makes the store unavailable until [`end_outage`](Self::end_outage). `outage` says what
+    /// happens to the calls.
     pub fn begin_outage(&self, outage: Outage) {
         self.0.outage.send_replace(Some(outage));
     }
@@ -132,8 +132,9 @@ impl Faults {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many calls failed since the plan was set, including failures during outages. Assert that
-    /// the number is not zero: a test that injected no fault has shown nothing.
+    /// How many times a call met a fault or an outage since the plan was set. A stalled call counts
+    /// too. Assert that this number is not zero, because a test that injected no fault has shown
+    /// nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected
@@ -174,7 +175,7 @@ impl Faults {
             None => call.await,
             Some(Fault::Refused) => Err(failed(operation, "the call was refused (injected)")),
             Some(Fault::AnswerLost) => {
-                // Discard the answer, whatever it is.
+                // The call runs, but its answer is lost.
                 let _ = call.await;
                 Err(failed(operation, "the answer was lost (injected)"))
             }
@@ -208,7 +209,8 @@ impl fmt::Debug for Faults {
     }
 }
 
-/// A store that fails as its [`Faults`] specify, and otherwise behaves like the inner store.
+/// A store whose calls fail as its [`Faults`] specify. All other calls behave like those of the
+/// inner store.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyEngine, SharedStore};
@@ -282,6 +284,10 @@ impl<S: IdempotencyStore> IdempotencyStore for FaultStore<S> {
 impl<S: Purge> Purge for FaultStore<S> {
     async fn purge(&self, limit: usize) -> Result<usize> {
         self.faults.apply(Operation::Purge, self.inner.purge(limit)).await
+    }
+
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        self.faults.apply(Operation::Purge, self.inner.claim_purge(at_most)).await
     }
 }
 

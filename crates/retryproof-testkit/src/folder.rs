@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates a folder whose name contains `name`. Removes files that an earlier process with the
-    /// same ID has left there.
+    /// Creates a folder whose name contains `name`. Removes the files of an earlier process that
+    /// had the same process ID.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -52,7 +52,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Try repeatedly, because a process that a server started may briefly outlive the server
+        // Try repeatedly, because a process that a server started can briefly outlive the server
         // and still write files.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.0).is_ok() || !self.0.exists() {

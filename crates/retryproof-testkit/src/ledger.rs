@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Ledger`]: the application's side of a database whose transactions a store joins. The cases
-//! about joined completions use it (CMP-7).
+//! [`Ledger`]: the application's rows in a database whose transactions a store joins. The cases
+//! about joined completions use a ledger (CMP-7).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,14 +19,14 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// Writes one row in the transaction.
     ///
     /// # Errors
-    /// The driver's error. A case that continues after an error does so on purpose.
+    /// The driver's error. If a case continues after an error, it does so on purpose.
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Makes the database end the transaction, or makes the transaction impossible to commit, as
-    /// some errors do: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these two databases,
-    /// a plain `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK`
-    /// would not be detected, so use a statement that fails: `SELECT 1/0`. The case may write a row
-    /// afterwards; that row must not be committed.
+    /// Makes the database end the transaction, or makes a commit impossible. On MySQL and SQLite, a
+    /// plain `ROLLBACK` that bypasses the driver is enough. Errors such as a deadlock on MySQL or
+    /// `INSERT OR ROLLBACK` on SQLite have the same effect. On PostgreSQL, the store would not
+    /// detect such a `ROLLBACK`, so use a statement that fails, such as `SELECT 1/0`. The case can
+    /// write another row afterwards, which must not be committed.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
     /// The number of rows that another connection sees.
@@ -40,12 +40,12 @@ pub(crate) enum Deed {
     Write,
     /// Writes a row and fails.
     Fail,
-    /// Writes a row, loses its transaction, ignores the loss, writes another row and returns a
+    /// Writes a row, loses its transaction, ignores the loss, writes another row, and returns a
     /// value.
     GoOn,
 }
 
-/// A source of transactions and its ledger, with their types erased.
+/// A source of transactions and its ledger, in type-erased form.
 pub(crate) trait JoinedLedger: Send + Sync {
     /// Makes one joined call. Returns whether the engine reported the call's record as committed.
     fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool>;

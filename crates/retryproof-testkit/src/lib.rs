@@ -9,6 +9,8 @@ mod doom;
 mod fault;
 #[cfg(feature = "folder")]
 pub mod folder;
+mod forward;
+mod keys;
 mod ledger;
 mod model;
 mod operation;
@@ -23,9 +25,13 @@ mod values;
 pub mod wire;
 
 pub use fault::{Call, Fault, FaultStore, Faults, Outage};
+pub use keys::TestKeys;
 pub use ledger::Ledger;
 pub use operation::Operation;
 pub use record::{CallLog, Entry, Recorder, Said};
+// The code that `forward!` generates names types of `retryproof_core`.
+#[doc(hidden)]
+pub use retryproof_core;
 pub use runs_once::{Runs, count_runs};
 pub use slow::SlowStore;
-pub use subject::{Subject, SubjectBuilder};
+pub use subject::{StoreSetup, Subject, SubjectBuilder};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Model`]: the contract as a sequential program, against which a store's answers are compared
-//! one by one. Time is counted from the beginning of the sequence. A result past its ttl, or a
-//! lease past its end and its ttl, may be deleted at any moment (STO-4). Some calls then have two
-//! correct answers, and the model follows the store's answer.
+//! [`Model`]: the contract as a sequential program. A test compares each answer of a store with the
+//! model's answer. Time counts from the beginning of the sequence. A store can delete a result past
+//! its ttl, or a lease past both its end and its ttl, at any moment (STO-4). Some calls then have
+//! two correct answers, and the model follows the store's answer.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ enum State {
     Complete { value: u32, until: Duration },
 }
 
-/// An answer of the store or of the model, in a common form.
+/// An answer in a form that the store and the model share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted { token: FencingToken, took_over: bool },
@@ -54,7 +54,7 @@ pub(crate) struct Ask {
 /// The state of a record at the current time.
 enum Standing<'a> {
     Absent,
-    /// A lease past its end and its ttl. The store may have deleted the record.
+    /// A lease past both its end and its ttl. The store may have deleted the record.
     Forgotten(&'a Record),
     Expired(&'a Record),
     Running(&'a Record, Duration),
@@ -63,8 +63,8 @@ enum Standing<'a> {
     Complete(&'a Record, u32),
 }
 
-/// The correct answers to a write that takes effect only if the record is in progress and its owner
-/// is `owner`.
+/// Returns the correct answers to a write that takes effect only if the record is in progress for
+/// `owner`.
 fn while_in_progress(standing: &Standing<'_>, owner: Owner) -> &'static [FencedWrite] {
     match standing {
         Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
@@ -115,8 +115,8 @@ impl Model {
             Answer::Granted { token, took_over } => Some((token, took_over)),
             _ => None,
         };
-        // The grants that would be correct: the token that each must keep, if any, and whether it
-        // is a takeover.
+        // All correct grants. Each consists of the token that the grant must keep, if any, and
+        // whether the grant is a takeover.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record)
@@ -231,7 +231,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes the record if it is a lease past its end and its ttl, or a result past its ttl.
+    /// Removes the record if it is a lease past both its end and its ttl, or a result past its ttl.
     pub(crate) fn purge(&mut self) {
         if matches!(self.standing(), Standing::Forgotten(_) | Standing::Stale(_)) {
             self.record = None;
@@ -245,8 +245,8 @@ impl Model {
 
     fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
         let fits = |right: &Answer| match (*right, answer) {
-            // While the clock runs, the model does not know the remaining time; the caller passes
-            // zero to skip the check.
+            // On a running clock, the model does not know the remaining time. The caller then
+            // passes zero, and this function compares only the tokens.
             (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining })
                 if remaining.is_zero() =>
             {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Operation`]: the methods of the contract by name.
+//! [`Operation`]: names the methods of the store contract.
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ pub enum Operation {
     Complete,
     /// [`IdempotencyStore::release`](retryproof_core::IdempotencyStore::release).
     Release,
-    /// [`Purge::purge`](retryproof_core::store::Purge::purge).
+    /// [`Purge::purge`](retryproof_core::store::Purge::purge) and
+    /// [`Purge::claim_purge`](retryproof_core::store::Purge::claim_purge).
     Purge,
 }
 

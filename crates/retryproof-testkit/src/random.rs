@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Random`]: pseudo-random numbers from a seed, for tests that must be repeatable.
 
-/// SplitMix64: small, fast, and good enough to choose the steps of a test. Not for secrets.
+/// The generator SplitMix64. It is small, fast and good enough to choose the steps of a test, but
+/// not for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

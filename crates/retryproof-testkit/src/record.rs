@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Recorder`]: a wrapper around a store that keeps a log of its calls.
+//! [`Recorder`]: wraps a store and keeps a log of the calls.
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +25,7 @@ pub enum Said {
     Dropped,
     /// The caller holds the lease.
     Granted,
-    /// The caller holds the lease, taken over from an owner that died.
+    /// The caller has taken over an expired lease.
     TookOver,
     /// Another owner holds the lease.
     Busy,
@@ -49,7 +49,7 @@ pub enum Said {
 pub struct Entry {
     /// The method.
     pub operation: Operation,
-    /// The identity; `None` for a purge. The identity is printed masked (ID-4).
+    /// The identity, which prints masked (ID-4); `None` for a purge.
     pub identity: Option<Identity>,
     /// The owner; `None` for a peek, a wait and a purge.
     pub owner: Option<OwnerId>,
@@ -64,8 +64,8 @@ pub struct CallLog(Arc<Mutex<Log>>);
 #[derive(Default)]
 struct Log {
     entries: Vec<Entry>,
-    /// Incremented when the log is cleared, so that a late answer to a removed call is not
-    /// attributed to another call.
+    /// Incremented when the log is cleared, so that a late answer to a removed call is not logged
+    /// for another call.
     generation: u64,
 }
 
@@ -100,7 +100,7 @@ impl CallLog {
         self.0.lock().entries.iter().map(|entry| entry.operation).collect()
     }
 
-    /// Clears the log. If an earlier call is still pending, its answer is not logged later.
+    /// Clears the log. The answers of calls that are still pending are not logged later.
     pub fn clear(&self) {
         let mut log = self.0.lock();
         log.entries.clear();
@@ -150,7 +150,8 @@ impl fmt::Debug for CallLog {
     }
 }
 
-/// A call that was sent. Logs the call's end, even if the call is dropped.
+/// A call that was sent. Dropping this value logs how the call ended, so dropped calls are logged
+/// too.
 struct Open<'a> {
     log: &'a CallLog,
     at: usize,
@@ -265,6 +266,11 @@ impl<S: Purge> Purge for Recorder<S> {
     async fn purge(&self, limit: usize) -> Result<usize> {
         let call = (Operation::Purge, None, None);
         self.log.keep(call, self.inner.purge(limit), |gone| Said::Purged(*gone)).await
+    }
+
+    /// Does not log the claim, because a claim concerns no record.
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        self.inner.claim_purge(at_most).await
     }
 }
 

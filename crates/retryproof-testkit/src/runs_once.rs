@@ -25,7 +25,7 @@ impl Runs {
     }
 }
 
-/// Makes `calls` concurrent calls, each on a separate task, and returns the number of runs and all
+/// Makes `calls` concurrent calls, each on a separate task. Returns the number of runs and all
 /// answers. [`assert_runs_once!`](crate::assert_runs_once) uses this function.
 ///
 /// # Panics
@@ -60,9 +60,9 @@ where
 /// Makes many concurrent calls and asserts that the action ran once. Returns all answers for
 /// further assertions.
 ///
-/// The first argument is the number of calls. The second is a closure that makes one call; the
-/// action of that call must call `runs.note()`. Use the macro inside an async function on a tokio
-/// runtime.
+/// The first argument is the number of calls. The second argument is a closure that makes one call.
+/// The action of that call must call `runs.note()`. Use the macro inside an async function on a
+/// tokio runtime.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyContext, IdempotencyEngine};

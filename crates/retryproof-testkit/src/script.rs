@@ -42,7 +42,7 @@ fn fenced(answer: retryproof_core::Result<FencedWrite>) -> String {
     format!("{:?}", answer.map_err(|error| error.kind()))
 }
 
-/// Calls each method at least once for each of its ordinary answers.
+/// Calls each method at least once for each of its usual answers.
 pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Transcript {
     let (owner, other) = (OwnerId::new(), OwnerId::new());
     let ask = |owner| AcquireRequest::new(owner, LONG, DAY).with_fingerprint(Some(fingerprint(3)));

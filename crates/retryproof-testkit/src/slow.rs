@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SlowStore`]: a wrapper around a store that delays each call.
+//! [`SlowStore`]: wraps a store and delays each call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use retryproof_core::store::{
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::sleep;
 
-/// A distant store: each call takes some time to reach the inner store, and its answer takes some
-/// time to come back. The delays use the runtime's clock, so a paused clock skips them.
+/// Behaves like a distant store: a call takes some time to reach the inner store, and its answer
+/// takes some time to come back. The delays use the runtime's clock, so a test with a paused clock
+/// does not really wait.
 #[derive(Debug)]
 pub struct SlowStore<S> {
     inner: S,
@@ -51,7 +52,8 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
         seen: FencingToken,
         at_most: Duration,
     ) -> Result<()> {
-        // `at_most` limits the whole wait, including the delays.
+        // Subtract the delays, so that the whole wait ends within `at_most` unless the delays alone
+        // exceed it.
         let rest = at_most.saturating_sub(self.there + self.back);
         self.slowly(self.inner.wait_for_change(id, seen, rest)).await
     }
@@ -82,6 +84,10 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
 impl<S: Purge> Purge for SlowStore<S> {
     async fn purge(&self, limit: usize) -> Result<usize> {
         self.slowly(self.inner.purge(limit)).await
+    }
+
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        self.slowly(self.inner.claim_purge(at_most)).await
     }
 }
 

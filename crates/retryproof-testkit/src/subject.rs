@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Subject`]: a store under test, with the extra abilities that the kit may use.
+//! [`Subject`]: a store under test, with the abilities beyond the contract that the kit can use.
 //!
-//! This file has over 400 lines because it contains each call of the contract again, for the form
-//! of the store that lets its erased and its concrete form share one store.
+//! This file has over 400 lines because `Concrete`, which lets the erased and the concrete form
+//! share one store, implements every method of the contract again.
 
 use std::fmt;
 use std::future::Future;
@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Force, ForceRequest, Forced,
-    Inspect, Join, JoinStatement, Peeked, Purge, RecordSummary, ScanCursor, ScanPage, SharedStore,
-    SharedStoreBuilder, StoreProfile, StoreStats, TxSource,
+    AcquireRequest, Acquired, Audit, AuditEntry, AuditPage, Completion, Dialect, FencedWrite,
+    Force, ForceRequest, Forced, Inspect, Join, JoinStatement, Peeked, Purge, RecordSummary,
+    ScanCursor, ScanPage, SharedStore, SharedStoreBuilder, StoreProfile, StoreStats, TxSource,
 };
-use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
+use retryproof_core::{
+    FencingToken, IdempotencyStore, Identity, IdentitySecret, Key, OwnerId, Result, Scope,
+};
 
 use crate::doom::{Doomed, doom};
 use crate::ledger::{JoinedLedger, Ledger, Of};
@@ -24,9 +26,10 @@ use crate::script::{Transcript, script};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
+type OpenStore = Box<dyn Fn(StoreSetup) -> Boxed<Result<SharedStore>> + Send + Sync>;
 
-/// A store under test, with the extra abilities that the kit may use. A factory creates a subject
-/// for each case.
+/// A store under test, with the abilities beyond the contract that the kit can use. A factory
+/// creates a subject for each case.
 ///
 /// No two subjects share identities, so subjects can share a server and run concurrently.
 pub struct Subject {
@@ -44,7 +47,21 @@ struct Hooks {
     corrupt: Option<Box<dyn Fn(Identity) -> Boxed<()> + Send + Sync>>,
     writes: Option<Make<u64>>,
     joined: Option<Box<dyn JoinedLedger>>,
+    identities: Option<OpenStore>,
     sequences: Option<u32>,
+}
+
+/// A store that a case opens under a name of its own (ID-5).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreSetup {
+    /// The name of the table, or the prefix of the keys: letters, digits and underscores.
+    pub name: String,
+    /// The identity secret; `None` for plain identities.
+    pub secret: Option<IdentitySecret>,
+    /// Whether to set the store up before it is opened, as a deployment does. The store may be set
+    /// up already.
+    pub migrates: bool,
 }
 
 /// Declares what a store can do beyond the contract. Cases that [need](crate::conformance::Need)
@@ -79,16 +96,26 @@ impl Subject {
         Some(self.hooks.another.as_ref()?().await)
     }
 
-    /// Damages the stored record; `None` unless `with_corrupt` declared how.
+    /// Damages the stored record; `None` if `with_corrupt` was not called.
     pub(crate) async fn corrupt(&self, id: &Identity) -> Option<()> {
         self.hooks.corrupt.as_ref()?(id.clone()).await;
         Some(())
     }
 
-    /// The source of the transactions that the store joins, with its ledger; `None` unless
-    /// `with_joined` declared one.
+    /// Returns the source of the transactions that the store joins, with its ledger; `None` if
+    /// `with_joined` was not called.
     pub(crate) fn joined(&self) -> Option<&dyn JoinedLedger> {
         self.hooks.joined.as_deref()
+    }
+
+    /// Opens a separate store for a case; `None` if `with_identities` was not called.
+    pub(crate) async fn opened(&self, setup: StoreSetup) -> Option<Result<SharedStore>> {
+        Some(self.hooks.identities.as_ref()?(setup).await)
+    }
+
+    /// A name for a store that only this subject uses.
+    pub(crate) fn store_name(&self, what: &str) -> String {
+        format!("k{}_{what}", self.mark.trim_end_matches('.'))
     }
 
     /// Runs [`script`] on the concrete store.
@@ -117,6 +144,10 @@ impl Subject {
         self.hooks.corrupt.is_some()
     }
 
+    pub(crate) fn has_identities(&self) -> bool {
+        self.hooks.identities.is_some()
+    }
+
     /// Whether the store has its own clock and the runtime's clock is paused.
     pub(crate) fn has_own_clock(&self) -> bool {
         self.paused && self.hooks.clock.is_some()
@@ -136,16 +167,15 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// Like [`id`](Self::id), but with a scope. Different pairs give different identities, whatever
-    /// bytes they contain, because the subject's mark at the beginning of the scope has a fixed
-    /// length.
+    /// Like [`id`](Self::id), but with a scope. Different pairs always give different identities,
+    /// because each scope begins with the subject's mark, which has a fixed length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
         let scope = Scope::new(format!("{}{scope}", self.mark)).expect("the scope should be valid");
         Identity::new(scope, Key::new(key).expect("the key should be valid"))
     }
 
-    /// Whether the store's clock moves only when a case advances it, so that expiry can be tested
-    /// to the microsecond.
+    /// Whether the store's clock moves only when a case advances it. Expiry can then be tested to
+    /// the microsecond.
     pub(crate) fn is_exact(&self) -> bool {
         self.paused || self.hooks.clock.is_some()
     }
@@ -171,7 +201,8 @@ impl Subject {
         self.paused = true;
     }
 
-    /// Lets time pass, for the store and the runtime.
+    /// Lets time pass for the store and the runtime. If the store has its own clock and the runtime
+    /// uses the host's clock, time passes only for the store.
     pub(crate) async fn pass(&self, by: Duration) {
         self.pass_in_store(by);
         if self.paused {
@@ -210,6 +241,15 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
+    /// Declares that the store keeps an audit table.
+    pub fn with_audit(mut self) -> Self
+    where
+        S: Audit,
+    {
+        self.shared = self.shared.with_audit();
+        self
+    }
+
     /// Declares how to open another handle on the same data, as another process would.
     pub fn with_another<F, Fut>(mut self, open: F) -> Self
     where
@@ -220,14 +260,24 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
+    /// Declares how to open a store with an identity secret, or without one (ID-5).
+    pub fn with_identities<F, Fut>(mut self, open: F) -> Self
+    where
+        F: Fn(StoreSetup) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<SharedStore>> + Send + 'static,
+    {
+        self.hooks.identities = Some(Box::new(move |setup| Box::pin(open(setup))));
+        self
+    }
+
     /// Declares that the store's clock moves only when `advance` is called.
     pub fn with_clock(mut self, advance: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         self.hooks.clock = Some(Box::new(advance));
         self
     }
 
-    /// Declares how to damage an identity's stored record without using the store, so that the
-    /// record can no longer be read (CMP-8).
+    /// Declares how to damage an identity's stored record without using the store. Afterwards, the
+    /// record must be unreadable (CMP-8).
     pub fn with_corrupt<F, Fut>(mut self, corrupt: F) -> Self
     where
         F: Fn(Identity) -> Fut + Send + Sync + 'static,
@@ -248,7 +298,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Declares that the store joins the transactions of `source` (CMP-7); `ledger` writes in them.
+    /// Declares that the store joins the transactions of `source` (CMP-7). The `ledger` writes in
+    /// these transactions.
     pub fn with_joined<D, T>(mut self, source: T, ledger: impl Ledger<T::Tx>) -> Self
     where
         D: Dialect,
@@ -260,8 +311,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Sets how many random sequences of steps are compared with the model: by default 256, or 48
-    /// if the store uses the host's clock.
+    /// Sets how many random sequences of steps the kit compares with the model. The default is 256,
+    /// or 48 if the store uses the host's clock.
     pub fn with_sequences(mut self, sequences: u32) -> Self {
         self.hooks.sequences = Some(sequences);
         self
@@ -298,7 +349,7 @@ impl<S: fmt::Debug> fmt::Debug for SubjectBuilder<S> {
     }
 }
 
-/// Lets the erased and the concrete form share one store.
+/// Shares one store between its erased and its concrete form.
 struct Concrete<S>(Arc<S>);
 
 impl<S> Clone for Concrete<S> {
@@ -313,7 +364,7 @@ impl<S: fmt::Debug> fmt::Debug for Concrete<S> {
     }
 }
 
-/// What the kit does with the concrete store, with the store's type erased.
+/// The kit's operations on the concrete store, with the store's type erased.
 trait OnConcrete: Send + Sync {
     fn script(&self, id: Identity) -> Boxed<Transcript>;
     fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool>;
@@ -376,6 +427,10 @@ impl<S: Purge> Purge for Concrete<S> {
     async fn purge(&self, limit: usize) -> Result<usize> {
         self.0.purge(limit).await
     }
+
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        self.0.claim_purge(at_most).await
+    }
 }
 
 impl<S: Inspect> Inspect for Concrete<S> {
@@ -395,6 +450,16 @@ impl<S: Inspect> Inspect for Concrete<S> {
 impl<S: Force> Force for Concrete<S> {
     async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         self.0.force(id, req).await
+    }
+}
+
+impl<S: Audit> Audit for Concrete<S> {
+    async fn append(&self, entry: &AuditEntry) -> Result<()> {
+        self.0.append(entry).await
+    }
+
+    async fn entries(&self, after: Option<&ScanCursor>, limit: usize) -> Result<AuditPage> {
+        self.0.entries(after, limit).await
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WireProxy`]: a proxy between a store and its server that counts round trips, and cuts, stalls
-//! or delays connections.
+//! [`WireProxy`]: sits between a store and its server, counts round trips, and cuts, stalls or
+//! delays connections.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -60,11 +60,11 @@ struct Shared {
     flights: AtomicU64,
     lines: AtomicU64,
     refusing: AtomicBool,
-    /// Each change of this value cuts every connection.
+    /// Each change to this value cuts every connection.
     cuts: watch::Sender<u64>,
     /// While `true`, nothing is forwarded in either direction.
     stalled: watch::Sender<bool>,
-    /// How long a burst from the client is delayed.
+    /// How long the proxy delays a burst from the client.
     delay: watch::Sender<Duration>,
 }
 
@@ -95,10 +95,10 @@ impl WireProxy {
         self.addr
     }
 
-    /// The number of round trips so far. A round trip is a burst from the client that the server
-    /// has answered, however many messages and packets the burst has. Data that the server sends
-    /// without a request does not count. Opening a connection counts for as many round trips as its
-    /// protocol needs.
+    /// The number of round trips so far. A round trip is one burst of data from the client, however
+    /// many messages or packets, that the server has answered. Data that the server sends without a
+    /// request does not count. Opening a connection counts as many round trips as the protocol
+    /// needs.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
@@ -110,7 +110,8 @@ impl WireProxy {
         self.shared.lines.load(Ordering::SeqCst)
     }
 
-    /// Cuts every open connection and accepts new ones. Data in flight is lost.
+    /// Cuts every open connection, and loses the data in flight. New connections are still
+    /// accepted.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
@@ -120,14 +121,15 @@ impl WireProxy {
         self.shared.refusing.store(refusing, Ordering::SeqCst);
     }
 
-    /// While `true`, connections stay open but nothing gets through in either direction. Data that
-    /// is sent during the stall arrives after the stall.
+    /// While `true`, connections stay open but nothing gets through in either direction. Data sent
+    /// during the stall arrives after it.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }
 
-    /// Simulates a distant server: each round trip takes `round_trip` longer, on open connections
-    /// too. Opening a connection is delayed once as well.
+    /// Simulates a distant server. Each round trip takes `round_trip` longer, on open connections
+    /// too. Opening a connection also takes `round_trip`, in addition to the delay of its first
+    /// burst.
     pub fn delay(&self, round_trip: Duration) {
         self.shared.delay.send_replace(round_trip);
     }
@@ -146,21 +148,21 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             continue;
         }
         shared.lines.fetch_add(1, Ordering::SeqCst);
-        // Subscribe before starting the task, so that a cut right after the accept applies to this
+        // Subscribe before starting the task, so that a cut right after the accept reaches this
         // connection too.
         let cut = shared.cuts.subscribe();
         tokio::spawn(pass(client, Arc::clone(&shared), cut));
     }
 }
 
-/// Forwards one connection until either side closes it or it is cut.
+/// Forwards one connection until a side closes it or the proxy cuts it.
 async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
     let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
     // Send small packets immediately, as the drivers do on their side.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut stalled = shared.stalled.subscribe();
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
-    // Whether a burst from the client was forwarded and the server has not answered it yet.
+    // Whether the server still has to answer a burst from the client.
     let mut open = false;
     let mut under_way = VecDeque::<(Instant, Vec<u8>)>::new();
     let opened = Instant::now() + *shared.delay.borrow();
@@ -191,8 +193,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             },
             read = server.read(&mut answer) => match read {
                 Ok(bytes @ 1..) => {
-                    // Count the round trip before forwarding the answer, so that a client that has
-                    // the answer also sees the new count.
+                    // Count the round trip before forwarding the answer, so that a client with the
+                    // answer also sees the new count.
                     if std::mem::take(&mut open) {
                         shared.flights.fetch_add(1, Ordering::SeqCst);
                     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Identify`]: finds the unit of work that a request stands for.
+//! [`Identify`]: determines the unit of work of a request.
 
 use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Lease};
 
@@ -37,14 +37,14 @@ pub trait Identify<Req> {
     /// A scope and a key, a context, or a `Result` of one of these.
     type Context: IntoContext;
 
-    /// Returns the unit of work. Runs once per request, before the acquire, and must not block. A
-    /// panic propagates to the caller.
+    /// Returns the unit of work. The layer calls this method once per request, before the acquire.
+    /// The method must not block. A panic propagates to the caller.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service runs, with the lease of this run. Use
-    /// the lease to derive downstream keys, to read the fencing token, or to see whether the run is
-    /// a takeover. The default implementation does nothing. A panic counts as a panic of the
-    /// service (RUN-4).
+    /// Receives the lease of the run, after the grant and before the inner service runs. Use the
+    /// lease to derive downstream keys, to read the fencing token, or to see whether the run is a
+    /// takeover. The default implementation does nothing. A panic counts as a panic of the service
+    /// (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }
@@ -63,10 +63,10 @@ where
 }
 
 /// What an extractor can return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
-/// `Result` of one of these; its error refuses the request.
+/// `Result` of one of these. An error refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a scope and a key",
-    label = "this does not identify a call",
+    label = "this type does not identify a call",
     note = "return `(scope, key)`, a `ContextBuilder`, or a `Result` of one of these; the scope \
             is a `&'static str` or a `Scope`"
 )]
@@ -74,7 +74,8 @@ pub trait IntoContext {
     /// Returns the context. The layer then adds its own durations and validates the result.
     ///
     /// # Errors
-    /// The extractor's error if the request has no usable key; the inner service then does not run.
+    /// Returns the extractor's error if the request has no usable key. The inner service then does
+    /// not run.
     fn into_context(self) -> Result<ContextBuilder, Error>;
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use retryproof_core::{CompletionFailurePolicy, IdempotencyEngine, JsonCodec, OnDrop};
 
-/// Runs the wrapped service once per (scope, key): the first request runs the service, and every
+/// Runs the wrapped service once per (scope, key). The first request runs the service, and every
 /// other request gets the stored response. See the [crate's page](crate).
 ///
-/// Cheap to clone. A duration set here applies to every call; a duration that is not set comes from
-/// the extractor, or else from the configured default (CTX-3).
+/// The layer is cheap to clone. A duration that is set here applies to every call. Any other
+/// duration comes from the extractor, or else from the configured default (CTX-3).
 pub struct EngineLayer<I, C = JsonCodec> {
     pub(crate) engine: IdempotencyEngine,
     pub(crate) identify: Arc<I>,
@@ -31,15 +31,15 @@ pub(crate) struct Terms {
 }
 
 impl<I> EngineLayer<I> {
-    /// Creates a layer on `engine`. The extractor `identify` finds a request's unit of work: see
-    /// [`Identify`](crate::Identify).
+    /// Creates a layer on `engine`. The extractor `identify` determines the unit of work of each
+    /// request (see [`Identify`](crate::Identify)).
     pub fn new(engine: IdempotencyEngine, identify: I) -> Self {
         Self { engine, identify: Arc::new(identify), codec: JsonCodec, terms: Terms::default() }
     }
 }
 
 impl<I, C> EngineLayer<I, C> {
-    /// Stores responses with a different codec; use [`NoCodec`](retryproof_core::NoCodec) for
+    /// Stores responses with a different codec. Use [`NoCodec`](retryproof_core::NoCodec) for
     /// services that return `()`.
     #[must_use]
     pub fn codec<D>(self, codec: D) -> EngineLayer<I, D> {
@@ -64,7 +64,7 @@ impl<I, C> EngineLayer<I, C> {
     }
 
     /// Sets how long a duplicate waits for the holder: up to 24 h. With zero, a duplicate checks
-    /// once and never waits; use zero if the sender retries anyway. A value out of range makes
+    /// once and does not wait; use zero if the sender retries anyway. A value out of range makes
     /// every call fail (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
@@ -79,17 +79,18 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Chooses what happens when a completion fails; overrides the configured policy (CMP-4).
+    /// Chooses what happens when a completion fails. This choice overrides the configured policy
+    /// (CMP-4).
     #[must_use]
     pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
         self.terms.completion = Some(policy);
         self
     }
 
-    /// Runs the inner service on a separate, tracked task after the grant. The work then continues
-    /// if its caller goes away, for example because of a timeout outside this layer, and the retry
-    /// gets the response. The engine's `shutdown` waits for these tasks, and `max-running` limits
-    /// them (RUN-5). The caller's task-locals are not available on that task.
+    /// Runs the inner service in a separate, tracked task after the grant. If the caller goes away,
+    /// for example because of a timeout outside this layer, the work continues, and a retry gets
+    /// the response. The engine's `shutdown` waits for these tasks, and `max-running` limits them
+    /// (RUN-5). The caller's task-locals are not available in that task.
     #[must_use]
     pub fn on_own_task(mut self) -> Self {
         self.terms.own_task = true;

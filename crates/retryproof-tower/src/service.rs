@@ -77,8 +77,8 @@ where
             // The inner service stays ready for the next request.
             Err(error) => return EngineFuture(Box::pin(ready(Err(Rejected::Store(error).into())))),
         };
-        // As tower's contract requires, this call uses the service that was polled ready; a clone
-        // replaces it for the next request.
+        // This call uses the service that was polled ready, as tower's contract requires. A clone
+        // of that service handles the next request.
         let next = self.inner.clone();
         let mut inner = replace(&mut self.inner, next);
         let EngineLayer { engine, identify, codec, terms } = self.layer.clone();
@@ -117,10 +117,10 @@ impl<S: fmt::Debug, I, C: fmt::Debug> fmt::Debug for EngineService<S, I, C> {
 ///
 /// # Cancel safety
 /// If the future is dropped before the inner service's future is first polled, the key is free. If
-/// it is dropped later, the lease runs out and the next run is a takeover;
-/// [`on_drop`](EngineLayer::on_drop) and [`on_own_task`](EngineLayer::on_own_task) change this. If
-/// it is dropped while the response is being recorded, the recording finishes in the background
-/// (RUN-5).
+/// it is dropped while the inner service runs, the lease runs out, and the next run is a takeover;
+/// [`on_drop`](EngineLayer::on_drop) and [`on_own_task`](EngineLayer::on_own_task) change this
+/// outcome. If it is dropped while the response is being recorded, the recording finishes in the
+/// background (RUN-5).
 #[must_use = "a future does nothing until it is polled"]
 pub struct EngineFuture<T, E>(Pin<Box<dyn Future<Output = Result<T, E>> + Send>>);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine for programs without a runtime: the same names and semantics, with blocking calls.
+//! The engine for programs without a runtime. Its names and semantics are those of the async
+//! engine, but its calls block.
 //!
 //! An [`Engine`] contains a small runtime for heartbeats, the store's connections and other
 //! background work. The runtime keeps running while an action blocks the calling thread. Inside
@@ -26,6 +27,7 @@
 //! ```
 
 pub use retryproof_core::blocking::*;
+use retryproof_core::store::StoreFinding;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 
 /// Opens the store that `url` names and returns an engine with default settings. This function is
@@ -68,4 +70,13 @@ pub fn migrate(url: &str) -> Result<()> {
 /// Like [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.
 pub fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     run(crate::migrate_with(config))
+}
+
+/// Looks for problems of the store that the configuration names; see
+/// [`diagnose_with`](crate::diagnose_with).
+///
+/// # Errors
+/// Like [`diagnose_with`](crate::diagnose_with); `Unsupported` inside a runtime.
+pub fn diagnose_with(config: &IdempotencyConfig) -> Result<Vec<StoreFinding>> {
+    run(crate::diagnose_with(config))
 }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opens the store that a URL names, if its feature is enabled (STO-1).
 
+use retryproof_core::store::StoreFinding;
 use retryproof_core::{Error, ErrorKind, IdempotencyConfig, Result, SharedStore};
 
+mod seal;
 mod settings;
 
-/// The time limit for connecting to a server, whatever causes the delay. There is a limit because
-/// the application's start-up waits for the connection.
+#[cfg(feature = "seal")]
+pub use seal::seals_with;
+
+/// The time limit for connecting to a server, whatever causes the delay. Without this limit, the
+/// application's start-up could wait forever.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 const CONNECTED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
-/// The time limit for a migration, which may wait for another process's migration. The stores allow
-/// a minute for that wait.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+/// The time limit for a migration. The migration may wait for another process's migration, for up
+/// to a minute.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Opens the store that `url` names, with all its capabilities.
@@ -25,7 +30,7 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait-replicas=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | `RedisStore` on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
 ///
-/// This function never creates tables; [`migrate`] does (STO-3). There is no default store: an
+/// This function never creates tables; only [`migrate`] does (STO-3). There is no default store: an
 /// empty URL is an error. Opening a SQLite file blocks for a few milliseconds, so open it at
 /// start-up. Connecting to a server takes at most 30 s and needs a tokio runtime with IO and time.
 ///
@@ -37,10 +42,10 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// ```
 ///
 /// # Errors
-/// [`Config`](ErrorKind::Config) if the URL names no store or is invalid,
-/// [`Unsupported`](ErrorKind::Unsupported) if the store's feature is off,
-/// [`Unavailable`](ErrorKind::Unavailable) if the server does not answer, and the store's own error
-/// if it cannot be opened. No message shows a password (ID-4).
+/// [`Config`](ErrorKind::Config) if the URL names no store or is invalid;
+/// [`Unsupported`](ErrorKind::Unsupported) if the store's feature is off;
+/// [`Unavailable`](ErrorKind::Unavailable) if the server does not answer; otherwise the store's own
+/// error. No message shows a password (ID-4).
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
@@ -48,9 +53,11 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
     Named::parse(url)?.open().await
 }
 
-/// Like [`connect`], for the store that the configuration names (`idempotency.store`), with that
-/// store's settings (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). The
-/// stores' own time limits scale with `idempotency.operation-timeout`.
+/// Like [`connect`], for the store that the configuration names (`idempotency.store`). That store's
+/// settings apply too (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). A
+/// store with hashed identities needs its `idempotency.identity-secret` (ID-5). The stores' own
+/// time limits scale with `idempotency.operation-timeout`. With `idempotency.seal.keys`, engines on
+/// the store seal their results (SEAL-8).
 ///
 /// # Errors
 /// Like [`connect`]; also `Config` if no store is configured, or if the same option is set both in
@@ -59,26 +66,30 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
 pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
-    Named::configured(config)?.open().await
+    let seals = seal::Configured::of(config)?;
+    seals.on(Named::configured(config)?.open().await?)
 }
 
-/// Creates or updates the tables of the store that `url` names; does nothing for a store without
-/// tables (STO-3). Call this function where your other migrations run. The function can run
-/// repeatedly, and concurrently in several processes. It ends within two minutes, including at most
-/// one minute of waiting for another process's migration.
+/// Creates or updates the tables of the store that `url` names (STO-3). Redis has no tables.
+/// Instead, this function records there that the keys are stored as plain text (ID-5). Call this
+/// function where your other migrations run. It can run repeatedly, and in several processes at the
+/// same time. The call ends within two minutes, of which it waits at most one for another process's
+/// migration.
 ///
 /// # Errors
-/// Like [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
-/// tables.
+/// Like [`connect`], and [`Schema`](ErrorKind::Schema) if the tables need a newer version of this
+/// crate.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the schema either unchanged or migrated. On MySQL, which commits each
-/// statement separately, the migration may be incomplete, so call the function again.
+/// Dropping the future leaves the schema either unchanged or migrated. MySQL commits each statement
+/// separately, so the migration may be incomplete there; call the function again.
 pub async fn migrate(url: &str) -> Result<()> {
     Named::parse(url)?.migrate().await
 }
 
-/// Like [`migrate`], for the store that the configuration names.
+/// Like [`migrate`], for the store that the configuration names. If the configuration has an
+/// identity secret, a new store is set up for hashed identities (ID-5). With
+/// `idempotency.seal.keys`, this function also creates the table of keys (SEAL-8).
 ///
 /// # Errors
 /// Like [`migrate`] and [`connect_with`].
@@ -86,7 +97,23 @@ pub async fn migrate(url: &str) -> Result<()> {
 /// # Cancel safety
 /// Like [`migrate`].
 pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
-    Named::configured(config)?.migrate().await
+    let named = Named::configured(config)?;
+    seal::migrate(config)?;
+    named.migrate().await
+}
+
+/// Looks for problems of the store that the configuration names: the server's role and settings,
+/// its clock, tables and privileges, and a purge that does not run (OPS-5). Changes nothing, and
+/// needs no tables. The command `retryproof doctor` prints the findings.
+///
+/// # Errors
+/// Like [`connect_with`], but only if the store cannot be examined at all. All other problems are
+/// findings.
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
+pub async fn diagnose_with(config: &IdempotencyConfig) -> Result<Vec<StoreFinding>> {
+    Named::configured(config)?.diagnose().await
 }
 
 /// The store that a URL names, with its settings.
@@ -186,6 +213,26 @@ impl Named {
         }
     }
 
+    async fn diagnose(self) -> Result<Vec<StoreFinding>> {
+        match self {
+            #[cfg(feature = "memory")]
+            Self::Memory(_) => Ok(vec![StoreFinding::note(
+                "memory",
+                "The records are in the memory of each process: other processes do not see them, \
+                 and they are lost when the process ends.",
+                "Use another store for work that a restart must not repeat.",
+            )]),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => file.diagnose(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(server) => server.diagnose().await,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(server) => server.diagnose().await,
+            #[cfg(feature = "redis")]
+            Self::Redis(server) => server.diagnose().await,
+        }
+    }
+
     async fn migrate(self) -> Result<()> {
         match self {
             #[cfg(feature = "memory")]
@@ -196,14 +243,13 @@ impl Named {
             Self::Postgres(server) => within(MIGRATED_WITHIN, server.migrate()).await,
             #[cfg(feature = "mysql")]
             Self::Mysql(server) => within(MIGRATED_WITHIN, server.migrate()).await,
-            // Redis has no tables to migrate; `connect` reports whether the server is up.
             #[cfg(feature = "redis")]
-            Self::Redis(_) => Ok(()),
+            Self::Redis(server) => within(MIGRATED_WITHIN, server.migrate()).await,
         }
     }
 }
 
-/// Limits the total time of all steps; the stores themselves limit each single step.
+/// Limits the total time of all steps. The stores themselves limit each single step.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Error::unavailable("the store's server did not answer in time");
@@ -224,8 +270,8 @@ fn without(feature: &str, scheme: &str) -> Error {
     )
 }
 
-/// Replaces an error that names the feature of the store's crate with one that names the facade's
-/// feature.
+/// Replaces an error that names a feature of the store's crate with an error that names the
+/// facade's feature.
 #[cfg(any(feature = "mysql", feature = "redis"))]
 fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {
@@ -236,8 +282,8 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     Error::new(ErrorKind::Unsupported, message).because(error)
 }
 
-/// The message does not repeat the URL, because text without a scheme may be a mistyped secret
-/// (ID-4).
+/// Returns the error for a URL without a scheme. The message does not repeat the URL, because text
+/// without a scheme may be a mistyped secret (ID-4).
 fn unnamed(is_empty: bool) -> Error {
     let what = if is_empty { "no store is named" } else { "the store's URL has no scheme" };
     let message = format!("{what}; use, for example, `sqlite:records.db`; {}", forms());
@@ -245,7 +291,7 @@ fn unnamed(is_empty: bool) -> Error {
 }
 
 fn unknown(scheme: &str) -> Error {
-    // Text before the first colon may be a mistyped secret, so the message repeats only a plain
+    // The text before the first colon can be a mistyped secret, so the message repeats only a plain
     // word (ID-4).
     let plain =
         scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
@@ -253,7 +299,7 @@ fn unknown(scheme: &str) -> Error {
     Error::new(ErrorKind::Config, format!("unknown store scheme `{scheme}`; {}", forms()))
 }
 
-/// Lists the forms of a URL, and which of them this build supports.
+/// Lists the forms of a URL, and says which of them this build supports.
 fn forms() -> String {
     let all = [
         ("`memory:`", cfg!(feature = "memory"), "`memory`"),
@@ -268,7 +314,7 @@ fn forms() -> String {
     let off: Vec<_> =
         of(false).map(|(form, _, feature)| format!("{form} with the feature {feature}")).collect();
     let mut message = match &known[..] {
-        [] => "this build has no store".to_owned(),
+        [] => "this build supports no store".to_owned(),
         known => format!("this build supports {}", known.join(", ")),
     };
     if !off.is_empty() {

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The manual, in documentation builds only. The examples are compiled, and those that terminate
-//! are also run.
+//! The manual, which exists only in documentation builds. The examples are compiled, and examples
+//! that terminate are also run.
 //!
-//! - [`getting_started`]: from nothing to a guarded endpoint.
-//! - [`http`]: keys, replays, problems, what is stored, the order of layers.
-//! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking
-//!   form.
-//! - [`client`]: the client side, and how a handler protects the services it calls.
+//! - [`getting_started`]: how to guard a first endpoint.
+//! - [`http`]: keys, replays, problem responses, what is stored, and the order of layers.
+//! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, and the blocking
+//!   API.
+//! - [`client`]: the client side, and how a handler protects the services that it calls.
 //! - [`webhooks`]: check the signature before the guard, and use the event's id as the key.
 //! - [`listeners`]: consumers of message brokers, and how each message is acknowledged.
-//! - [`guarantees`]: what happens in every failure, and how to protect effects elsewhere.
-//! - [`writing_a_store`]: the contract, and the kit that tests it.
-//! - [`operating`]: the command line: look at records, change them, and run any command once per
-//!   key.
-//! - [`operations`]: settings, what to monitor, and what to do about each message.
+//! - [`guarantees`]: what happens after each kind of failure, and how to protect effects in other
+//!   systems.
+//! - [`writing_a_store`]: the contract, and the kit that tests a store against it.
+//! - [`operating`]: how to look at records and change them on the command line, and run any command
+//!   once per key.
+//! - [`operations`]: settings, what to monitor, and what to do about each log message.
 
-// Each page also defines its own links, but the first definition of a link wins, so the links lead
-// to modules in this documentation and to files in the repository.
+// Each page defines its own links, for readers of the repository. If a `doc` attribute before the
+// page defines the same link, that definition comes first and wins, so the link leads to this
+// documentation.
 
 #[doc = include_str!("guide/client.md")]
 pub mod client {}

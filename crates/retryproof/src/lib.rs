@@ -5,8 +5,8 @@
     doc = "Runs a unit of work once per key. Documentation built with the feature `full` \
          contains the manual."
 )]
-// The front page is the repository's README. Its links are defined here again, so that they lead to
-// this documentation instead of to files: the first definition of a link wins.
+// The front page is the repository's README. These lines define the README's links again, and the
+// first definition of a link wins. The links therefore lead to this documentation and not to files.
 #![cfg_attr(
     feature = "full",
     doc = "[guide-start]: guide::getting_started",
@@ -42,14 +42,27 @@ pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, CompletionResult, ContextBuilder, EngineBuilder, Error, ErrorKind,
     ExecuteError, FencingToken, Fingerprint, FingerprintMode, HeldLease, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, InFlight, IntoScope,
-    JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, NoCodec, Observer, OnDrop,
-    OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit, Recorded, Rejected, Report,
-    Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, IdentitySecret, InFlight,
+    IntoScope, JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, NoCodec, Observer,
+    OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit, Recorded, Rejected,
+    Report, Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
-pub use connect::{connect, connect_with, migrate, migrate_with};
+#[cfg(feature = "seal")]
+pub use connect::seals_with;
+pub use connect::{connect, connect_with, diagnose_with, migrate, migrate_with};
+
+/// Sealed results: the interface, and with the feature `seal` the cipher, the master keys and the
+/// table of keys (SEAL-1).
+pub mod seal {
+    pub use retryproof_core::seal::*;
+    #[cfg(feature = "seal")]
+    pub use retryproof_seal::{
+        DataKey, Destruction, KeyId, KeyProvider, KeyRow, KeyTable, MasterKeys, MemoryKeyTable,
+        ProviderFuture, Seals, SqliteKeyTable, TableFuture, WrappedKey,
+    };
+}
 
 /// The client side: middleware for reqwest.
 #[cfg(feature = "client")]
@@ -105,8 +118,8 @@ pub use retryproof_sqlite as sqlite;
 #[cfg(feature = "tower")]
 pub use retryproof_tower as tower;
 
-/// Items that the expansion of `#[idempotent]` uses. Do not use them directly, because they may
-/// change without notice.
+/// Items for the expansion of `#[idempotent]`. Do not use them directly, because they may change
+/// without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An outbox that delivers twice, and again after a restart.
+//! Processes an outbox that delivers each job twice, and again after a restart.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::mail::FileMailer;
 use crate::patience::Patience;
 use crate::worker::{Tally, work};
 
-/// Works through an outbox, with records in `store`, a URL.
+/// Processes an outbox once. `store` is the URL of the store.
 ///
 /// # Errors
-/// When the outbox or the store cannot be opened.
+/// If the outbox or the store cannot be opened.
 pub async fn run(outbox: &Path, mails: &Path, store: &str) -> Result<Tally, BoxError> {
     retryproof::migrate(store).await?;
     let engine = IdempotencyEngine::new(retryproof::connect(store).await?);
@@ -27,7 +27,7 @@ pub async fn run(outbox: &Path, mails: &Path, store: &str) -> Result<Tally, BoxE
 /// Runs the demo in a folder and reports each step.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub async fn demo(folder: &Path, mut tell: impl FnMut(String)) -> Result<(), BoxError> {
     let (outbox, mails) = (folder.join("outbox.jsonl"), folder.join("mails.tsv"));
     let lines: String = [17, 18, 19, 17, 18, 19]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The job, and which unit of work it is.
+//! The job, and the scope and key that identify its work.
 
 use std::path::Path;
 
@@ -13,22 +13,22 @@ use crate::BoxError;
 /// One line of the outbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoice {
-    /// The order that is to be paid; there is one invoice for each.
+    /// The order to pay. Each order has one invoice.
     pub order: String,
-    /// Who pays.
+    /// The customer who pays.
     pub customer: String,
-    /// How much.
+    /// The amount in cents.
     pub cents: u64,
-    /// The key of the mail. It stays the same when another worker takes the job over from one that
-    /// died, so that a mail server recognises the mail.
+    /// The key of the mail. If another worker takes over the job, the key stays the same, so a mail
+    /// server can recognise the repeated mail.
     #[serde(skip)]
     pub message_id: String,
 }
 
-/// Reads an outbox: one JSON object in each line.
+/// Reads an outbox, which has one JSON object per line.
 ///
 /// # Errors
-/// When the file cannot be read, or a line is no invoice.
+/// If the file cannot be read, or a line is not an invoice.
 pub fn read_outbox(path: &Path) -> Result<Vec<Invoice>, BoxError> {
     let text = std::fs::read_to_string(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -40,7 +40,8 @@ pub fn read_outbox(path: &Path) -> Result<Vec<Invoice>, BoxError> {
         .collect()
 }
 
-/// A job is its order. A task id would not do: the outbox makes a new one for each delivery.
+/// Identifies a job by its order. A task id cannot identify the job, because each delivery gets a
+/// new task id.
 #[derive(Debug, Clone, Copy)]
 pub struct ByOrder;
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invoices are mailed by apalis workers. The outbox that feeds them delivers at least once: a line
-//! may stand in it twice, and all of it is delivered again when the program starts again, as after
-//! a crash. Still, each invoice is mailed once.
+//! apalis workers mail invoices from an outbox, each invoice once. The outbox delivers at least
+//! once: it can contain a line twice, and a restarted program reads the whole outbox again.
 //!
-//! The queue is apalis's own in memory. Its SQL backends bring a second SQLite (apalis-sqlite and
-//! apalis-postgres 1.0 both pin sqlx's), which cannot be linked beside the one of retryproof's
-//! SQLite store; with another store they can be used, and nothing here changes.
+//! The queue is apalis's own in-memory queue. apalis's SQL backends do not work with retryproof's
+//! SQLite store, because a program can link only one SQLite: apalis-sqlite and apalis-postgres 1.0
+//! both pin the SQLite of sqlx. With another store, the SQL backends work without further changes.
 
 pub mod demo;
 pub mod job;
@@ -13,5 +12,5 @@ pub mod mail;
 pub mod patience;
 pub mod worker;
 
-/// Whatever ends a command or fails a job.
+/// The error of a command or of a job.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

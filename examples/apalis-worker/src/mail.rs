@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The effect: a mail, which here is a line in a file.
+//! The effect: a mail. In this example, a mail is a line in a file.
 
 use std::fs::OpenOptions;
 use std::future::Future;
@@ -12,16 +12,16 @@ use crate::job::Invoice;
 
 /// Sends mails.
 pub trait Mailer: Clone + Send + Sync + 'static {
-    /// Sends one.
+    /// Sends the mail for an invoice.
     fn send(&self, invoice: &Invoice) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Appends mails to a file, each after a while, as a mail server would.
+/// Appends mails to a file. Each mail takes a while, as with a real mail server.
 #[derive(Debug, Clone)]
 pub struct FileMailer {
     /// The file.
     pub path: PathBuf,
-    /// How long a mail takes.
+    /// How long sending a mail takes.
     pub takes: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Mailer for FileMailer {
     async fn send(&self, invoice: &Invoice) -> Result<(), BoxError> {
         tokio::time::sleep(self.takes).await;
         let Invoice { order, customer, cents, message_id } = invoice;
-        // One write, so that lines stay whole.
+        // A single write keeps the line whole.
         let line = format!("{order}\t{customer}\t{cents}\t{message_id}\n");
         OpenOptions::new()
             .create(true)

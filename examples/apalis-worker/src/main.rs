@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `apalis-worker demo`, or `run OUTBOX MAILS STORE`: an outbox of JSON lines, a file for the
-//! mails, the URL of a store.
+//! `apalis-worker demo`, or `run OUTBOX MAILS STORE`: `OUTBOX` is a file of JSON lines, `MAILS` is
+//! the file that receives the mails, and `STORE` is the URL of a store.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ async fn main() -> Result<(), BoxError> {
         ["run", outbox, mails, store] => {
             let tally = demo::run(Path::new(outbox), Path::new(mails), store).await?;
             println!("{} jobs done, {} given up", tally.done, tally.failed);
-            if tally.failed > 0 { Err("some jobs were given up".into()) } else { Ok(()) }
+            if tally.failed > 0 { Err("some jobs failed for good".into()) } else { Ok(()) }
         }
         _ => Err(USAGE.into()),
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When a job is tried again: a refusal of the guard is not a failure of the job.
+//! Decides when to retry a job. A refusal by the guard does not always count as a failure of the
+//! job.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,26 +12,26 @@ use retryproof::Rejected;
 
 use crate::BoxError;
 
-/// Tries a job again as long as that can change anything.
+/// Retries a job as long as a retry can succeed.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// How often a job that fails is tried again.
+    /// How often a failed job is retried.
     pub retries: u32,
-    /// How long it waits before that.
+    /// How long to wait before each of these retries.
     pub pause: Duration,
 }
 
 impl Patience {
-    /// How long to wait before the next try; `None` when there is none.
+    /// Returns how long to wait before the next attempt, or `None` if there is none.
     pub fn after(&mut self, error: &BoxError) -> Option<Duration> {
         match error.downcast_ref::<Rejected>() {
-            // Another worker is at it. That takes as long as it takes.
+            // Another worker is running the job, so wait without using up a retry.
             Some(Rejected::InFlight { retry_after }) => return Some(*retry_after),
-            // For example, the store is unavailable, or the job failed.
+            // The store may be briefly unavailable. `None` means that the job itself failed.
             Some(Rejected::Store(error)) if error.is_retryable() => {}
             None => {}
-            // Done but not to be had again, another invoice of the same order, an order that cannot
-            // be a key: again is no better.
+            // A retry would fail in the same way: for example, the result cannot be replayed, the
+            // order has a different invoice, or the order cannot be a key.
             Some(_) => return None,
         }
         self.retries = self.retries.checked_sub(1)?;

@@ -16,22 +16,22 @@ use crate::job::{ByOrder, Invoice};
 use crate::mail::Mailer;
 use crate::patience::Patience;
 
-/// How many jobs run at a time.
+/// How many jobs run at the same time.
 pub const CONCURRENCY: usize = 4;
 
-/// What a job returns. It is stored, and it is what every repetition of the job returns.
+/// The result of a job. The result is stored, and every duplicate of the job returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mailed {
     /// The order.
     pub order: String,
 }
 
-/// What became of the jobs.
+/// Counts the finished jobs by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
-    /// Done, now or earlier.
+    /// Jobs that are done, now or in an earlier run.
     pub done: usize,
-    /// Given up. They stay in the outbox and are delivered again.
+    /// Jobs that were given up. They stay in the outbox and are delivered again.
     pub failed: usize,
 }
 
@@ -40,10 +40,10 @@ async fn mail<M: Mailer>(invoice: Invoice, mailer: Data<M>) -> Result<Mailed, Bo
     Ok(Mailed { order: invoice.order })
 }
 
-/// Works until every one of these jobs was done or given up.
+/// Runs the jobs until each is done or given up.
 ///
 /// # Errors
-/// The worker's own.
+/// If the worker fails.
 pub async fn work<M: Mailer>(
     engine: IdempotencyEngine,
     mailer: M,
@@ -63,8 +63,9 @@ pub async fn work<M: Mailer>(
         .ttl(Duration::from_secs(7 * 86_400))
         .lease(Duration::from_secs(2));
     let count = Arc::clone(&ended);
-    // The first is the outermost: a job that waits for its next try keeps its place, and each try
-    // asks the guard anew.
+    // The first layer is the outermost. The retry layer is outside the guard, so each attempt goes
+    // through the guard. While a job waits for its next attempt, it still counts towards
+    // `CONCURRENCY`.
     let worker = WorkerBuilder::new("invoices")
         .backend(queue)
         .concurrency(CONCURRENCY)

@@ -3,8 +3,8 @@
 //!
 //! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a
 //!   [`DieselTx`].
-//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open
-//!   on `conn`.
+//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program began on
+//!   `conn`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,13 +19,13 @@ use retryproof::mysql::MysqlDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 
-/// A connection with an open transaction, as the closure of `conn.transaction(…)` has it.
+/// A connection with an open transaction, such as the closure of `conn.transaction(…)` receives.
 pub struct DieselPort<'a>(pub &'a mut AsyncMysqlConnection);
 
 impl TxPort<MysqlDialect> for DieselPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // After a deadlock the server has rolled back, and in autocommit the record would be a
-        // commit of its own.
+        // After a deadlock, the server has rolled back the transaction. Without this probe, the
+        // record would then commit alone, in autocommit mode.
         self.0.batch_execute(MysqlDialect::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
@@ -39,21 +39,28 @@ async fn run(conn: &mut AsyncMysqlConnection, sql: &str, params: &[Param<'_>]) -
             Param::NoBytes => query.bind::<Nullable<Binary>, _>(None::<Vec<u8>>),
             Param::Int(number) => query.bind::<BigInt, _>(number),
             Param::Bool(truth) => query.bind::<Bool, _>(truth),
-            _ => return Err(Error::new(ErrorKind::Unsupported, "a new type of value")),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "this driver does not support the type of a value",
+                ));
+            }
         };
     }
     let rows = query.execute(conn).await.map_err(refused)?;
     Ok(u64::try_from(rows).unwrap_or(u64::MAX))
 }
 
-/// The application's pool: `engine.joined(DieselSource(pool))`.
+/// Opens transactions on the application's pool. Use it as `engine.joined(DieselSource(pool))`.
 #[derive(Clone)]
 pub struct DieselSource(pub Pool<AsyncMysqlConnection>);
 
-/// An open transaction: an `AsyncMysqlConnection` to write with. Its end is the engine's.
+/// An open transaction, which gives the action an `AsyncMysqlConnection` to write with. Only the
+/// engine may commit it or roll it back.
 ///
-/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out
-/// no sooner than it hands the connection on.
+/// Dropping the transaction closes its connection, so the server rolls back at once. If the
+/// connection returned to the pool, the transaction would stay open until the next use of the
+/// connection.
 pub struct DieselTx(Option<Object<AsyncMysqlConnection>>);
 
 impl TxSource<MysqlDialect> for DieselSource {
@@ -64,7 +71,7 @@ impl TxSource<MysqlDialect> for DieselSource {
             .0
             .get()
             .await
-            .map_err(|error| Error::unavailable("no connection").because(error))?;
+            .map_err(|error| Error::unavailable("the pool has no connection").because(error))?;
         let mut tx = DieselTx(Some(conn));
         AnsiTransactionManager::begin_transaction_sql(&mut *tx, MysqlDialect::BEGIN)
             .await
@@ -75,7 +82,7 @@ impl TxSource<MysqlDialect> for DieselSource {
 
 impl TxPort<MysqlDialect> for DieselTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // Where the transaction is gone, the commit finds out.
+        // If the transaction has already ended, the commit fails.
         run(self, sql, params).await
     }
 }
@@ -96,14 +103,16 @@ impl OwnedTx<MysqlDialect> for DieselTx {
 }
 
 impl DieselTx {
-    /// It is over; diesel, which counts by itself, is told by a roll-back of nothing.
+    /// Returns the connection to the pool. The transaction has already ended, so this rollback
+    /// changes nothing, but it resets diesel's own count of open transactions.
     async fn give_back(&mut self) {
         if AnsiTransactionManager::rollback_transaction(&mut **self).await.is_ok() {
             drop(self.0.take());
         }
     }
 
-    /// A nested transaction that was dropped on its way is still open: its writes are not wanted.
+    /// Fails if a nested transaction is still open. The action may have dropped the nested
+    /// transaction before its end, so its writes must not be committed.
     fn only_one(&mut self) -> Result<()> {
         let status = AnsiTransactionManager::transaction_manager_status_mut(&mut **self);
         match status.transaction_depth().map_err(refused)? {
@@ -125,13 +134,13 @@ impl Deref for DieselTx {
     type Target = AsyncMysqlConnection;
 
     fn deref(&self) -> &AsyncMysqlConnection {
-        self.0.as_ref().expect("taken at its end alone")
+        self.0.as_ref().expect("the transaction is taken only at its end")
     }
 }
 
 impl DerefMut for DieselTx {
     fn deref_mut(&mut self) -> &mut AsyncMysqlConnection {
-        self.0.as_mut().expect("taken at its end alone")
+        self.0.as_mut().expect("the transaction is taken only at its end")
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a
 //!   [`DieselTx`].
-//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open
-//!   on `conn`.
+//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program began on
+//!   `conn`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ use retryproof::postgres::PostgresDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 
-/// A connection with an open transaction, as the closure of `conn.transaction(…)` has it.
+/// A connection with an open transaction, such as the closure of `conn.transaction(…)` receives.
 pub struct DieselPort<'a>(pub &'a mut AsyncPgConnection);
 
 impl TxPort<PostgresDialect> for DieselPort<'_> {
@@ -30,7 +30,12 @@ impl TxPort<PostgresDialect> for DieselPort<'_> {
                 Param::NoBytes => query.bind::<Nullable<Binary>, _>(None::<Vec<u8>>),
                 Param::Int(number) => query.bind::<BigInt, _>(number),
                 Param::Bool(truth) => query.bind::<Bool, _>(truth),
-                _ => return Err(Error::new(ErrorKind::Unsupported, "a new type of value")),
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "this driver does not support the type of a value",
+                    ));
+                }
             };
         }
         let rows = query.execute(self.0).await.map_err(refused)?;
@@ -38,14 +43,16 @@ impl TxPort<PostgresDialect> for DieselPort<'_> {
     }
 }
 
-/// The application's pool: `engine.joined(DieselSource(pool))`.
+/// Opens transactions on the application's pool. Use it as `engine.joined(DieselSource(pool))`.
 #[derive(Clone)]
 pub struct DieselSource(pub Pool<AsyncPgConnection>);
 
-/// An open transaction: an `AsyncPgConnection` to write with. Its end is the engine's.
+/// An open transaction, which gives the action an `AsyncPgConnection` to write with. Only the
+/// engine may commit it or roll it back.
 ///
-/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out
-/// no sooner than it hands the connection on.
+/// Dropping the transaction closes its connection, so the server rolls back at once. If the
+/// connection returned to the pool, the transaction would stay open until the next use of the
+/// connection.
 pub struct DieselTx(Option<Object<AsyncPgConnection>>);
 
 impl TxSource<PostgresDialect> for DieselSource {
@@ -56,7 +63,7 @@ impl TxSource<PostgresDialect> for DieselSource {
             .0
             .get()
             .await
-            .map_err(|error| Error::unavailable("no connection").because(error))?;
+            .map_err(|error| Error::unavailable("the pool has no connection").because(error))?;
         let mut tx = DieselTx(Some(conn));
         AnsiTransactionManager::begin_transaction(&mut *tx).await.map_err(refused)?;
         Ok(tx)
@@ -90,7 +97,8 @@ impl DieselTx {
         drop(self.0.take());
     }
 
-    /// A nested transaction that was dropped on its way is still open: its writes are not wanted.
+    /// Fails if a nested transaction is still open. The action may have dropped the nested
+    /// transaction before its end, so its writes must not be committed.
     fn only_one(&mut self) -> Result<()> {
         let status = AnsiTransactionManager::transaction_manager_status_mut(&mut **self);
         match status.transaction_depth().map_err(refused)? {
@@ -112,13 +120,13 @@ impl Deref for DieselTx {
     type Target = AsyncPgConnection;
 
     fn deref(&self) -> &AsyncPgConnection {
-        self.0.as_ref().expect("taken at its end alone")
+        self.0.as_ref().expect("the transaction is taken only at its end")
     }
 }
 
 impl DerefMut for DieselTx {
     fn deref_mut(&mut self) -> &mut AsyncPgConnection {
-        self.0.as_mut().expect("taken at its end alone")
+        self.0.as_mut().expect("the transaction is taken only at its end")
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The snippets of the guide on joined transactions, compiled. A test compares the two texts.
+//! Compiles the snippets of the guide on joined transactions. A test compares these functions with
+//! the guide.
 
 use std::error::Error;
 
@@ -13,7 +14,7 @@ use crate::{diesel_postgres, sea_orm_postgres};
 /// sqlx 0.9.
 ///
 /// # Errors
-/// Those of the call.
+/// If the database fails, or the call ends without a result.
 pub async fn sqlx_09(
     engine: IdempotencyEngine,
     pool: sqlx::PgPool,
@@ -31,10 +32,10 @@ pub async fn sqlx_09(
     Ok(outcome)
 }
 
-/// One URL for store and pool.
+/// Opens the store and the application's pool with the same URL.
 ///
 /// # Errors
-/// Those of the URL and of the database.
+/// If the URL is invalid, or if the database cannot be used.
 pub async fn one_url() -> Result<JoinedEngine<retryproof::postgres::PostgresTx>, Box<dyn Error>> {
     let url = std::env::var("DATABASE_URL")?;
     let engine = IdempotencyEngine::new(retryproof::connect(&url).await?);
@@ -46,7 +47,7 @@ pub async fn one_url() -> Result<JoinedEngine<retryproof::postgres::PostgresTx>,
 /// sqlx 0.8.
 ///
 /// # Errors
-/// Those of the call.
+/// If the database fails, or the call ends without a result.
 pub async fn sqlx_08(
     engine: IdempotencyEngine,
     pool: sqlx_of_08::PgPool,
@@ -69,7 +70,7 @@ pub async fn sqlx_08(
 /// diesel-async.
 ///
 /// # Errors
-/// Those of the call.
+/// If the database fails, or the call ends without a result.
 pub async fn diesel(
     engine: IdempotencyEngine,
     pool: Pool<AsyncPgConnection>,
@@ -94,7 +95,7 @@ pub async fn diesel(
 /// SeaORM.
 ///
 /// # Errors
-/// Those of the call.
+/// If the database fails, or the call ends without a result.
 pub async fn sea_orm(
     engine: IdempotencyEngine,
     db: DatabaseConnection,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joined transactions of drivers that no crate of ours knows (CMP-7). Each file is an adapter to
-//! copy: it stands alone, but for the features of `retryproof` and the driver that its first lines
-//! name.
+//! Adapters for joined transactions (CMP-7) of drivers that retryproof does not support itself.
+//! Copy the file whose first line names your driver. Each file works without the others.
 //!
-//! They are files and not crates because the version of a driver is its application's, and a crate
-//! would be one more to wait for when the driver's next version is out.
+//! The adapters are files and not crates, because the application chooses the version of its
+//! driver. A crate would delay the application's upgrade to the driver's next version.
 
-#[expect(missing_debug_implementations, reason = "to copy, and short")]
+#[expect(missing_debug_implementations, reason = "users copy this file, so it is short")]
 pub mod diesel_mysql;
-#[expect(missing_debug_implementations, reason = "to copy, and short")]
+#[expect(missing_debug_implementations, reason = "users copy this file, so it is short")]
 pub mod diesel_postgres;
 pub mod guide;
 pub mod sea_orm_1_mysql;

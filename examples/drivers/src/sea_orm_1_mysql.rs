@@ -21,8 +21,8 @@ pub struct SeaPort<'a>(pub &'a DatabaseTransaction);
 
 impl TxPort<MysqlDialect> for SeaPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // After a deadlock the server has rolled back, and in autocommit the record would be a
-        // commit of its own.
+        // After a deadlock, the server has rolled back the transaction. Without this probe, the
+        // record would then commit alone, in autocommit mode.
         self.0.execute_unprepared(MysqlDialect::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
@@ -35,14 +35,15 @@ async fn run(tx: &DatabaseTransaction, sql: &str, params: &[Param<'_>]) -> Resul
     Ok(done.rows_affected())
 }
 
-/// The application's connections: `engine.joined(SeaSource(db))`.
+/// Opens transactions on the application's connections. Use it as `engine.joined(SeaSource(db))`.
 #[derive(Debug, Clone)]
 pub struct SeaSource(pub DatabaseConnection);
 
-/// An open transaction: a `DatabaseTransaction` to write with. Its end is the engine's.
+/// An open transaction, which gives the action a `DatabaseTransaction` to write with. Only the
+/// engine may commit it or roll it back.
 ///
-/// Dropped, it is rolled back in the background, and its connection is as it was before it goes
-/// back to the pool.
+/// Dropping the transaction rolls it back in the background. The connection's settings are restored
+/// before the connection returns to the pool.
 #[derive(Debug)]
 pub struct SeaTx(Option<DatabaseTransaction>);
 
@@ -51,20 +52,20 @@ impl TxSource<MysqlDialect> for SeaSource {
 
     async fn begin(&self) -> Result<SeaTx> {
         let db = self.0.clone();
-        // On a separate task: a BEGIN that is dropped on its way would leave its transaction to the
-        // connection's next user.
+        // A separate task finishes BEGIN even if this future is dropped. Otherwise the connection's
+        // next user could get the open transaction.
         let begun = tokio::spawn(async move {
             let tx = SeaTx(Some(db.begin().await.map_err(refused)?));
             tx.execute_unprepared(MysqlDialect::BEGIN).await.map_err(refused)?;
             Ok(tx)
         });
-        begun.await.map_err(|gone| Error::unavailable("the runtime went away").because(gone))?
+        begun.await.map_err(|gone| Error::unavailable("the runtime shut down").because(gone))?
     }
 }
 
 impl TxPort<MysqlDialect> for SeaTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // Where the transaction is gone, the commit finds out.
+        // If the transaction has already ended, the commit fails.
         run(self, sql, params).await
     }
 }
@@ -72,7 +73,7 @@ impl TxPort<MysqlDialect> for SeaTx {
 impl OwnedTx<MysqlDialect> for SeaTx {
     async fn commit_tx(mut self) -> Result<()> {
         self.execute_unprepared(MysqlDialect::COMMIT).await.map_err(refused)?;
-        // It is over; SeaORM's own count ends with the drop.
+        // The transaction has ended on the server. The drop ends it for SeaORM too.
         drop(self.0.take());
         Ok(())
     }
@@ -86,7 +87,7 @@ impl OwnedTx<MysqlDialect> for SeaTx {
 
 impl Drop for SeaTx {
     fn drop(&mut self) {
-        // Without a runtime there is no pool either that the connection could go back to.
+        // Without a runtime, the pool does not work either, so there is nothing to do.
         if let (Some(tx), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(
                 async move { tx.execute_unprepared(MysqlDialect::ROLL_BACK).await.map(drop) },
@@ -99,7 +100,7 @@ impl Deref for SeaTx {
     type Target = DatabaseTransaction;
 
     fn deref(&self) -> &DatabaseTransaction {
-        self.0.as_ref().expect("taken at its end alone")
+        self.0.as_ref().expect("the transaction is taken only at its end")
     }
 }
 
@@ -109,7 +110,12 @@ fn value(param: &Param<'_>) -> Result<Value> {
         Param::NoBytes => None::<Vec<u8>>.into(),
         Param::Int(number) => number.into(),
         Param::Bool(truth) => truth.into(),
-        _ => return Err(Error::new(ErrorKind::Unsupported, "a new type of value")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this driver does not support the type of a value",
+            ));
+        }
     })
 }
 

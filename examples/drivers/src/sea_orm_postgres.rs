@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SeaORM 2 on PostgreSQL. For SeaORM 1 write `execute` in the place of `execute_raw`.
+//! SeaORM 2 on PostgreSQL. For SeaORM 1, replace `execute_raw` with `execute`.
 //!
 //! - `engine.joined(SeaSource(db))` opens a transaction for each action and hands it a [`SeaTx`].
 //! - `held.complete_in(&mut SeaPort(&tx), value)` joins a transaction that the program began.
@@ -27,12 +27,12 @@ impl TxPort<PostgresDialect> for SeaPort<'_> {
     }
 }
 
-/// The application's connections: `engine.joined(SeaSource(db))`.
+/// Opens transactions on the application's connections. Use it as `engine.joined(SeaSource(db))`.
 #[derive(Debug, Clone)]
 pub struct SeaSource(pub DatabaseConnection);
 
-/// An open transaction: a `DatabaseTransaction` to write with. Dropped, it is rolled back. Its end
-/// is the engine's.
+/// An open transaction, which gives the action a `DatabaseTransaction` to write with. Only the
+/// engine may commit it or roll it back. Dropping the transaction rolls it back.
 #[derive(Debug)]
 pub struct SeaTx(DatabaseTransaction);
 
@@ -74,7 +74,12 @@ fn value(param: &Param<'_>) -> Result<Value> {
         Param::NoBytes => None::<Vec<u8>>.into(),
         Param::Int(number) => number.into(),
         Param::Bool(truth) => truth.into(),
-        _ => return Err(Error::new(ErrorKind::Unsupported, "a new type of value")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this driver does not support the type of a value",
+            ));
+        }
     })
 }
 

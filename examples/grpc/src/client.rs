@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client side: one key for one payment, the same for every retry, and a pause that the server
-//! may ask for.
+//! The client side. Every retry of a payment uses the payment's key, and waits as long as the
+//! server requests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic_prost::ProstCodec;
 use crate::BoxError;
 use crate::proto::{CHARGE, ChargeRequest, HISTORY, HistoryRequest, Receipt};
 
-/// A connection.
+/// A connection to the server.
 #[derive(Debug, Clone)]
 pub struct Client(Grpc<Channel>);
 
@@ -40,11 +40,11 @@ impl Client {
         self.0.unary(request, CHARGE.parse().map_err(internal)?, ProstCodec::default()).await
     }
 
-    /// Sends a payment until it is answered: under one key it is carried out once, however often it
-    /// is sent.
+    /// Sends a payment until the server answers it, at most nine times. The server makes one
+    /// payment per key, however often the client sends it.
     ///
     /// # Errors
-    /// A status that sending it again does not change, or the last one.
+    /// A status that a retry would not change, or the status of the last attempt.
     pub async fn charge_surely(
         &mut self,
         key: &str,
@@ -53,7 +53,8 @@ impl Client {
         let mut pause = Duration::from_millis(100);
         for _ in 0..8 {
             match self.charge(key, charge).await {
-                // In flight; the store or the whole server away; an answer that got lost.
+                // The key is in flight, the store or the server is unavailable, or the answer was
+                // lost.
                 Err(status)
                     if matches!(
                         status.code(),
@@ -69,8 +70,8 @@ impl Client {
         self.charge(key, charge).await
     }
 
-    /// All payments of an account. The method is guarded too; its answer cannot be had twice under
-    /// one key.
+    /// Requests all payments of an account. The method is guarded too, but its answer is a stream
+    /// and is not replayed, so each call needs a new key.
     ///
     /// # Errors
     /// The server's status.
@@ -94,7 +95,7 @@ impl Client {
 fn keyed<T>(key: &str, message: T) -> Result<Request<T>, Status> {
     let mut request = Request::new(message);
     let key = AsciiMetadataValue::try_from(key)
-        .map_err(|_| Status::invalid_argument("a key is ASCII"))?;
+        .map_err(|_| Status::invalid_argument("a key must be ASCII"))?;
     request.metadata_mut().insert("idempotency-key", key);
     Ok(request)
 }
@@ -109,7 +110,7 @@ fn internal(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
 
-/// Whether an answer is a repetition of an earlier one.
+/// Whether an answer is a replay of an earlier answer.
 #[must_use]
 pub fn is_replay<T>(response: &Response<T>) -> bool {
     response.metadata().contains_key("idempotent-replayed")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A payment, its retry, and a mistake, against a private server.
+//! Sends a payment, its retry, and a different payment under the same key to a private server.
 
 use retryproof::{IdempotencyEngine, MemoryStore};
 use tokio::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::server::serve;
 /// Runs the demo and reports each step.
 ///
 /// # Errors
-/// When the server cannot be started.
+/// If the server cannot be started.
 pub async fn run(mut tell: impl FnMut(String)) -> Result<(), BoxError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

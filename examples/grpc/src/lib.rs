@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A payment service over gRPC. `Charge` is guarded: sent again under the same key, it charges once
-//! and answers the same. `History` streams; what it answers is not kept.
+//! A payment service over gRPC. `Charge` is guarded: a retry with the same key gets the same answer
+//! and makes no second charge. `History` answers with a stream, which is not stored.
 //!
-//! `proto` is what `tonic-prost-build` makes of a `.proto` file, written by hand, so that the
-//! example needs no `protoc`.
+//! `proto` contains the code that `tonic-prost-build` would generate from a `.proto` file. The code
+//! is written by hand, so the example does not need `protoc`.
 
 pub mod client;
 pub mod demo;
@@ -11,5 +11,5 @@ pub mod payments;
 pub mod proto;
 pub mod server;
 
-/// Whatever ends a command.
+/// The error of a command.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

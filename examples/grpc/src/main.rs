@@ -33,7 +33,7 @@ async fn serve(address: &str, store: &str) -> Result<(), BoxError> {
     retryproof::migrate(store).await?;
     let engine = IdempotencyEngine::new(retryproof::connect(store).await?);
     let listener = TcpListener::bind(address).await?;
-    println!("serves pay.v1.Payments on {}; Ctrl-C ends it", listener.local_addr()?);
+    println!("pay.v1.Payments is served on {}; press Ctrl-C to stop", listener.local_addr()?);
     server::serve(listener, engine, Ledger::default(), async {
         drop(tokio::signal::ctrl_c().await)
     })

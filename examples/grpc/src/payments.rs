@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service itself. It does not deal with keys, except for the one question that the guard
-//! cannot answer for it: whether an error left a trace.
+//! The service itself. The guard handles the keys, so the service only says which errors had no
+//! effect.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,11 +33,11 @@ impl Payments for Ledger {
     async fn charge(&self, request: Request<ChargeRequest>) -> Result<Response<Receipt>, Status> {
         let ChargeRequest { account, cents } = request.into_inner();
         if cents == 0 {
-            // An answer like any other: kept, and given to every retry.
+            // This refusal is stored like any other answer, and every retry gets it.
             return Err(Status::failed_precondition("there is nothing to pay"));
         }
         if account.is_empty() {
-            // Surely nothing happened, and a corrected server may do better: the key stays free.
+            // Nothing was charged, and a retry may succeed, so free the key.
             let mut status = Status::unavailable("accounts cannot be looked up now");
             status.metadata_mut().insert(FATE, MetadataValue::from_static("release"));
             return Err(status);

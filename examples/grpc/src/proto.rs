@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `pay.v1`: the messages, and what routes a call to its method.
+//! `pay.v1`: the messages, and the service that routes each call to its method.
 //!
 //! ```proto
 //! package pay.v1;
@@ -25,10 +25,10 @@ use tonic_prost::ProstCodec;
 /// A payment to make.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChargeRequest {
-    /// Who pays.
+    /// The account that pays.
     #[prost(string, tag = "1")]
     pub account: String,
-    /// How much.
+    /// The amount in cents.
     #[prost(uint64, tag = "2")]
     pub cents: u64,
 }
@@ -36,13 +36,13 @@ pub struct ChargeRequest {
 /// A payment that was made.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Receipt {
-    /// Its number in the ledger.
+    /// The payment's number in the ledger.
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// Who paid.
+    /// The account that paid.
     #[prost(string, tag = "2")]
     pub account: String,
-    /// How much.
+    /// The amount in cents.
     #[prost(uint64, tag = "3")]
     pub cents: u64,
 }
@@ -50,7 +50,7 @@ pub struct Receipt {
 /// Asks for the payments of one account.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HistoryRequest {
-    /// Who paid.
+    /// The account that paid.
     #[prost(string, tag = "1")]
     pub account: String,
 }
@@ -65,22 +65,22 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send
 /// The stream of a history.
 pub type Receipts = Pin<Box<dyn Stream<Item = Result<Receipt, Status>> + Send>>;
 
-/// The service, to be implemented.
+/// The methods of the service.
 pub trait Payments: Send + Sync + 'static {
-    /// Pays.
+    /// Makes a payment.
     fn charge(
         &self,
         request: Request<ChargeRequest>,
     ) -> impl Future<Output = Result<Response<Receipt>, Status>> + Send;
 
-    /// All payments of an account.
+    /// Returns all payments of an account.
     fn history(
         &self,
         request: Request<HistoryRequest>,
     ) -> impl Future<Output = Result<Response<Receipts>, Status>> + Send;
 }
 
-/// The service, to be served.
+/// A tower service that routes calls to the methods.
 #[derive(Debug)]
 pub struct PaymentsServer<T>(Arc<T>);
 

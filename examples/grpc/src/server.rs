@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server: the guard around the service, and the end of both.
+//! The server: guards the service, and shuts the guard down after the service.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,22 +16,23 @@ use crate::proto::{HISTORY, Payments, PaymentsServer};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Without a scope: each method has its own.
+/// The policy names no scope, so each method has its own scope.
 const POLICY: Policy = Policy::unnamed().with_ttl(DAY).with_wait_timeout(Duration::from_secs(5));
 
-/// Serves until `stop`, then lets running calls end: also those whose clients went away, which the
-/// server itself does not wait for.
+/// Serves until `stop` resolves, then waits for running calls. This includes calls whose clients
+/// have disconnected, for which the server itself does not wait.
 ///
 /// # Errors
-/// The server's own.
+/// If the filter cannot be built, or if the server fails.
 pub async fn serve<P: Payments>(
     listener: TcpListener,
     engine: IdempotencyEngine,
     payments: P,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    // One caller. Where there are tenants: `.caller(|request: &http::request::Parts| …)`, from what
-    // an interceptor outside put there.
+    // All clients count as one caller. If there are tenants, use `.caller(|request:
+    // &http::request::Parts| …)` to read the tenant that an outer interceptor has added to the
+    // request.
     let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
     let guard = filter.grpc(POLICY).streaming(HISTORY);
     Server::builder()
@@ -40,7 +41,7 @@ pub async fn serve<P: Payments>(
         .await?;
     let left = filter.shutdown(Duration::from_secs(30)).await;
     if left > 0 {
-        eprintln!("{left} calls were still running; their leases run out");
+        eprintln!("{left} calls were still running; their leases will expire");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same lab on actix-web: the same routes, guards and scripts, so that one suite judges both
-//! frameworks (HTTP-17).
+//! The lab on actix-web, with the same routes, guards and scripts as on axum. One suite therefore
+//! tests both frameworks (HTTP-17).
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -25,11 +25,12 @@ use retryproof::{Error, IdempotencyEngine, WebConfig};
 use crate::runs;
 use crate::script::Script;
 
-/// The body limit of `/open/echo`, as with axum; a guarded endpoint has the limit of its filter.
+/// The body limit of `/open/echo`, which is the same as on axum. A guarded endpoint has the limit
+/// of its filter.
 const OPEN_LIMIT: usize = 2 << 20;
 
-/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth`
-/// (ANN-6).
+/// The first argument of every guarded endpoint. It requires the header `x-user` if the script says
+/// `auth` (ANN-6).
 struct User;
 
 impl FromRequest for User {
@@ -37,16 +38,16 @@ impl FromRequest for User {
     type Future = std::future::Ready<Result<Self, Self::Error>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        // A malformed script is the handler's to refuse.
+        // If the script is malformed, the handler refuses it later.
         let wanted = Script::of(&fields(request)).is_ok_and(|script| script.auth);
         std::future::ready(match wanted && !request.headers().contains_key("x-user") {
-            true => Err(error::ErrorUnauthorized("who are you? say it in x-user\n")),
+            true => Err(error::ErrorUnauthorized("the header x-user is missing\n")),
             false => Ok(Self),
         })
     }
 }
 
-/// The script's field, as the script reads it.
+/// Returns the header with the script, in the type that `Script::of` reads.
 fn fields(request: &HttpRequest) -> http::HeaderMap {
     let script =
         request.headers().get("x-lab").map(|value| http::HeaderValue::from_bytes(value.as_bytes()));
@@ -60,7 +61,7 @@ fn fields(request: &HttpRequest) -> http::HeaderMap {
 /// Follows the script in the header `x-lab`, with the same code as for axum.
 async fn run(request: HttpRequest, body: Bytes) -> HttpResponse {
     let fields = fields(&request);
-    // Not held while the script sleeps.
+    // Do not hold the request while the script sleeps.
     drop(request);
     let (parts, body) = crate::run::run(&fields, &body).await.into_parts();
     let status =
@@ -83,7 +84,7 @@ fn append(from: &http::HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// A scripted body; its trailers have no place here.
+/// A scripted body, without its trailers, which actix-web does not support.
 struct Streamed(Body);
 
 impl MessageBody for Streamed {
@@ -131,7 +132,7 @@ async fn short(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await
 }
 
-/// The default scope: method and route.
+/// An endpoint with the default scope: method and route.
 #[idempotent(http, ttl = "PT1H", lease = "PT5S", wait_timeout = "PT2S")]
 async fn orders(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await
@@ -142,7 +143,7 @@ async fn tenant(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse 
     run(request, body).await
 }
 
-/// Guarded by the middleware, or not at all.
+/// A handler without an annotation. The middleware guards it, or nothing does.
 async fn plain(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await
 }
@@ -163,7 +164,7 @@ async fn health(engine: web::Data<IdempotencyEngine>) -> HttpResponse {
     }
 }
 
-/// The server, and a filter to shut down by: both filters share one engine.
+/// Starts the server. Also returns a filter for the shutdown; both filters share one engine.
 pub(crate) fn server(
     engine: &IdempotencyEngine,
     web: &WebConfig,
@@ -215,7 +216,7 @@ pub(crate) fn server(
     Ok((server.run(), filter))
 }
 
-/// The outermost layer: a handler that panics is seen as 500.
+/// The outermost layer, which turns a handler's panic into a 500.
 async fn caught<T>(answering: impl Future<Output = actix_web::Result<T>>) -> actix_web::Result<T> {
     let mut answering = pin!(answering);
     let answered = std::future::poll_fn(|cx| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Response bodies as scripted: whole, in pieces, with trailers, or breaking off.
+//! Scripted response bodies: whole, in pieces, with trailers, or cut off.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Frames that come one after the other.
+/// A body of frames that are sent one after the other.
 #[derive(Debug)]
 pub(crate) struct Scripted {
     frames: VecDeque<Result<Frame<Bytes>, std::io::Error>>,
-    /// The remaining length, if it is declared.
+    /// The remaining length in bytes, if the body declares its length.
     known: Option<u64>,
 }
 
@@ -37,12 +37,12 @@ impl Scripted {
         self
     }
 
-    /// Half of the data, then an error.
+    /// A body that sends half of the data, then an error.
     pub(crate) fn broken(data: &Bytes) -> Self {
         let mut body = Self::pieces(data);
         body.frames.truncate(2);
         body.frames
-            .push_back(Err(std::io::Error::other("the script says that the body breaks off")));
+            .push_back(Err(std::io::Error::other("the script requested that the body ends early")));
         body
     }
 }

@@ -43,7 +43,7 @@ async fn short(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// The default scope: method and route.
+/// An endpoint with the default scope: method and route.
 #[idempotent(http, ttl = "PT1H", lease = "PT5S", wait_timeout = "PT2S")]
 async fn orders(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
@@ -54,13 +54,13 @@ async fn tenant(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// Guarded by the layer, or not at all.
+/// A handler without an annotation. The layer guards it, or nothing does.
 async fn plain(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// A tenant's name; bytes that are no text are told apart too, behind a character that no text of a
-/// header has.
+/// A tenant's name. Names that are not text are encoded behind a character that cannot occur in a
+/// header's text, so that they stay distinct.
 pub(crate) fn named(name: &HeaderValue) -> String {
     match std::str::from_utf8(name.as_bytes()) {
         Ok(text) => text.to_owned(),
@@ -85,7 +85,8 @@ async fn health(State(engine): State<IdempotencyEngine>) -> Response {
     }
 }
 
-/// All routes, and a filter to shut down by: both filters share one engine.
+/// Returns all routes, and one of their two filters for the shutdown. The filters share one
+/// engine.
 pub(crate) fn router(
     engine: &IdempotencyEngine,
     web: &WebConfig,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab: guarded endpoints with known durations, whose handlers do what the request's `x-lab`
-//! header says.
+//! The lab: guarded endpoints with known durations. Their handlers follow the script in the
+//! request's `x-lab` header.
 //!
-//! The project's end-to-end, load and kill tests drive it over real sockets, and anyone who
-//! evaluates the library can. It is the one place where a handler takes orders from its input;
-//! `examples/payments` is the clean program.
+//! The project's end-to-end, load and kill tests call the lab over real sockets, and so can anyone
+//! who evaluates the library. No other example has handlers that take orders from their input. For
+//! a program to copy, see `examples/payments`.
 
 #[cfg(feature = "actix")]
 mod actix;
@@ -40,7 +40,7 @@ struct Options {
     framework: Framework,
 }
 
-/// Whose server it is.
+/// The framework that serves the lab.
 #[derive(Debug, Clone, Copy)]
 enum Framework {
     Axum,
@@ -96,15 +96,15 @@ async fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Start(problem)) => {
-            // One line, whatever a server has answered.
+            // Print one line, even if the error contains a server's answer of several lines.
             eprintln!("lab: {}", problem.replace(['\r', '\n'], " "));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The store without its password, which stands before an `@` or in the query: the scheme and the
-/// host. The URL of a file has none.
+/// Returns the scheme and the host of a store's URL. The rest can contain a password: before an
+/// `@`, or in the query. A file's URL has no password, so it is returned whole.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
     if matches!(scheme, "memory" | "sqlite") {
@@ -113,15 +113,15 @@ fn shown(url: &str) -> String {
     let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:***") };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        // An `@` behind it: what was cut there may be a password with a `/` in it.
+        // The path contains an `@`, so the text before it may be a password that contains a `/`.
         _ if path.contains('@') => format!("{scheme}://***"),
         Some((_, host)) => format!("{scheme}://***@{host}"),
         None => format!("{scheme}://{authority}"),
     }
 }
 
-/// What a server or its driver has said may be the clearer part; no store keeps a password there
-/// (ID-4).
+/// Adds the causes of the error, from the server or its driver, because they may be clearer. No
+/// store puts a password into them (ID-4).
 fn with_sources(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -141,9 +141,9 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let store =
         options.store.or_else(|| config.store.take()).unwrap_or_else(|| "memory:".to_owned());
     let unusable = |error: Error| {
-        let problem =
-            format!("the store {} cannot be used: {}", shown(&store), with_sources(&error));
-        // An error without an operation comes from the URL or the settings: no store was called.
+        let problem = format!("cannot use the store {}: {}", shown(&store), with_sources(&error));
+        // An error without an operation comes from the URL or the settings, before any call of the
+        // store.
         match error.operation() {
             None => Failure::Usage(problem),
             Some(_) => Failure::Start(problem),
@@ -161,11 +161,11 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
     let address = listener.local_addr().map_err(|error| Failure::Start(error.to_string()))?;
-    // The handler is installed before the line is printed, because its reader may send SIGTERM at
-    // once.
+    // Install the signal handler before printing the address, because the process that reads the
+    // line may send SIGTERM at once.
     let stop = termination()
-        .map_err(|error| Failure::Start(format!("signals cannot be heard: {error}")))?;
-    // One line, and nothing buffered: a parent process waits for it.
+        .map_err(|error| Failure::Start(format!("cannot install the signal handler: {error}")))?;
+    // Print one line and flush it, because a parent process waits for the line.
     println!("listening on http://{address}");
     std::io::Write::flush(&mut std::io::stdout())
         .map_err(|error| Failure::Start(error.to_string()))?;
@@ -184,7 +184,7 @@ async fn serve_axum(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
     let (router, filter) = endpoints::router(engine, web)
-        .map_err(|error| Failure::Start(format!("no filter: {error}")))?;
+        .map_err(|error| Failure::Start(format!("cannot create the filter: {error}")))?;
     let (stopping, mut stopped) = tokio::sync::watch::channel(false);
     let stop = async move {
         stop.await;
@@ -195,12 +195,12 @@ async fn serve_axum(
         let _ = stopped.wait_for(|stopping| *stopping).await;
         let left = filter.shutdown(DRAIN).await;
         if left > 0 {
-            tracing::warn!(left, "stopped with actions unfinished; their leases run out");
+            tracing::warn!(left, "stopped while actions were running; their leases will expire");
         }
-        // Answers on their way out.
+        // Give the last answers time to leave.
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    // A connection that never ends, such as an open stream, does not delay the exit.
+    // Do not let a connection that never ends, such as an open stream, delay the exit.
     tokio::select! {
         served = server => {
             served.map_err(|error| Failure::Start(error.to_string()))?;
@@ -211,8 +211,9 @@ async fn serve_axum(
     Ok(())
 }
 
-/// A worker of actix takes its tasks with it when it ends, so the filter is shut down before the
-/// server: no connection is accepted meanwhile, and on those that are open nothing new is granted.
+/// Shuts the filter down before the server, because an actix worker drops its tasks when it ends.
+/// Meanwhile, the server accepts no connections, and the filter grants nothing new on open
+/// connections.
 #[cfg(feature = "actix")]
 async fn serve_actix(
     engine: &IdempotencyEngine,
@@ -223,19 +224,19 @@ async fn serve_actix(
     let failure = |error: std::io::Error| Failure::Start(error.to_string());
     let listener = listener.into_std().map_err(failure)?;
     let (server, filter) = actix::server(engine, web, listener)
-        .map_err(|error| Failure::Start(format!("no server: {error}")))?;
+        .map_err(|error| Failure::Start(format!("cannot start the server: {error}")))?;
     let handle = server.handle();
     let drained = async {
         stop.await;
         handle.pause().await;
         let left = filter.shutdown(DRAIN).await;
         if left > 0 {
-            tracing::warn!(left, "stopped with actions unfinished; their leases run out");
+            tracing::warn!(left, "stopped while actions were running; their leases will expire");
         }
-        // Answers on their way out.
+        // Give the last answers time to leave.
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    // A connection that never ends does not hold the exit back.
+    // Do not let a connection that never ends delay the exit.
     tokio::select! {
         served = server => served.map_err(failure)?,
         () = drained => handle.stop(false).await,
@@ -243,7 +244,7 @@ async fn serve_actix(
     Ok(())
 }
 
-/// Resolves at SIGTERM or SIGINT, also at one that comes before it is polled.
+/// Resolves at SIGTERM or SIGINT, even if the signal arrives before the first poll.
 fn termination() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

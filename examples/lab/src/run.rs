@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a script: what every lab endpoint does, guarded or not.
+//! Runs a script. Every endpoint of the lab does this, guarded or not.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::body::Scripted;
 use crate::runs::Run;
 use crate::script::{Fail, Script, lines};
 
-/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth`
-/// (ANN-6).
+/// The first argument of every guarded endpoint. It requires the header `x-user` if the script says
+/// `auth` (ANN-6).
 #[derive(Debug)]
 pub(crate) struct User;
 
@@ -25,10 +25,10 @@ impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = (StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        // A malformed script is the handler's to refuse.
+        // If the script is malformed, the handler refuses it later.
         let wanted = Script::of(&parts.headers).is_ok_and(|script| script.auth);
         if wanted && !parts.headers.contains_key("x-user") {
-            return Err((StatusCode::UNAUTHORIZED, "who are you? say it in x-user\n"));
+            return Err((StatusCode::UNAUTHORIZED, "the header x-user is missing\n"));
         }
         Ok(Self)
     }
@@ -57,7 +57,7 @@ async fn scripted(headers: &HeaderMap, request: &Bytes) -> Result<Response, Stri
     if script.delay_ms > 0 {
         tokio::time::sleep(Duration::from_millis(script.delay_ms)).await;
     }
-    assert!(script.fail != Some(Fail::Panic), "the script says panic");
+    assert!(script.fail != Some(Fail::Panic), "the script requested a panic");
     let json = own_body.is_none() && !script.echo;
     let data: Bytes = match own_body {
         Some(body) => body.into(),
@@ -82,7 +82,7 @@ async fn scripted(headers: &HeaderMap, request: &Bytes) -> Result<Response, Stri
     })
 }
 
-/// The default body; two runs never answer alike.
+/// The default body, which differs in every run.
 fn account(run: u64, tag: Option<&str>, request: &Bytes) -> String {
     let hash: String = Sha256::digest(request).iter().map(|byte| format!("{byte:02x}")).collect();
     serde_json::json!({ "run": run, "tag": tag, "body_sha256": hash }).to_string()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts runs under their tags, in this process.
+//! Counts the runs of this process by tag.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,19 +7,19 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// What became of the runs of one tag.
+/// The counts of one tag's runs.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Counts {
     started: u64,
     finished: u64,
-    /// The handler's future was dropped before its end.
+    /// Runs whose future was dropped before its end.
     dropped: u64,
 }
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 static TAGS: Mutex<Option<HashMap<String, Counts>>> = Mutex::new(None);
 
-/// A run; counted as dropped unless it finishes.
+/// A run, which counts as dropped unless it finishes.
 #[derive(Debug)]
 pub(crate) struct Run {
     tag: Option<String>,
@@ -53,7 +53,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if let Some(tag) = &self.tag {
-            // A panic ends a run as well: it came to its own end.
+            // A run that panics counts as finished, because nobody dropped it.
             let finished = self.finished || std::thread::panicking();
             count(tag, |counts| if finished { counts.finished += 1 } else { counts.dropped += 1 });
         }

@@ -13,25 +13,26 @@ use serde_json::{Map, Value};
 pub(crate) struct Script {
     /// Counts the run under this name.
     pub(crate) tag: Option<String>,
-    /// Sleeps before it answers.
+    /// How long the handler sleeps before it answers.
     pub(crate) delay_ms: u64,
-    /// 200 unless given.
+    /// The status of the response; 200 by default.
     pub(crate) status: Option<u16>,
-    /// Added in order, repeats allowed; a value `base64:…` is raw bytes.
+    /// Headers of the response, added in order. A name may occur several times, and a value
+    /// `base64:…` stands for raw bytes.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Option<String>,
     pub body_base64: Option<String>,
-    /// That many `x` bytes.
+    /// Answers with this many `x` bytes.
     pub(crate) pad: Option<usize>,
-    /// The request body back.
+    /// Answers with the request's body.
     pub(crate) echo: bool,
-    /// In pieces, without a known length.
+    /// Sends the body in pieces, without declaring its length.
     pub(crate) chunked: bool,
     pub(crate) trailers: Vec<(String, String)>,
-    /// An event stream of three events.
+    /// Answers with a stream of three events.
     pub(crate) sse: bool,
     pub(crate) fail: Option<Fail>,
-    /// The endpoint's first argument wants the header `x-user` (ANN-6).
+    /// The endpoint's first argument requires the header `x-user` (ANN-6).
     pub(crate) auth: bool,
 }
 
@@ -44,25 +45,24 @@ pub(crate) enum Fail {
     BodyError,
 }
 
-/// The largest body that a script may request, so that the lab cannot be used for denial of
-/// service.
+/// The largest body that a script may request. The limit prevents denial of service.
 const MAX_PAD: usize = 64 << 20;
 
 impl Script {
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, String> {
         let Some(script) = headers.get("x-lab") else { return Ok(Self::default()) };
-        // An object, and not the array that serde would take for one as well.
+        // Parse an object first, because serde would also accept an array as a `Script`.
         let script: Map<String, Value> =
             serde_json::from_slice(script.as_bytes()).map_err(|error| error.to_string())?;
         let script: Self =
             serde_json::from_value(script.into()).map_err(|error| error.to_string())?;
         if script.pad.is_some_and(|pad| pad > MAX_PAD) {
-            return Err(format!("pad takes at most {MAX_PAD}"));
+            return Err(format!("pad must be at most {MAX_PAD}"));
         }
         Ok(script)
     }
 
-    /// The scripted body; `None` is the default body.
+    /// Returns the scripted body, or `None` for the default body.
     pub(crate) fn own_body(&self) -> Result<Option<Vec<u8>>, String> {
         if let Some(text) = &self.body {
             return Ok(Some(text.clone().into_bytes()));
@@ -77,17 +77,18 @@ impl Script {
     }
 }
 
-/// Header lines as scripted.
+/// Returns the scripted header lines.
 pub(crate) fn lines(lines: &[(String, String)]) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
     for (name, value) in lines {
-        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header name"))?;
+        let name: HeaderName =
+            name.parse().map_err(|_| format!("{name:?} is not a header name"))?;
         let bytes = match value.strip_prefix("base64:") {
             Some(raw) => STANDARD.decode(raw).map_err(|error| format!("header {name}: {error}"))?,
             None => value.clone().into_bytes(),
         };
         let value = HeaderValue::from_bytes(&bytes)
-            .map_err(|_| format!("header {name}: bytes that no header carries"))?;
+            .map_err(|_| format!("header {name}: a header cannot contain these bytes"))?;
         map.append(name, value);
     }
     Ok(map)

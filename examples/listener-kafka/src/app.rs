@@ -21,12 +21,12 @@ use tracing_subscriber::EnvFilter;
 use crate::BoxError;
 use crate::receipts::{self, OrderPaid};
 
-/// The header with the event's id, which is the same however often the event was published.
+/// The header with the event's id. All copies of an event have the same id.
 const EVENT_ID: &str = "event-id";
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// The file of receipts and records, so that both are one commit.
+/// Opens the file that contains both receipts and records, so that they commit together.
 pub(crate) fn engine(db: &Path) -> Result<JoinedEngine<SqliteTx>, BoxError> {
     drop(receipts::open(db)?);
     SqliteConfig::new(db).migrate()?;
@@ -59,8 +59,8 @@ pub(crate) fn book(
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to another service. Slow work comes before the first
-                    // statement.
+                    // This pause stands for a call to another service. Do slow work before the
+                    // first statement.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     Ok(receipts::book(tx, &paid)?)
                 })
@@ -80,7 +80,7 @@ pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), 
         .with_writer(std::io::stderr)
         .with_target(false)
         .init();
-    // Installed before anything starts, so that a stop during start-up is orderly too.
+    // Install the signal handlers first, so that a stop during start-up is orderly too.
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async move {
@@ -96,7 +96,7 @@ pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Publishes each paid order twice, as a publisher does that got no confirmation.
+/// Publishes each paid order twice, like a publisher that got no confirmation.
 pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result<(), BoxError> {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", brokers).set("message.timeout.ms", "30000");
@@ -106,7 +106,8 @@ pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result
             let order = format!("order-{}-{n}", std::process::id());
             let body = serde_json::to_vec(&OrderPaid { order: order.clone(), amount: 100 })?;
             let headers = OwnedHeaders::new().insert(Header { key: EVENT_ID, value: Some(&order) });
-            // Kafka's own key chooses the partition: one for each customer.
+            // Kafka's own key selects the partition, so all orders of a customer are in one
+            // partition.
             let customer = format!("customer-{}", n % 16);
             let record = FutureRecord::to(topic).key(&customer).payload(&body).headers(headers);
             producer.send(record, Timeout::Never).await.map_err(|(error, _)| error)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-kafka demo`: orders that arrive twice at a group whose members die, on librdkafka's
-//! own mock cluster or on a real one.
+//! `listener-kafka demo`: publishes orders twice while members of the group die. The demo runs on
+//! librdkafka's own mock cluster or on a real cluster.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::{BoxError, app, receipts};
 const PATIENCE: Duration = Duration::from_secs(120);
 const PARTITIONS: i32 = 4;
 
-/// What all members did.
+/// The counts of all members together.
 #[derive(Debug, Default)]
 struct Seen {
     /// How often each message was handled, by partition and offset.
@@ -39,13 +39,14 @@ struct Member {
 }
 
 impl Member {
-    /// Kills the member: it answers nothing more. Waits until its clients are closed, because a client
-    /// that closes while the mock cluster ends would wait for it for ever.
+    /// Kills the member, which then answers no more messages. Waits until the member's clients are
+    /// closed, because a client that is closed while the mock cluster ends would never finish
+    /// closing.
     async fn die(self) -> Arc<VerdictCounters> {
         self.task.abort();
         drop(self.task.await);
         let closed = within(|| Arc::strong_count(&self.counters) == 1).await;
-        debug_assert!(closed.is_ok(), "a client does not close");
+        debug_assert!(closed.is_ok(), "a client was not closed");
         self.counters
     }
 }
@@ -62,7 +63,7 @@ pub(crate) async fn run(
     let folder = std::env::temp_dir().join(format!("retryproof-listener-kafka-{run}"));
     std::fs::create_dir_all(&folder)?;
     let (mock, brokers, place) = match brokers {
-        Some(brokers) => (None, brokers, "the brokers that you named"),
+        Some(brokers) => (None, brokers, "the brokers of the command line"),
         None => {
             let mock = MockCluster::new(3)?;
             mock.create_topic(topic, PARTITIONS, 3)?;
@@ -71,7 +72,7 @@ pub(crate) async fn run(
             (
                 Some(mock),
                 brokers,
-                "librdkafka's mock cluster: real clients, brokers inside of this process",
+                "librdkafka's mock cluster: with real clients, and brokers inside of this process",
             )
         }
     };
@@ -96,8 +97,8 @@ async fn play(
     let mut members = Vec::new();
     for death in 0..deaths {
         let member = join(brokers, topic, &engine, &seen)?;
-        // After its share of the messages, the member dies between a completion and the message's
-        // offset.
+        // After its share of the messages, the member dies: a message is complete, but its offset
+        // is not yet committed.
         let share = orders * 2 * (death + 1) / (deaths + 2);
         within(|| seen.completed.load(Ordering::SeqCst) >= share).await?;
         let before = seen.unanswered.load(Ordering::SeqCst);
@@ -107,7 +108,7 @@ async fn play(
     }
     let last = join(brokers, topic, &engine, &seen)?;
     within(|| lock(&seen).len() >= orders * 2).await?;
-    // All open messages are answered before the end.
+    // Let the listener answer all open messages before the end.
     sleep(Duration::from_secs(2)).await;
     members.push(last.die().await);
 
@@ -121,14 +122,14 @@ async fn play(
     row("members that died", deaths as u64);
     row("booked", count_of(Reason::Executed));
     row("skipped: booked before", count_of(Reason::Replayed));
-    row("times a message was found in flight", count_of(Reason::InFlight));
+    row("times that a message was in flight", count_of(Reason::InFlight));
     row("messages handled again by another member", handled.saturating_sub(orders * 2) as u64);
-    row("most times that one was handled", most as u64);
+    row("most times that one message was handled", most as u64);
     println!("What the database holds");
     row("receipts", receipts as u64);
     println!("What must be zero");
     row("orders without a receipt", orders.saturating_sub(of) as u64);
-    row("orders with more than one", (receipts - of) as u64);
+    row("orders with more than one receipt", (receipts - of) as u64);
     row("dead letters", dead);
     let holds = of == orders && receipts == of && dead == 0;
     println!("\nIt took {:.1} s.", began.elapsed().as_secs_f64());
@@ -172,7 +173,7 @@ async fn within(holds: impl Fn() -> bool) -> Result<(), BoxError> {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, met).await.map_err(|_| "the group did not get its messages in time".into())
+    timeout(PATIENCE, met).await.map_err(|_| "the group did not handle its messages in time".into())
 }
 
 fn lock(seen: &Seen) -> std::sync::MutexGuard<'_, HashMap<(i32, i64), usize>> {

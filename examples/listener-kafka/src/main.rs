@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Books a receipt for each paid order, once per order, however often Kafka delivers it.
 //!
-//! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Run several; they
+//! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Several members
 //!   share the partitions.
 //! - `listener-kafka publish --brokers HOST:PORT`: publishes paid orders, each of them twice.
-//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside this
-//!   process, with members that die.
+//! - `listener-kafka demo` (the default): publishes and listens on librdkafka's own mock cluster
+//!   inside this process, with members that die.
 
 mod app;
 mod demo;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receipts: a table in the SQLite file of the records, so that a receipt and the record of its
-//! order are one commit (CMP-7).
+//! The receipts: a table in the SQLite file that contains the records. A receipt and its order's
+//! record therefore commit together (CMP-7).
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
-/// The message that is published when an order was paid.
+/// The message that is published when an order has been paid.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct OrderPaid {
     /// The order's id.
     pub(crate) order: String,
-    /// In cents.
+    /// The amount in cents.
     pub(crate) amount: i64,
 }
 
-/// Creates the file and the table. The table has no unique key, so it would show an order that was
-/// booked twice; the listener prevents that.
+/// Creates the file and the table. The table has no unique key, so a double booking would be
+/// visible. The listener prevents double bookings.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(30))?;
@@ -39,7 +39,7 @@ pub(crate) fn book(connection: &Connection, paid: &OrderPaid) -> rusqlite::Resul
     Ok(connection.last_insert_rowid())
 }
 
-/// How many receipts there are, and for how many orders.
+/// Counts the receipts, and the orders that have a receipt.
 pub(crate) fn count(connection: &Connection) -> rusqlite::Result<(usize, usize)> {
     connection.query_row("SELECT COUNT(*), COUNT(DISTINCT paid) FROM receipts", [], |row| {
         let number = |at| row.get::<_, i64>(at).map(|count| usize::try_from(count).unwrap_or(0));

@@ -17,7 +17,8 @@ use tracing_subscriber::EnvFilter;
 use crate::BoxError;
 use crate::invoices::{self, OrderPaid};
 
-/// The header with the event id, which is the same in every stream and on every publish of an event.
+/// The header with the event's id. The id is the same in every stream and in all copies of an
+/// event.
 pub(crate) const EVENT_ID: &str = "Event-Id";
 /// The consumer's name.
 pub(crate) const CONSUMER: &str = "invoices";
@@ -50,10 +51,11 @@ pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxEr
 pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
-        // How long the server waits for a silent consumer. Long work does not need a longer one.
+        // How long the server waits for a silent consumer. Long work does not need a longer time,
+        // because the listener reports progress.
         ack_wait: Duration::from_secs(5),
-        // No `max_deliver`: the server drops a message whose consumer is killed in the last
-        // delivery. `max_deliveries` of the listener is the limit instead.
+        // Do not set `max_deliver`: the server would not deliver a message again if the consumer
+        // was killed during the message's last delivery. Use the listener's `max_deliveries` instead.
         ..pull::Config::default()
     };
     Ok(jetstream.get_stream(name).await?.get_or_create_consumer(CONSUMER, config).await?)
@@ -84,7 +86,7 @@ pub(crate) async fn listen(
     config.default_lease = lease;
     let engine =
         IdempotencyEngine::builder(SqliteStore::open(db)?.into_shared()).config(config).build()?;
-    // An invoice and the record of its order are one commit.
+    // An invoice and its order's record commit together.
     let engine = engine.joined(SqliteTxSource::open(db)?)?;
 
     let jetstream = connect(url).await?;
@@ -95,7 +97,8 @@ pub(crate) async fn listen(
         .dead_letters(dead(name).1)
         .max_deliveries(100)
         .build()?;
-    // Installed before the next line is printed, because its reader may stop the process.
+    // Install the handler before logging the next line, because a process that reads the log may
+    // then stop this process.
     let stop = stop_signal()?;
     tracing::info!(stream = name, db = %db.display(), "listening");
 
@@ -105,8 +108,8 @@ pub(crate) async fn listen(
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to another service, such as one for taxes. Slow work comes
-                    // before the first statement.
+                    // This pause stands for a call to another service, such as one for taxes. Do
+                    // slow work before the first statement.
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     Ok(invoices::book(tx, &paid)?)
                 })
@@ -146,7 +149,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
-/// Publishes each paid order twice, as a publisher does that got no confirmation.
+/// Publishes each paid order twice, like a publisher that got no confirmation.
 pub(crate) async fn publish(url: &str, name: &str, orders: usize) -> Result<(), BoxError> {
     let jetstream = connect(url).await?;
     streams(&jetstream, name).await?;
@@ -160,7 +163,7 @@ pub(crate) async fn publish(url: &str, name: &str, orders: usize) -> Result<(), 
     Ok(())
 }
 
-/// Publishes one message and waits until its stream has it.
+/// Publishes one message, and waits until the stream confirms it.
 pub(crate) async fn send(
     jetstream: &Context,
     name: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The invoices: a table in the SQLite file of the records, so that an invoice and the record of
-//! its order are one commit (CMP-7).
+//! The invoices: a table in the SQLite file that contains the records. An invoice and its order's
+//! record therefore commit together (CMP-7).
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
-/// The message that is published when an order was paid.
+/// The message that is published when an order has been paid.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct OrderPaid {
     /// The order's id.
     pub(crate) order: String,
-    /// In cents.
+    /// The amount in cents.
     pub(crate) amount: i64,
 }
 
-/// Creates the file and the table. The table has no unique key, so it would show an order that was
-/// booked twice; the listener prevents that.
+/// Creates the file and the table. The table has no unique key, so a double booking would be
+/// visible. The listener prevents double bookings.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
-    // Several consumers write to the file, one commit at a time.
+    // Several consumers write to the file, and SQLite allows only one writer at a time.
     connection.busy_timeout(Duration::from_secs(30))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.execute(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Books an invoice for each paid order, once per order, however often NATS JetStream delivers it.
 //!
-//! - `listener-nats` (or `listener-nats listen`): the consumer. Run several; they share the work.
+//! - `listener-nats` (or `listener-nats listen`): the consumer. Several consumers share the work.
 //! - `listener-nats publish`: publishes paid orders, each of them twice.
-//! - `listener-nats storm`: kills consumers and cuts connections while thousands of orders arrive
-//!   twice, then accounts for every order.
+//! - `listener-nats storm`: publishes thousands of orders twice, kills consumers and cuts
+//!   connections meanwhile, and then accounts for every order.
 
 mod app;
 mod invoices;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-nats storm`: orders arrive twice, while consumers are killed with SIGKILL and their
-//! connections are cut; then every order is accounted for.
+//! `listener-nats storm`: publishes orders twice, kills consumers with SIGKILL and cuts their
+//! connections meanwhile, and then accounts for every order.
 
 mod account;
 mod ack_monitor;
@@ -26,7 +26,7 @@ const FOR_EACH: Duration = Duration::from_millis(1_000);
 const BURST: usize = 50;
 /// The lease: how long the orders of a killed consumer stay in flight.
 const LEASE: &str = "2";
-/// How long the last messages may take to be answered.
+/// How long the answers to the last messages may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The settings of a storm.
@@ -65,13 +65,13 @@ impl Workers {
         Ok(command.spawn()?)
     }
 
-    /// Fails if a consumer ended unexpectedly, because a restart would not help.
+    /// Fails if a consumer ended unexpectedly. Starting it again would not help.
     fn all_live(&mut self) -> Result<(), BoxError> {
         for worker in &mut self.running {
             if let Some(status) = worker.try_wait()? {
                 let log = std::fs::read_to_string(&self.log).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
-                return Err(format!("a consumer ended by itself, {status}: {last}").into());
+                return Err(format!("a consumer ended unexpectedly with {status}: {last}").into());
             }
         }
         Ok(())
@@ -134,7 +134,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     let (mut killed, mut cut) = (0, 0);
     let turns = plan.kills + plan.cuts;
     for turn in 0..turns {
-        // In the middle of a burst, just after some messages were answered.
+        // Strike in the middle of a burst, just after some messages were answered.
         let before = acks.answers();
         let patience = sleep(FOR_EACH * 10);
         tokio::select! {
@@ -177,7 +177,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     Ok(account.holds() && done.is_ok())
 }
 
-/// Publishes each order twice: the copy follows at once, or a burst later.
+/// Publishes each order twice. The second copy follows the first immediately, or a burst later.
 async fn publish_all(
     jetstream: Context,
     name: String,

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// The address from the environment, or else the test server.
+/// Returns the broker's URL from the environment, or else the URL of the test server.
 pub(crate) fn url() -> Result<String, BoxError> {
     let set = std::env::var(BROKER).ok().filter(|url| !url.is_empty());
     let started =
@@ -26,8 +26,8 @@ pub(crate) fn url() -> Result<String, BoxError> {
         .ok_or("no broker: set RABBITMQ_URL, or run `cargo xtask services up rabbitmq`")?)
 }
 
-/// The exchange, the queues, their dead letters. Declaring again what is there does nothing. A
-/// broker that is briefly unavailable is tried again, as the consumers do later.
+/// Declares the exchange, the queues and their dead-letter queues. Existing ones stay unchanged. If
+/// the broker is briefly unavailable, the function tries again, as the consumers do later.
 pub(crate) async fn declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
     for _ in 0..40 {
         if try_declare(url, shop).await.is_ok() {
@@ -66,7 +66,7 @@ pub(crate) fn exchange(shop: &Shop) -> String {
     format!("{}.orders", shop.prefix)
 }
 
-/// Key and body.
+/// A message's key and body.
 pub(crate) type Message = (Option<String>, Vec<u8>);
 
 /// A connection for publishing and inspecting.
@@ -83,13 +83,13 @@ impl Broker {
         Ok(Self { connection, channel })
     }
 
-    /// Publishes messages of (key, body) and returns when the broker has them all.
+    /// Publishes the messages, and returns when the broker has confirmed all of them.
     pub(crate) async fn publish(
         &self,
         exchange: &str,
         messages: &[Message],
     ) -> Result<(), BoxError> {
-        // Sends this many at once, and still awaits each confirmation.
+        // Send 200 messages at once, then wait for the confirmation of each.
         for batch in messages.chunks(200) {
             let mut confirms = Vec::with_capacity(batch.len());
             for (key, body) in batch {
@@ -106,14 +106,14 @@ impl Broker {
             }
             for confirm in confirms {
                 if !confirm.await?.is_ack() {
-                    return Err("the broker does not take messages".into());
+                    return Err("the broker did not confirm a message".into());
                 }
             }
         }
         Ok(())
     }
 
-    /// The number of messages that wait in a queue; zero if the queue does not exist.
+    /// Returns how many messages wait in a queue, or zero if the queue does not exist.
     pub(crate) async fn ready(&self, queue: &str) -> Result<u32, BoxError> {
         let channel = self.connection.create_channel().await?;
         let look = QueueDeclareOptions::default().passive();
@@ -125,17 +125,18 @@ impl Broker {
         Ok(found.message_count())
     }
 
-    /// The messages that wait for the listener of `queue`, now or later.
+    /// Returns how many messages wait for the listener of `queue`, including delayed messages.
     pub(crate) async fn ready_or_put_off(&self, queue: &str) -> Result<u32, BoxError> {
         let mut all = self.ready(queue).await?;
-        // Leases and pauses of this program are shorter than two minutes.
+        // The first eight wait queues are enough, because leases and pauses of this program are
+        // shorter than two minutes.
         for n in 0..8 {
             all += self.ready(&format!("{queue}.wait.{}s", 1 << n)).await?;
         }
         Ok(all)
     }
 
-    /// Takes all messages of a queue, each with the reason for which it is a dead letter.
+    /// Takes all messages from a queue. Each message comes with the reason why it is a dead letter.
     pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(Vec<u8>, String)>, BoxError> {
         let mut all = Vec::new();
         while let Some(got) =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq demo`: shows what happens to orders that arrive twice, and to messages that
-//! cannot be handled.
+//! `listener-rabbitmq demo`: publishes each order twice, adds messages that cannot be handled, and
+//! shows what happens to each message.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq last-words`: a listener dies by SIGKILL when an order is booked and not yet
-//! acknowledged, and another follows it.
+//! `listener-rabbitmq last-words`: kills a listener with SIGKILL when an order is booked but not
+//! yet acknowledged, then starts another listener.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::shop::Shop;
 use crate::storm::{Folder, Listeners, name};
 
 const ORDERS: usize = 5;
-/// Longer than any successful step takes.
+/// The time limit of each step. Successful steps are faster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run() -> Result<(), BoxError> {
@@ -41,7 +41,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let status = timeout(PATIENCE, first.ended()).await??;
     println!("the first listener: {status}, killed when its 3rd order was booked");
     let journal = || std::fs::read_to_string(folder.path().join("journal"));
-    // Booked, but the acknowledgement was never sent.
+    // The listener notes `executed` after a booking and before its acknowledgement. If there are
+    // more bookings than such notes, the process died between the two.
     let (booked, executed) =
         (booked(&shop)?, journal()?.lines().filter(|line| line.contains(" executed ")).count());
     println!("booked: {booked}; acknowledged: {executed} at most");
@@ -62,7 +63,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     second.stop().await?;
     let replayed = journal()?.lines().filter(|line| line.contains(" replayed ")).count();
     if replayed == 0 {
-        return Err("nothing was replayed".into());
+        return Err("the second listener replayed nothing".into());
     }
     println!("the second listener, of its redelivery: replayed");
     let rows: i64 =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: one row for each booking. It has no unique key, so that the account of the storm would
-//! show an order that was booked twice.
+//! The ledger: one row for each booking. The table has no unique key, so the account of the storm
+//! would show a double booking.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::BoxError;
 
-/// The event: an order was paid.
+/// The message that is published when an order has been paid.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OrderPaid {
-    /// The order's number, which is also the message's id and its key.
+    /// The order's number, which is also the message's id and key.
     pub(crate) id: String,
     pub(crate) customer: String,
     pub(crate) cents: i64,
@@ -37,15 +37,15 @@ pub(crate) fn migrate(file: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Books an order in a transaction that the record of the message joins (CMP-7): both commit, or
-/// neither.
+/// Books an order in a transaction that the message's record joins (CMP-7). The booking and the
+/// record commit together, or not at all.
 pub(crate) fn book(tx: &mut SqliteTx, order: &OrderPaid) -> Result<(), BoxError> {
     tx.prepare_cached("INSERT INTO bookings (id, customer, cents, process) VALUES (?, ?, ?, ?)")?
         .execute(params![order.id, order.customer, order.cents, std::process::id()])?;
     Ok(())
 }
 
-/// Opens the ledger for reading beside the listeners.
+/// Opens the ledger, which listeners can have open at the same time.
 pub(crate) fn open(file: &Path) -> Result<Connection, BoxError> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(10))?;

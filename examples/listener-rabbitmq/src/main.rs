@@ -2,13 +2,13 @@
 //! Two listeners on one fanout exchange of RabbitMQ book each paid order once, however often it is
 //! delivered.
 //!
-//! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders
+//! - `listener-rabbitmq` (or `listener-rabbitmq demo`): creates the queues, publishes a few orders
 //!   twice and two messages that no consumer can handle, and shows what happens to each.
 //! - `listener-rabbitmq listen`: the listeners alone, until SIGTERM or Ctrl-C.
-//! - `listener-rabbitmq last-words`: one listener is killed when an order is booked and not yet
-//!   acknowledged; what the next one does.
-//! - `listener-rabbitmq storm`: thousands of orders against listeners that are killed and cut off,
-//!   with an account at the end.
+//! - `listener-rabbitmq last-words`: kills a listener when an order is booked but not yet
+//!   acknowledged, and shows what the next listener does.
+//! - `listener-rabbitmq storm`: publishes thousands of orders, kills listeners and cuts their
+//!   connections, and prints an account at the end.
 
 mod broker;
 mod demo;
@@ -25,8 +25,8 @@ use shop::Shop;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The variable with the broker's URL. The storm sets it for its listeners, so that no list of
-/// processes shows the password.
+/// The variable with the broker's URL. The storm sets this variable for its listeners, so that
+/// process lists do not show the password.
 const BROKER: &str = "RABBITMQ_URL";
 
 const USAGE: &str = "\

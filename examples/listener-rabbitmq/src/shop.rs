@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two listeners, as a program would have them.
+//! The two listeners, written as in a real program.
 //!
-//! The ledger books into the database of the records, so booking and record are one commit: exactly
-//! once, even if the process is killed. Receipts are sent to another system: once its record is
-//! stored, a receipt is not sent again.
+//! The ledger's bookings are in the database that contains the records. A booking and its record
+//! therefore commit together, and each order is booked exactly once, even if the process is killed.
+//! Receipts go to another system: a receipt is not sent again after its record is stored.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,9 +52,9 @@ impl Shop {
         format!("{}.receipts", self.prefix)
     }
 
-    /// Creates the tables and queues that the listeners need, and listens until SIGTERM or Ctrl-C.
+    /// Creates the tables and queues that the listeners need, then listens until SIGTERM or Ctrl-C.
     pub(crate) async fn listen(self) -> Result<(), BoxError> {
-        // Installed before anything starts, so that a stop during start-up is orderly too.
+        // Install the signal handlers first, so that a stop during start-up is orderly too.
         let mut terminate = signal(SignalKind::terminate())?;
         let (ledger, receipts) = self.listeners().await?;
         let (stop, stopping) = watch::channel(false);
@@ -87,7 +87,8 @@ impl Shop {
         }
         let engine = builder.build()?;
         let books = engine.joined(SqliteTxSource::open(&self.db)?)?;
-        // A dead letter may be moved back by hand for this long, and has to be recognised then.
+        // Within this time, an operator may move a dead letter back to its queue, and the listener
+        // still recognises its key.
         let keep = Duration::from_secs(30 * 24 * 3600);
         let of = |queue: &str, scope| {
             RabbitmqListener::builder(&url, queue, scope)
@@ -133,7 +134,7 @@ impl Ledger {
     }
 }
 
-/// Sends receipts. The key is the order's number here too, set by the attribute.
+/// Sends receipts. The attribute sets the key, which is the order's number here too.
 pub(crate) struct Receipts {
     pub(crate) listener: RabbitmqListener,
     engine: IdempotencyEngine,
@@ -169,13 +170,14 @@ impl Receipts {
     }
 }
 
-/// Prints one line for each event. The storm reads the lines from the journal, so each is written at
-/// once and completely.
+/// Prints one line for each event. The storm reads these lines from the journal, so each line is
+/// written immediately and in one piece.
 fn say(listener: &str, what: &str, order: &OrderPaid) {
     println!("{} {listener} {what} {}", std::process::id(), order.id);
 }
 
-/// Kills the process after an order was booked and before it is acknowledged: the worst moment.
+/// Kills the process at the worst moment: after an order is booked, and before its message is
+/// acknowledged.
 struct Mortal {
     left: AtomicU64,
 }

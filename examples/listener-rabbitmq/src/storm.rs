@@ -22,10 +22,10 @@ use crate::ledger::{self, OrderPaid};
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// The lease in a storm: long enough to survive a pause of a busy machine, short enough for many
+/// The lease in a storm. It is longer than the pauses of a busy machine, but short enough for many
 /// kills.
 const LEASE: Duration = Duration::from_secs(2);
-/// After this time without progress, a message is lost.
+/// After this time without progress, the storm counts a message as lost and fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The settings of a storm.
@@ -45,13 +45,13 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Messages without a key, one for each hundred orders.
+    /// The number of messages without a key: one for each hundred orders.
     fn poison(&self) -> usize {
         self.orders.div_ceil(100)
     }
 }
 
-/// A new folder below the system's temporary one, removed at the end unless it has to be kept.
+/// A new folder in the system's temporary folder. It is removed at the end unless `keep` is set.
 pub(crate) struct Folder {
     path: PathBuf,
     keep: bool,
@@ -78,7 +78,7 @@ impl Drop for Folder {
     }
 }
 
-/// A short unique name.
+/// Returns a short unique name.
 pub(crate) fn name(id: &OwnerId) -> String {
     id.as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -127,8 +127,9 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     Ok(account.holds())
 }
 
-/// Publishes every order twice: half of the copies directly behind the first, so that both are
-/// handled at the same time, the others a thousand messages later; and poison in between.
+/// Returns every order twice, with poison messages in between. Half of the second copies directly
+/// follow the first, so that both copies are handled at the same time. The other second copies
+/// follow about a thousand messages later.
 fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     let mut placed = Vec::with_capacity(plan.orders * 2 + plan.poison());
     for n in 0..plan.orders {
@@ -150,8 +151,8 @@ fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     Ok(placed.into_iter().map(|(_, key, body)| (key, body)).collect())
 }
 
-/// Kills and cuts, each at its share of the progress, so that each meets running work at any speed
-/// of the machine. Returns the killed processes.
+/// Kills listeners and cuts connections. Each kill or cut waits for its share of the progress, so
+/// it hits running work on a machine of any speed. Returns the killed processes.
 async fn disturb(
     plan: &Plan,
     shop: &Shop,
@@ -163,7 +164,7 @@ async fn disturb(
     let (mut kills, mut cuts, mut killed) = (0, 0, HashSet::new());
     for event in 0..events {
         progress(shop, plan.orders * (event + 1) / (events + 2)).await?;
-        // Kills and cuts alternate while there are both.
+        // Alternate between kills and cuts while some of both are left.
         if (kills * plan.cuts <= cuts * plan.kills && kills < plan.kills) || cuts == plan.cuts {
             killed.insert(listeners.kill(kills).await?);
             kills += 1;
@@ -182,8 +183,8 @@ async fn disturb(
     Ok(killed)
 }
 
-/// Waits until every order is booked, stops the listeners, and waits until no message is left: the
-/// messages that a listener still held are back in the queue then.
+/// Waits until every order is booked and the queues are empty, then stops the listeners. If a
+/// listener returned messages to the queue when it stopped, starts the listeners again and repeats.
 async fn settle(
     plan: &Plan,
     shop: &Shop,
@@ -197,7 +198,7 @@ async fn settle(
     loop {
         while broker.ready_or_put_off(&queue).await? > 0 {
             if Instant::now() > patience {
-                return Err("messages are left in the queue, and no consumer takes them".into());
+                return Err("messages are left in the queue, but no consumer takes them".into());
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -210,7 +211,7 @@ async fn settle(
     }
 }
 
-/// Waits until that many orders are booked.
+/// Waits until `wanted` orders are booked.
 async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
     let (mut seen, mut moved) = (0, Instant::now());
     loop {
@@ -222,9 +223,7 @@ async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
             (seen, moved) = (now, Instant::now());
         }
         if moved.elapsed() > PATIENCE {
-            return Err(
-                format!("no progress: {now} orders are booked, {wanted} were expected").into()
-            );
+            return Err(format!("no progress: {now} of {wanted} expected orders are booked").into());
         }
         sleep(Duration::from_millis(10)).await;
     }
@@ -248,7 +247,10 @@ impl Proxy {
             url.rsplit_once('@').ok_or("the storm needs a URL with a user and a port")?;
         let (server, vhost) =
             server.split_once('/').map_or((server, None), |(server, vhost)| (server, Some(vhost)));
-        let address = tokio::net::lookup_host(server).await?.next().ok_or("no such host")?;
+        let address = tokio::net::lookup_host(server)
+            .await?
+            .next()
+            .ok_or("the host of the broker is unknown")?;
         let wire = WireProxy::to(address).await?;
         let vhost = vhost.map(|vhost| format!("/{vhost}")).unwrap_or_default();
         let url = format!("{login}@{}{vhost}", wire.addr());
@@ -256,7 +258,7 @@ impl Proxy {
     }
 }
 
-/// The listeners' processes; each appends its lines to one journal.
+/// The listeners' processes, which all append their lines to one journal.
 pub(crate) struct Listeners {
     running: Vec<Child>,
     count: usize,
@@ -285,9 +287,9 @@ impl Listeners {
         Ok(())
     }
 
-    /// Waits until a process ends without being stopped.
+    /// Waits until a listener ends on its own.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus, BoxError> {
-        let mut child = self.running.pop().ok_or("no listener runs")?;
+        let mut child = self.running.pop().ok_or("no listener is running")?;
         Ok(child.wait().await?)
     }
 
@@ -310,10 +312,11 @@ impl Listeners {
         Ok(child)
     }
 
-    /// Kills one of them, in turn, with SIGKILL and starts another. Returns the killed process.
+    /// Kills a listener with SIGKILL, each time another one, and starts a new listener. Returns the
+    /// killed process.
     async fn kill(&mut self, turn: usize) -> Result<u32, BoxError> {
         let mut victim = self.running.remove(turn % self.running.len());
-        let process = victim.id().ok_or("a listener ended by itself; see its log")?;
+        let process = victim.id().ok_or("a listener ended unexpectedly; see its log")?;
         victim.kill().await?;
         self.again()?;
         Ok(process)
@@ -322,7 +325,7 @@ impl Listeners {
     /// Stops all listeners with SIGTERM and waits until they have answered their running messages.
     pub(crate) async fn stop(&mut self) -> Result<(), BoxError> {
         for child in &self.running {
-            let process = child.id().ok_or("a listener ended by itself; see its log")?;
+            let process = child.id().ok_or("a listener ended unexpectedly; see its log")?;
             let pid = Pid::from_raw(i32::try_from(process)?).ok_or("no process")?;
             kill_process(pid, Signal::TERM)?;
         }
@@ -332,7 +335,7 @@ impl Listeners {
             if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
-                return Err(format!("a listener that was stopped ended by {status}: {last}").into());
+                return Err(format!("a stopped listener ended with {status}: {last}").into());
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service: two routes, one of them guarded by its annotation, with its charge and its record
-//! in one commit; and the page around it.
+//! The service: two routes, and the page around them. An annotation guards one route, whose charge
+//! and record commit together.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,18 +23,19 @@ use crate::BoxError;
 use crate::checkout::{self, Delay, Feed, Wire, Wires};
 use crate::ledger::{self, Charge, Ledger, Order, Receipt};
 use crate::logs::{self, Log};
+use crate::operate::Telemetry;
 
-/// How long the simulated payment provider takes to answer; the checkout page may ask for a slower
-/// one.
+/// How long the simulated payment provider takes to answer. The checkout page can request a slower
+/// provider.
 const PROVIDER: Duration = Duration::from_millis(25);
 
-/// How long it takes to pass the receipt to the mail system, if the handler does that.
+/// How long `pay_apart` takes to pass the receipt to the mail system.
 const MAIL: Duration = Duration::from_millis(10);
 
-/// `T` is a transaction on the ledger's database.
+/// The router's state. `T` is a transaction on the ledger's database.
 struct App<T> {
     idempotency: IdempotencyFilter,
-    /// Where the handlers' transactions come from.
+    /// Opens the handlers' transactions.
     transactions: JoinedEngine<T>,
     ledger: Ledger,
 }
@@ -68,14 +69,14 @@ impl<T> FromRef<App<T>> for Ledger {
     }
 }
 
-/// Why a payment was not made, and what becomes of its key.
+/// Why a payment was not made. The reason determines what happens to the key.
 #[derive(Debug)]
 enum PayError {
-    /// The order is wrong, and will be wrong again: the refusal is stored like any answer.
+    /// The order is wrong, and a retry would be wrong too. The refusal is stored like any answer.
     Amount(i64),
-    /// The ledger did not take the charge, so nothing happened: the key is free for a retry.
+    /// The ledger refused the charge, so nothing happened. The key is free for a retry.
     Ledger(BoxError),
-    /// There was no transaction to be had: nothing happened either.
+    /// No transaction could be used, so nothing happened.
     Transaction(TxError),
 }
 
@@ -105,7 +106,7 @@ impl IntoResponse for PayError {
                 format!("the amount must be positive, not {amount}\n"),
             ),
             Self::Ledger(error) => {
-                tracing::error!(%error, "the ledger did not take a charge");
+                tracing::error!(%error, "the ledger did not store a charge");
                 (StatusCode::SERVICE_UNAVAILABLE, fate, "the ledger is busy; retry\n".to_owned())
             }
             Self::Transaction(error) => return error.into_response(),
@@ -114,11 +115,11 @@ impl IntoResponse for PayError {
     }
 }
 
-/// Charges once per key. The lease is short, so that a retry soon takes over from a process that
-/// died.
+/// Charges once per key. The lease is short, so that a retry can soon take over if the process
+/// dies.
 ///
-/// The charge and the record of this answer are one commit, which is the guard's: taking a
-/// `GuardedTx` says so. An answer of 400 or above would undo the charge.
+/// Because the handler takes a `GuardedTx`, the guard commits the charge together with the answer's
+/// record. An answer with a status of 400 or above would roll the charge back.
 #[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn pay(
     tx: GuardedTx<SqliteTx>,
@@ -129,13 +130,13 @@ async fn pay(
     order.check()?;
     order.authorize(&lease, delay).await;
     let receipt = ledger::in_sqlite(&**tx.begin().await?, &order).map_err(PayError::Ledger)?;
-    // The mail would be a row too, for a sender to find. A process that dies here has charged
-    // nothing.
+    // A real program would also insert the mail as a row here, and a separate task would send it.
+    // If the process dies here, nothing is charged.
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
-/// The same on PostgreSQL.
+/// Does the same as `pay` on PostgreSQL.
 #[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn pay_on_postgres(
     tx: GuardedTx<PostgresTx>,
@@ -156,17 +157,19 @@ impl Order {
         if self.amount > 0 { Ok(()) } else { Err(PayError::Amount(self.amount)) }
     }
 
-    /// The slow part comes before the transaction, which on SQLite delays every other write to the
-    /// file. Send a real provider the key `lease.downstream_key(..)`, which stays the same after a
-    /// takeover: no commit of ours covers what happens at the provider.
+    /// Simulates the call to the provider. This slow step comes before the transaction, because an
+    /// open transaction on SQLite delays all other writes to the file. Send a real provider the key
+    /// `lease.downstream_key(..)`, which stays the same after a takeover, because no commit of ours
+    /// covers the provider's effects.
     async fn authorize(&self, lease: &Lease, delay: Delay) {
         let _provider_key = lease.downstream_key("charge");
         tokio::time::sleep(delay.0.unwrap_or(PROVIDER)).await;
     }
 }
 
-/// The same without the join, as it has to be where the effect is in another system: two commits,
-/// and a process can die between them. For comparison: `--apart`.
+/// Charges without joining the transaction, for comparison (`--apart`). The charge and the record
+/// are two commits, and the process can die between them. Any effect in another system has this
+/// problem.
 #[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn pay_apart(
     State(ledger): State<Ledger>,
@@ -178,7 +181,8 @@ async fn pay_apart(
     order.authorize(&lease, delay).await;
     let receipt = ledger.charge_apart(&order).await.map_err(PayError::Ledger)?;
     tracing::info!(payment = receipt.payment, "charged");
-    // A process that dies here has charged and not completed: the window that the storm aims at.
+    // If the process dies here, the charge is committed but the record is not complete. The storm
+    // tries to hit this window.
     tokio::time::sleep(MAIL).await;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
@@ -187,35 +191,44 @@ async fn list(State(ledger): State<Ledger>) -> Result<Json<Vec<Charge>>, PayErro
     ledger.newest(100).await.map(Json).map_err(PayError::Ledger)
 }
 
-/// What to serve.
+/// The settings of the service.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) listen: SocketAddr,
-    /// The URL of the database of ledger and records.
+    /// The URL of the database that contains the ledger and the records.
     pub(crate) store: String,
-    /// Charge and record in two commits.
+    /// Whether charges and records commit separately.
     pub(crate) apart: bool,
-    /// Adds the checkout page and the requests that it may make.
+    /// Whether to add the checkout page, and the headers that it can send.
     pub(crate) page: bool,
+    /// The address for operators, with metrics, spans and their page.
+    pub(crate) operate: Option<SocketAddr>,
 }
 
-/// Runs until SIGTERM or Ctrl-C, then lets what runs come to its end.
+/// Serves until SIGTERM or Ctrl-C, then waits for running payments.
 pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
-    logs::start();
-    let Service { listen, ref store, apart, page } = service;
-    let config = IdempotencyConfig::load(None)?;
-    // A service of this size may migrate at start; a larger one does it where its other migrations
-    // run.
+    let Service { listen, ref store, apart, page, operate } = service;
+    let telemetry = operate.map(|_| Telemetry::new()).transpose()?;
+    logs::start(telemetry.as_ref());
+    let mut config = IdempotencyConfig::load(None)?;
+    // Name the scope in the configuration, so that its counters for alerts exist with the value 0
+    // from the start.
+    config.scopes.entry("payments".to_owned()).or_default();
+    // A small service can migrate when it starts. A larger service calls `migrate` where its other
+    // migrations run.
     retryproof::migrate(store).await?;
     let web = config.web.clone();
     let feed = Feed::new();
-    let engine = IdempotencyEngine::builder(retryproof::connect(store).await?).config(config);
-    let engine = engine.observer(Log).observer(Arc::clone(&feed)).build()?;
+    let mut engine = IdempotencyEngine::builder(retryproof::connect(store).await?);
+    if let Some(telemetry) = &telemetry {
+        engine = telemetry.observe(engine, &config);
+    }
+    let engine = engine.config(config).observer(Log).observer(Arc::clone(&feed)).build()?;
     let ledger = Ledger::open(store).await?;
     let filter =
         IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
 
-    // On the database of the records: a store that could not join would be refused here.
+    // Joining the engine to the database fails here if the store cannot join transactions.
     let router = match &ledger {
         Ledger::Sqlite(_) => {
             let file = store.strip_prefix("sqlite:").unwrap_or(store);
@@ -235,8 +248,8 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|error| format!("cannot listen on {listen}: {error}"))?;
-    // The handler is installed before the line is printed, because its reader may send SIGTERM at
-    // once.
+    // Install the signal handler before printing the address, because the process that reads the
+    // line may send SIGTERM at once.
     let stop = stop()?;
     println!("listening on http://{}", listener.local_addr()?);
     println!(
@@ -249,6 +262,9 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     if page {
         println!("or open http://{}/ in a browser", listener.local_addr()?);
     }
+    if let (Some(telemetry), Some(listen)) = (telemetry, operate) {
+        telemetry.serve(listen, &engine).await?;
+    }
     let stop = async move {
         stop.await;
         feed.close();
@@ -257,12 +273,12 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     axum::serve(Wires(listener), service).with_graceful_shutdown(stop).await?;
     let left = filter.shutdown(Duration::from_secs(10)).await;
     if left > 0 {
-        tracing::warn!(left, "stopping with payments unfinished; their leases run out");
+        tracing::warn!(left, "stopped while payments were running; their leases will expire");
     }
     Ok(())
 }
 
-/// Resolves at SIGTERM or Ctrl-C, also at one that comes before it is polled.
+/// Resolves at SIGTERM or Ctrl-C, even if the signal arrives before the first poll.
 fn stop() -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checkout page at `/`: press often, lose answers, change the amount, and see what the server
-//! did.
+//! The checkout page at `/`. A user can press Pay several times, cut answers and change the amount,
+//! and sees how the server handles each request.
 //!
-//! It is a demonstration and sits outside the guard, on what any service has: a middleware around
-//! the guarded route ([`watch`]), an observer ([`feed`]) and the sockets ([`wire`]). `serve
-//! --no-page` runs the service without all of it. What the page may ask for, of `POST /payments`
-//! and by header, because a header is not part of the request's fingerprint:
+//! The page is a demonstration outside the guard. It uses a middleware around the guarded route
+//! ([`watch`]), an observer ([`feed`]) and its own sockets ([`wire`]). `serve --no-page` leaves all
+//! of them out. The page controls `POST /payments` by headers, because headers are not part of a
+//! request's fingerprint:
 //!
-//! - `X-Demo-Cut: true` drops the connection once the answer is there, and before its first byte is
+//! - `X-Demo-Cut: true` drops the connection when the answer is ready, before its first byte is
 //!   sent.
-//! - `X-Demo-Delay: 2000` is what the payment provider takes, in milliseconds.
-//! - `X-Demo-Attempt: …` comes back in the feed, so that the page knows its own requests there.
+//! - `X-Demo-Delay: 2000` sets the time that the payment provider takes, in milliseconds.
+//! - `X-Demo-Attempt: …` appears in the feed, so that the page recognises its own requests.
 
 mod feed;
 mod watch;
@@ -29,8 +29,8 @@ pub(crate) use feed::Feed;
 pub(crate) use watch::Delay;
 pub(crate) use wire::{Wire, Wires};
 
-/// Path, type and text of what a browser fetches. Nothing comes from anywhere else, so it works
-/// without a network.
+/// The path, type and text of each file that a browser fetches. The page loads nothing else, so it
+/// works without a network.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/app.css", "text/css; charset=utf-8", include_str!("../page/app.css")),
@@ -38,7 +38,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
 ];
 
-/// No inline script or style, no other origin, and no text that turns into markup.
+/// Forbids inline scripts and styles, other origins, and text that is turned into markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";
@@ -51,7 +51,7 @@ const SECURITY: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The service with the page around it.
+/// Returns the service with the page added.
 pub(crate) fn around(service: Router, feed: &Arc<Feed>) -> Router {
     let mut page = Router::new().route("/events", get(events)).with_state(Arc::clone(feed));
     for (path, kind, text) in FILES {
@@ -67,7 +67,7 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text).into_response()
 }
 
-/// What the server does, as it does it: server-sent events.
+/// Sends the server's steps as they happen, as server-sent events.
 async fn events(State(feed): State<Arc<Feed>>) -> Response {
     match feed.subscribe() {
         Some(lines) => {
@@ -89,9 +89,9 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-/// A browser that loses an answer on a connection which it has used before sends the request again
-/// by itself, a POST too. The page would show one press more than there was; on a connection of its
-/// own, a lost answer stays lost.
+/// Closes the connection after each answer. If a browser loses an answer on a reused connection, it
+/// silently sends the request again, even a POST, and the page would show one press too many. On a
+/// new connection, the browser does not do so.
 async fn last_on_its_connection(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

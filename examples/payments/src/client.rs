@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client's side: one request over a fresh connection, whole or cut off in the middle.
+//! The client side: sends one request over a new connection, and can drop the connection before the
+//! answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,19 +16,19 @@ use tokio::time::timeout;
 use crate::BoxError;
 use crate::ledger::Order;
 
-/// How long a client waits for an answer before it counts it as lost.
+/// How long a client waits for an answer before the answer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// An answer, as far as two answers to one key must be equal.
+/// The parts of an answer that must be equal in all answers to one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    /// Header lines in order, without those that every answer gets anew.
+    /// The header lines in order, without lines that can differ between deliveries.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Bytes,
 }
 
-/// An answer with what only this delivery of it has.
+/// An answer, with the data of this delivery.
 #[derive(Debug, Clone)]
 pub(crate) struct Delivery {
     pub(crate) answer: Answer,
@@ -35,7 +36,8 @@ pub(crate) struct Delivery {
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// Posts a payment. With `cut_after`, drops the connection then, whatever came.
+/// Posts a payment. With `cut_after`, drops the connection after that time if the answer is not
+/// complete.
 pub(crate) async fn pay(
     server: SocketAddr,
     key: &str,
@@ -54,7 +56,8 @@ pub(crate) async fn pay(
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Polled beside the request: dropping this future drops the socket too.
+        // The connection is polled together with the request, so dropping this future also drops
+        // the socket.
         let answered = async {
             let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
@@ -73,7 +76,8 @@ pub(crate) async fn pay(
     let (head, body) = timeout(cut_after.unwrap_or(PATIENCE), exchange).await??;
     let retry_after =
         head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    // What the filter adds to a replay, what a server makes anew for each answer, and framing.
+    // These lines can differ between deliveries: the filter adds them to replays, the server
+    // creates them for each answer, or they describe the framing.
     let own = [
         "idempotent-replayed",
         "cache-control",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `payments demo`: one payment and its retry over a real socket, shown side by side.
+//! `payments demo`: sends a payment and its retry over a real socket, and shows both answers side
+//! by side.
 
 use crate::client::{Delivery, pay};
 use crate::ledger::{Ledger, Order};
@@ -12,7 +13,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         format!("sqlite:{}", folder.path().join("payments.db").display()),
         folder.path().join("server.log"),
     );
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, &log).await?;
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, None, &log).await?;
     println!("A payment service runs at http://{} on SQLite.\n", server.address);
     let order =
         Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };
@@ -43,7 +44,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         || charges.len() != 1
         || refused.answer.status != 422
     {
-        return Err("this is not what was promised: please report it".into());
+        return Err("a promise did not hold: please report this".into());
     }
     println!(
         "\nNext: `cargo run -p payments` serves it for curl and browsers; `cargo run -p payments \

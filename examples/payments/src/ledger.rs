@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: what was charged, by which process. It lives in the database of the records: a
-//! SQLite file, or PostgreSQL.
+//! The ledger: the charges, and the process that made each. It is in the database that contains the
+//! records: a SQLite file, or PostgreSQL.
 //!
-//! [`in_sqlite`] and [`in_postgres`] write into a transaction that they do not own: the guard's,
-//! which commits the charge and the record of the answer together (CMP-7). A process that dies
-//! before that commit leaves neither. [`Ledger::charge_apart`] commits separately: a process that
-//! dies between it and the record leaves a charge that its retry repeats. That is the limit of a
-//! lease, and `storm --apart` shows it.
+//! [`in_sqlite`] and [`in_postgres`] write in the guard's transaction, which commits the charge
+//! together with the answer's record (CMP-7). If the process dies before that commit, neither is
+//! stored. [`Ledger::charge_apart`] commits the charge separately. If the process dies after that
+//! commit but before the record is stored, a retry charges again. A lease alone cannot prevent
+//! this; `storm --apart` shows the effect.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ pub(crate) struct Order {
     pub(crate) reference: String,
 }
 
-/// What a charge answers.
+/// The answer to a charge.
 #[derive(Debug, Clone, Deserialize, Serialize, PartialEq, Eq)]
 pub(crate) struct Receipt {
     /// The number of the charge in the ledger.
@@ -50,25 +50,25 @@ impl Receipt {
     }
 }
 
-/// One row, as `GET /payments` and the storm's account show it.
+/// One row of the ledger, as `GET /payments` and the storm's account show it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Charge {
-    /// The receipt that was given, or would have been.
+    /// The receipt of the charge, whether or not the client got it.
     #[serde(flatten)]
     pub(crate) receipt: Receipt,
-    /// The process that wrote it.
+    /// The process that made the charge.
     pub(crate) process: u32,
 }
 
-/// A shared handle.
+/// A handle to the ledger. Clones share the connections.
 #[derive(Debug, Clone)]
 pub(crate) enum Ledger {
-    /// Its calls block for one commit.
+    /// Each call blocks until its commit ends.
     Sqlite(Arc<Mutex<Connection>>),
     Postgres(PgPool),
 }
 
-/// Charges: one row, in whatever transaction the connection is in.
+/// Charges by inserting one row, in the connection's current transaction.
 pub(crate) fn in_sqlite(connection: &Connection, order: &Order) -> Result<Receipt, BoxError> {
     connection
         .prepare_cached(
@@ -78,7 +78,7 @@ pub(crate) fn in_sqlite(connection: &Connection, order: &Order) -> Result<Receip
     Ok(Receipt::of(order, connection.last_insert_rowid()))
 }
 
-/// The same on PostgreSQL.
+/// Does the same as [`in_sqlite`] on PostgreSQL.
 pub(crate) async fn in_postgres(
     connection: &mut PgConnection,
     order: &Order,
@@ -96,7 +96,7 @@ pub(crate) async fn in_postgres(
 }
 
 impl Ledger {
-    /// Opens the ledger beside the records that the URL names, and makes its table.
+    /// Opens the ledger in the database of `store`, and creates the ledger's table.
     pub(crate) async fn open(store: &str) -> Result<Self, BoxError> {
         match store.strip_prefix("sqlite:") {
             Some(file) => Ok(Self::in_file(Path::new(file))?),
@@ -106,7 +106,8 @@ impl Ledger {
 
     fn in_file(file: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(file)?;
-        // Records and ledger share the file's one write lock; each holds it for a commit.
+        // The records and the ledger share the file's single write lock. Each transaction holds the
+        // lock only briefly.
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
@@ -124,13 +125,13 @@ impl Ledger {
     }
 
     async fn on_server(url: &str) -> Result<Self, BoxError> {
-        // What follows the `?` is for the store.
+        // The options after the `?` apply only to the store.
         let url = url.split_once('?').map_or(url, |(url, _)| url);
         let pool = PgPoolOptions::new().max_connections(16).connect(url).await;
-        // The driver's error may show the URL, and with it a password.
+        // Drop the driver's error, because it may show the URL and its password.
         let pool = pool.map_err(|_| "the ledger's database cannot be reached")?;
-        // If two processes create it at once, one of them may get an error because the other was
-        // first.
+        // Try twice, because if two processes create the table at the same time, one of them may
+        // get an error.
         let table = "CREATE TABLE IF NOT EXISTS payments_ledger (
             payment   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             account   text NOT NULL,
@@ -144,7 +145,7 @@ impl Ledger {
         Ok(Self::Postgres(pool))
     }
 
-    /// Charges in a separate commit, apart from the record.
+    /// Charges in a commit of its own, separate from the record's commit.
     pub(crate) async fn charge_apart(&self, order: &Order) -> Result<Receipt, BoxError> {
         match self {
             Self::Sqlite(connection) => {
@@ -155,12 +156,13 @@ impl Ledger {
         }
     }
 
-    /// The newest charges first.
+    /// Returns up to `limit` charges, the newest first.
     pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Charge>, BoxError> {
         self.rows("", "payment DESC", limit).await
     }
 
-    /// Every charge whose reference begins so, in the order in which they were made.
+    /// Returns all charges whose reference begins with `prefix`, in the order in which they were
+    /// made.
     pub(crate) async fn all(&self, prefix: &str) -> Result<Vec<Charge>, BoxError> {
         self.rows(prefix, "payment", u32::MAX).await
     }
@@ -216,7 +218,8 @@ impl Ledger {
 }
 
 fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    // A panic while it was held left no half-done transaction: each call is one statement.
+    // Ignore a panic of an earlier holder of the lock. Each call is one statement, so no
+    // transaction was left unfinished.
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

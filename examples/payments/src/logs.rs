@@ -1,26 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service's log of each request: executed, replayed, waited, taken over, and how it ended.
+//! Logs what happened to each request: for example, whether it executed, was replayed, waited or
+//! took over.
 
 use std::time::Duration;
 
 use retryproof::observe::{CallEvent, LeaseEvent, Loss, Observer, Phase};
 use retryproof::store::HolderNote;
 use retryproof::{ErrorKind, Identity, Recorded};
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
-/// Logs to stderr, at the level of `RUST_LOG` or else at `info`.
-pub(crate) fn start() {
-    // Each line below names its call, so the span of the call would repeat that.
+use crate::operate::Telemetry;
+
+/// Logs to stderr, at the level that `RUST_LOG` sets (by default `info`). Also passes the spans of
+/// calls and of their phases to the telemetry.
+pub(crate) fn start(telemetry: Option<&Telemetry>) {
+    // Do not log the spans of calls, because each line below already names its call.
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,retryproof::call=off"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .try_init();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_filter(filter);
+    let lines = tracing_subscriber::registry().with(lines);
+    // Add the second layer only if it exists: an empty layer (`None`) would suppress some lines of
+    // the first layer.
+    let _ = match telemetry {
+        Some(telemetry) => {
+            let calls = Targets::new().with_target("retryproof::call", Level::DEBUG);
+            let spans = tracing_opentelemetry::layer().with_tracer(telemetry.tracer());
+            lines.with(spans.with_filter(calls)).try_init()
+        }
+        None => lines.try_init(),
+    };
 }
 
-/// One line per event. An identity prints masked, so a log contains no key.
+/// Logs one line per event. Identities are printed masked, so the log contains no key.
 #[derive(Debug)]
 pub(crate) struct Log;
 

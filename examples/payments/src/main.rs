@@ -4,9 +4,9 @@
 //!
 //! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL, with a checkout
 //!   page at `/`.
-//! - `payments demo`: starts it, pays once, retries, and shows both answers.
-//! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the
-//!   end.
+//! - `payments demo`: starts the service, pays once, retries, and shows both answers.
+//! - `payments storm`: sends retries, cuts connections and kills the service with SIGKILL, and
+//!   prints an account at the end.
 
 mod app;
 mod checkout;
@@ -14,6 +14,7 @@ mod client;
 mod demo;
 mod ledger;
 mod logs;
+mod operate;
 mod server;
 mod storm;
 
@@ -22,8 +23,8 @@ use std::process::ExitCode;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Names the store to `serve`. The storm uses it for its servers, so that no password stands in a
-/// list of processes.
+/// The variable with the URL of the store for `serve`. The storm sets this variable for its
+/// servers, so that process lists do not show a password.
 const STORE: &str = "PAYMENTS_STORE";
 
 const USAGE: &str = "\
@@ -35,6 +36,8 @@ usage: payments [serve|demo|storm] [options]
             --store URL       ledger and records in the database of that URL: sqlite:FILE, or
                               postgres://USER:PASSWORD@HOST/DATABASE; also the variable PAYMENTS_STORE
             --apart           charge and record in two commits instead of one
+            --operate ADDR    metrics, spans and the page for operators on a second port; port 0 picks
+                              a free one
             --no-page         without the checkout page at / and the headers by which it loses answers
   demo    one payment and its retry, shown as a client sees them
   storm   thousands of payments, retried, cut and killed; ends with an account
@@ -43,6 +46,7 @@ usage: payments [serve|demo|storm] [options]
             --kills N         how often the server is killed; default 8
             --apart           against a service whose charge and record are two commits
             --store URL       on that database; default a SQLite file of its own
+            --operate ADDR    the servers' metrics, spans and page for operators, on this port
             --keep            leaves the database and the server's log behind, and says where
 ";
 
@@ -57,7 +61,7 @@ enum Command {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
     let mut store = std::env::var(STORE).unwrap_or_else(|_| "sqlite:payments.db".to_owned());
-    let (mut apart, mut page) = (false, true);
+    let (mut apart, mut page, mut operate) = (false, true, None);
     let mut plan = storm::Plan::default();
     let mut args = args.by_ref().peekable();
     let verb = match args.peek().map(String::as_str) {
@@ -73,6 +77,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
             ("serve", "--store") => store = known(value()?)?,
             ("storm", "--store") => plan.store = Some(known(value()?)?),
             ("serve", "--apart") => apart = true,
+            ("serve", "--operate") => operate = Some(number(&option, &value()?)?),
+            ("storm", "--operate") => plan.operate = Some(number(&option, &value()?)?),
             ("serve", "--no-page") => page = false,
             ("storm", "--apart") => plan.apart = true,
             ("storm", "--keys") => plan.keys = number(&option, &value()?)?,
@@ -89,11 +95,12 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     Ok(match verb.as_str() {
         "demo" => Command::Demo,
         "storm" => Command::Storm(plan),
-        _ => Command::Serve(app::Service { listen, store, apart, page }),
+        _ => Command::Serve(app::Service { listen, store, apart, page, operate }),
     })
 }
 
-/// A ledger is in a database that can join; the URL may hold a password, and is not shown.
+/// Checks that the ledger's database can join transactions. The error does not show the URL, which
+/// may contain a password.
 fn known(url: String) -> Result<String, String> {
     match url.split_once(':') {
         Some(("sqlite" | "postgres" | "postgresql", _)) => Ok(url),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service as a child process: started, watched until it listens, killed, started again.
+//! Starts the service as a child process, waits until it listens, and kills it.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::BoxError;
 
-/// A running service.
+/// A running service process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -21,18 +21,20 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts this program again as a service on `store`, logging to the end of `log`. Port 0 picks
-    /// a free port.
+    /// Starts this program again as a service on `store`. The service appends its log to the file
+    /// `log`. Port 0 selects a free port.
     pub(crate) async fn start(
         listen: SocketAddr,
         store: &str,
         apart: bool,
+        operate: Option<SocketAddr>,
         log: &Path,
     ) -> Result<Self, BoxError> {
         let log = File::options().create(true).append(true).open(log)?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", "--no-page", "--listen", &listen.to_string()])
             .args(apart.then_some("--apart"))
+            .args(operate.iter().flat_map(|at| ["--operate".to_owned(), at.to_string()]))
             .env(crate::STORE, store)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
@@ -46,17 +48,17 @@ impl Server {
         let first = timeout(Duration::from_secs(20), lines.next_line())
             .await
             .map_err(|_| "the service did not start")?;
-        let line = first?.ok_or("the service ended at its start; see its log")?;
+        let line = first?.ok_or("the service ended during its start; see its log")?;
         let address = line
             .strip_prefix("listening on http://")
-            .ok_or("the service said something else")?
+            .ok_or("the first line of the service is not its address")?
             .parse()?;
-        // The rest of its output is not needed, but its pipe must not fill up.
+        // Read and drop the rest of the output, because a full pipe would block the service.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self { child, address, process })
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Kills the service with SIGKILL, and waits until its process has ended.
     pub(crate) async fn kill(mut self) -> Result<(), BoxError> {
         Ok(self.child.kill().await?)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `payments storm`: the world against the service. Many clients pay, press twice, lose answers and
-//! retry, while the server is killed with SIGKILL and started again; then every charge is accounted
-//! for.
+//! `payments storm`: tests the service under load and failures. Many clients pay, send twice, lose
+//! answers and retry, while the server is killed with SIGKILL and started again. The storm then
+//! accounts for every charge.
 
 mod account;
 mod play;
@@ -21,22 +21,25 @@ use crate::BoxError;
 use crate::server::Server;
 use play::{Payment, Tally};
 
-/// Between two kills; also the pace at which payments begin.
+/// The average time between two kills, which also sets the pace of the payments.
 const BETWEEN_KILLS: Duration = Duration::from_millis(3_500);
 
-/// What to play.
+/// The settings of a storm.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) keys: usize,
     pub(crate) clients: usize,
     pub(crate) kills: usize,
-    /// A database, instead of a SQLite file of the storm's own.
+    /// The URL of a database. By default, the storm creates a SQLite file.
     pub(crate) store: Option<String>,
     /// Distinguishes the keys and references of this storm from those of others on the same
     /// database.
     pub(crate) run: String,
-    /// Charge and record in two commits: what the join is for.
+    /// Whether charges and records commit separately, which shows what a joined transaction
+    /// prevents.
     pub(crate) apart: bool,
+    /// The servers' address for operators and Prometheus.
+    pub(crate) operate: Option<SocketAddr>,
     pub(crate) keep: bool,
 }
 
@@ -44,12 +47,20 @@ impl Default for Plan {
     fn default() -> Self {
         let run =
             OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Self { keys: 3_000, clients: 48, kills: 8, store: None, run, apart: false, keep: false }
+        Self {
+            keys: 3_000,
+            clients: 48,
+            kills: 8,
+            store: None,
+            run,
+            apart: false,
+            operate: None,
+            keep: false,
+        }
     }
 }
 
-/// A folder of its own under the system's temporary one, removed at the end unless it is to be
-/// kept.
+/// A new folder in the system's temporary folder. It is removed at the end unless `keep` is set.
 pub(crate) struct Folder {
     path: PathBuf,
     keep: bool,
@@ -76,14 +87,15 @@ impl Drop for Folder {
     }
 }
 
-/// Plays the storm. `false` when a promise did not hold.
+/// Runs the storm. Returns `false` if a promise was broken.
 pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let mut folder = Folder::new("storm")?;
     folder.keep = plan.keep;
     let log = folder.path().join("server.log");
     let own = || format!("sqlite:{}", folder.path().join("payments.db").display());
     let store = plan.store.clone().unwrap_or_else(own);
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &store, plan.apart, &log).await?;
+    let server =
+        Server::start(([127, 0, 0, 1], 0).into(), &store, plan.apart, plan.operate, &log).await?;
     let address = server.address;
     println!(
         "storm: {} payments from {} clients against http://{address}, with {} kills on the way",
@@ -119,7 +131,8 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     Ok(account.holds())
 }
 
-/// Each client plays payment after payment; payment `i` begins at its share of the storm's length.
+/// Starts the clients. Each plays one payment after the other. The payments are spread over the
+/// length of the storm.
 fn start_clients(
     plan: &Plan,
     address: SocketAddr,
@@ -139,7 +152,8 @@ fn start_clients(
                     if number >= keys {
                         return played;
                     }
-                    // In bursts of 100, so that a kill meets many payments at once.
+                    // Payments begin in bursts of 100, so that a kill interrupts many payments at
+                    // once.
                     let share = lasts.mul_f64((number / 100 * 100) as f64 / keys as f64);
                     sleep_until(begin + share).await;
                     played.push(play::play(address, &run, number, &tally).await);
@@ -150,7 +164,8 @@ fn start_clients(
         .collect()
 }
 
-/// SIGKILL, start again on the same port, `plan.kills` times. Returns the killed processes.
+/// Kills the server with SIGKILL and starts it again on the same port, `plan.kills` times. Returns
+/// the last server and the killed processes.
 async fn kill_and_restart(
     plan: Plan,
     mut server: Server,
@@ -162,7 +177,7 @@ async fn kill_and_restart(
     let mut dice = play::Dice::new(plan.keys as u64);
     for _ in 0..plan.kills {
         sleep(BETWEEN_KILLS.mul_f64(0.5 + dice.unit())).await;
-        // In the middle of a burst: wait until handlers are running.
+        // Kill in the middle of a burst: wait until handlers are running.
         let patience = Instant::now() + BETWEEN_KILLS;
         while tally.open.load(Ordering::Relaxed) < 8 && Instant::now() < patience {
             sleep(Duration::from_millis(1)).await;
@@ -172,7 +187,7 @@ async fn kill_and_restart(
         let address = server.address;
         server.kill().await?;
         tally.kills.fetch_add(1, Ordering::Relaxed);
-        server = Server::start(address, &store, plan.apart, &log).await?;
+        server = Server::start(address, &store, plan.apart, plan.operate, &log).await?;
     }
     Ok((server, killed))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A shop whose `POST /orders` runs once per `Idempotency-Key`, and pays through another service,
-//! once per order.
+//! A shop whose `POST /orders` runs once per `Idempotency-Key`. The shop pays each order once,
+//! through another service.
 //!
-//! Try it beside `cargo run -p payments`. Stop either of them in the middle, start it again, and
-//! repeat the order: it is paid once.
+//! Run it next to `cargo run -p payments`. Stop either program in the middle of an order, start it
+//! again, and repeat the order: the order is paid once.
 
 mod payments;
 
@@ -46,10 +46,11 @@ struct Confirmation {
 impl Fate for Unpaid {
     fn fate(&self) -> AnswerFate {
         match self {
-            // An answer like any other: every retry of the order gets it.
+            // The refusal is stored like any other answer, and every retry of the order gets it.
             Self::Declined(_) => AnswerFate::Store,
-            // The next attempt sends the payments service the same key, and gets its answer if
-            // there was one. So the order may be repeated at once, although it may have been paid.
+            // The order may be retried at once, even though it may have been paid: the next attempt
+            // sends the same key to the payments service, and gets the stored answer if there is
+            // one.
             Self::NoAnswer => AnswerFate::Release,
             Self::Unclear => AnswerFate::Hold,
         }
@@ -67,26 +68,28 @@ impl IntoResponse for Unpaid {
             Self::NoAnswer => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 fate,
-                "no word on the payment yet; repeat the order\n",
+                "the payment is not confirmed yet; repeat the order\n",
             )
                 .into_response(),
-            Self::Unclear => {
-                (StatusCode::BAD_GATEWAY, fate, "the payment is unclear; we look into it\n")
-                    .into_response()
-            }
+            Self::Unclear => (
+                StatusCode::BAD_GATEWAY,
+                fate,
+                "the result of the payment is unclear; we will check it\n",
+            )
+                .into_response(),
         }
     }
 }
 
-/// Takes an order once per key. The lease is short, so that a retry soon takes over from a shop
-/// that died.
+/// Takes an order once per key. The lease is short, so that a retry can soon take over if the shop
+/// dies.
 #[idempotent(http, scope = "orders", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn order(
     State(payments): State<Payments>,
     lease: Lease,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Confirmation>), Unpaid> {
-    // Stays the same after a takeover: the payments service sees one key for one order.
+    // The key stays the same after a takeover, so the payments service gets one key per order.
     let receipt = payments.charge(&lease.downstream_key("charge"), &order).await?;
     Ok((
         StatusCode::CREATED,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shop's side of the payments service: a client that retries, and never draws a key.
+//! The shop's client of the payments service. It retries calls, and never creates a random key.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::BoxError;
 
-/// A charge to make at the payments service.
+/// An order to pay through the payments service.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Order {
     pub(crate) account: String,
-    /// In cents.
+    /// The amount in cents.
     pub(crate) amount: i64,
     pub(crate) reference: String,
 }
 
-/// Its answer.
+/// The payments service's answer to a charge.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) payment: i64,
@@ -30,13 +30,13 @@ pub(crate) struct Receipt {
 /// Why there is no receipt.
 #[derive(Debug)]
 pub(crate) enum Unpaid {
-    /// The payments service has decided, and would decide the same again.
+    /// The payments service declined the charge, and would decline it again.
     Declined(String),
-    /// No answer for as long as the shop waits. It may have been charged: the next call with the
-    /// same key finds out.
+    /// The shop got no answer in time. The account may have been charged, and the next call with
+    /// the same key finds out.
     NoAnswer,
-    /// The key was used before, and the service does not know the result for this order: a person
-    /// has to check.
+    /// The key was used before, and the service cannot give the result for this order. A person has
+    /// to check.
     Unclear,
 }
 
@@ -47,20 +47,20 @@ pub(crate) struct Payments {
 }
 
 impl Payments {
-    /// A charge is waited for up to `patience`, all attempts together.
+    /// Creates a client that waits for a charge for at most `patience`, including all attempts.
     pub(crate) fn at(url: &str, patience: Duration) -> Result<Self, BoxError> {
         let middleware = IdempotencyMiddleware::builder()
             .deadline(patience)
-            // It is called inside of guarded actions, where a key has to come from the lease.
+            // The client is used inside guarded actions, where the key has to come from the lease.
             .given_keys_only()
             .build()?;
-        // A redirect to another origin would take the key along.
+        // Otherwise reqwest would send the key to another origin after a redirect.
         let direct = reqwest::Client::builder().redirect(same_origin_redirects()).build()?;
         let client = ClientBuilder::new(direct).with(middleware).build();
         Ok(Self { url: format!("{}/payments", url.trim_end_matches('/')), client })
     }
 
-    /// Charges once per key, however often it is called.
+    /// Charges once per key, even if it is called several times.
     pub(crate) async fn charge(&self, key: &str, order: &Order) -> Result<Receipt, Unpaid> {
         let request = self.client.post(&self.url).idempotency_key(key).json(order);
         let answer = request.send().await.map_err(|error| {
@@ -83,21 +83,21 @@ impl Payments {
     }
 }
 
-/// The part of a problem that says whose it is: the guard's of the payments service, or that
-/// service's own.
+/// The problem body of an error. The field `code` shows that the error comes from the payments
+/// service's guard and not from its handler.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
 }
 
-/// What a refusal says about the charge. Only what the service itself has decided is a "no":
-/// whatever else may stand between, a proxy or a guard, does not know whether an attempt before
-/// this one was charged.
+/// Decides what an error answer says about the charge. Only the service's own decision means that
+/// the charge was declined. A proxy or a guard does not know whether an earlier attempt was
+/// charged.
 fn refusal(status: StatusCode, body: String) -> Unpaid {
     let problem = serde_json::from_str(&body).ok();
     match (status, problem.as_ref().map(|problem: &Problem| problem.code.as_str())) {
-        // This order was changed after it was sent; or its charge is done, and the answer was not
-        // kept.
+        // The order was changed after it was first sent, or it was charged and the answer was not
+        // stored.
         (_, Some("fingerprint-mismatch" | "result-not-replayable")) => Unpaid::Unclear,
         (StatusCode::PAYMENT_REQUIRED | StatusCode::UNPROCESSABLE_ENTITY, None) => {
             Unpaid::Declined(body)

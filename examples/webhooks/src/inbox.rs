@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guarded endpoint: what an event changes and the record that it was handled are one commit
-//! (CMP-7).
+//! The guarded endpoint. An event's changes and its record commit together (CMP-7).
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +20,8 @@ use crate::verify::{Trusted, verified};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the sender tells us. It may tell of more in time; what we do not know is taken and ignored,
-/// or it would be delivered for days.
+/// The kinds of events that the receiver handles. It accepts and ignores all other kinds. If it
+/// refused them, the sender would deliver them again for days.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Event {
@@ -33,18 +32,19 @@ enum Event {
     Other,
 }
 
-/// An order that was paid, as `GET /paid` shows it.
+/// A paid order, as `GET /paid` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paid {
-    /// Its number.
+    /// The order's number.
     pub order: String,
-    /// How much.
+    /// The amount in cents.
     pub cents: i64,
 }
 
-/// Why an event was not taken. Nothing has happened, and its id is free for the next delivery.
+/// Why an event was not accepted. Nothing was changed, and the event's key is free for the next
+/// delivery.
 enum Failed {
-    /// There was no transaction to be had.
+    /// No transaction could be opened.
     Transaction(TxError),
     /// The database did not accept the event's changes.
     Database(rusqlite::Error),
@@ -67,8 +67,12 @@ impl IntoResponse for Failed {
         match self {
             Self::Transaction(error) => error.into_response(),
             Self::Database(error) => {
-                tracing::error!(%error, "an event was not taken");
-                (StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release, "deliver it again\n")
+                tracing::error!(%error, "an event was not stored");
+                (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    AnswerFate::Release,
+                    "the event was not stored; deliver it again\n",
+                )
                     .into_response()
             }
         }
@@ -82,8 +86,8 @@ struct App {
     books: Arc<Mutex<Connection>>,
 }
 
-/// Handles an event once. The ttl is longer than any sender keeps delivering; the wait is shorter
-/// than it waits for an answer.
+/// Handles an event once. The ttl is longer than any sender repeats a delivery. The wait timeout is
+/// shorter than the time for which a sender waits for an answer.
 #[idempotent(
     http,
     scope = "webhooks.payments",
@@ -106,10 +110,11 @@ async fn paid(State(books): State<Arc<Mutex<Connection>>>) -> Result<Json<Vec<Pa
     Ok(Json(rows.collect::<Result<_, _>>()?))
 }
 
-/// The receiver, with its books and records in one file; and a filter to shut down by.
+/// Returns the receiver, which keeps its data and its records in one file, and a filter for the
+/// shutdown.
 ///
 /// # Errors
-/// When the file cannot be used.
+/// If the file cannot be used.
 pub async fn receiver(
     file: &Path,
     trusted: Trusted,
@@ -126,13 +131,14 @@ pub async fn receiver(
     retryproof::migrate(&store).await?;
     let config = IdempotencyConfig::load(None)?;
     let web = config.web.clone();
-    // What the guard keys by is what the layer before it sets, whatever it is called.
+    // The outer layer must set the header from which the guard reads its key, even if the
+    // configuration renames that header.
     let key_header = HeaderName::from_bytes(web.key_header.as_bytes())?;
     let engine =
         IdempotencyEngine::builder(retryproof::connect(&store).await?).config(config).build()?;
     let transactions = engine.joined(SqliteTxSource::open(file)?)?;
-    // There is one sender, and its ids are its own; a receiver of several has a scope, or a caller,
-    // for each.
+    // There is only one sender, and its ids are unique. With several senders, give each its own
+    // scope or caller.
     let idempotency =
         IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
 
@@ -140,7 +146,7 @@ pub async fn receiver(
         App { idempotency: idempotency.clone(), transactions, books: Arc::new(Mutex::new(books)) };
     let router = Router::new()
         .route("/webhooks/payments", post(receive))
-        // Outside the guard, so that a forged delivery never reaches a key.
+        // This layer is outside the guard, so a forged delivery does not reach the guard.
         .layer(axum::middleware::from_fn_with_state((trusted, key_header), verified))
         .route("/paid", get(paid))
         .with_state(app);

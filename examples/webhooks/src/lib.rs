@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Webhooks, received: each event is handled once, however often it is delivered.
+//! Receives webhooks. Each event is handled once, however often it is delivered.
 //!
-//! - [`signature`]: what proves that a delivery comes from its sender.
-//! - [`verify`]: the layer outside the guard. It checks the signature over the raw body, and makes
-//!   the event's id the key.
-//! - [`inbox`]: the guarded handler, whose writes and record are one commit.
-//! - [`sender`]: the other side, for trying it out and for the tests: it delivers until it is told
-//!   that the event was taken.
+//! - [`signature`]: the proof that a delivery comes from its sender.
+//! - [`verify`]: the layer outside the guard. It checks the signature of the raw body, and uses the
+//!   event's id as the key.
+//! - [`inbox`]: the guarded handler. Its writes and its record commit together.
+//! - [`sender`]: a sender for experiments and tests, which repeats a delivery until the receiver
+//!   accepts the event.
 
 pub mod inbox;
 pub mod sender;

@@ -47,7 +47,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<(Verb, Options), Stri
     let verb = match args.next().as_deref() {
         Some("serve") => Verb::Serve,
         Some("send") => Verb::Send,
-        other => return Err(format!("there is no command {:?}", other.unwrap_or_default())),
+        other => return Err(format!("unknown command {:?}", other.unwrap_or_default())),
     };
     let mut options = Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 4810)),
@@ -104,7 +104,7 @@ async fn send(options: Options, secret: Secret) -> Result<(), BoxError> {
             if delivered.taken() { how } else { "it was not taken" }
         );
         if !delivered.taken() {
-            return Err("given up".into());
+            return Err("the sender gave up".into());
         }
     }
     Ok(())
@@ -116,7 +116,11 @@ async fn main() -> ExitCode {
     let secret =
         std::env::var("WEBHOOK_SECRET").ok().and_then(|secret| Secret::new(secret.as_bytes()));
     let parsed = parse(std::env::args().skip(1)).and_then(|(verb, options)| {
-        Ok((verb, options, secret.ok_or("WEBHOOK_SECRET is not set, or shorter than 16 bytes")?))
+        Ok((
+            verb,
+            options,
+            secret.ok_or("WEBHOOK_SECRET is not set, or it is shorter than 16 bytes")?,
+        ))
     });
     let done = match parsed {
         Ok((Verb::Serve, options, secret)) => serve(options, secret).await,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other side, as payment providers do it: a delivery is repeated until it is answered with
-//! 2xx, signed anew each time.
+//! The sender of events. Like a payment provider, it repeats each delivery, with a new signature,
+//! until the receiver answers with 2xx.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use tokio::time::sleep;
 
 use crate::signature::Secret;
 
-/// What became of an event.
+/// The result of delivering an event.
 #[derive(Debug)]
 pub struct Delivered {
-    /// Every answer; none where there was none.
+    /// The answers in order; `None` for a delivery without an answer.
     pub answers: Vec<Option<StatusCode>>,
-    /// Whether the last one came from the receiver's records.
+    /// Whether the last answer was a replay.
     pub replayed: bool,
 }
 
 impl Delivered {
-    /// Whether the receiver has taken it.
+    /// Whether the receiver has accepted the event.
     #[must_use]
     pub fn taken(&self) -> bool {
         self.answers.last().is_some_and(|answer| answer.is_some_and(|status| status.is_success()))
@@ -32,29 +32,30 @@ pub struct Sender {
     client: Client,
     url: String,
     secret: Secret,
-    /// How long an answer is waited for.
+    /// How long to wait for an answer.
     patience: Duration,
-    /// The pauses between deliveries; when they are used up, the sender gives up.
+    /// The pauses between deliveries. After the last one, the sender makes one more delivery and
+    /// gives up.
     pauses: Vec<Duration>,
 }
 
 impl Sender {
-    /// To that URL.
+    /// Creates a sender that delivers to `url`.
     #[must_use]
     pub fn new(client: Client, url: impl Into<String>, secret: Secret) -> Self {
-        // A few, doubling; real providers continue for days.
+        // A few pauses that double each time. Real providers continue for days.
         let pauses = (0..6).map(|n| Duration::from_millis(500 << n)).collect();
         Self { client, url: url.into(), secret, patience: Duration::from_secs(10), pauses }
     }
 
-    /// Waits for an answer for so long, and between deliveries so long.
+    /// Sets how long to wait for an answer, and the pauses between deliveries.
     #[must_use]
     pub fn paced(mut self, patience: Duration, pauses: Vec<Duration>) -> Self {
         (self.patience, self.pauses) = (patience, pauses);
         self
     }
 
-    /// Until it is taken, or given up.
+    /// Delivers an event until the receiver accepts it, or until the pauses are used up.
     pub async fn deliver(&self, event: &str) -> Delivered {
         let mut delivered = Delivered { answers: Vec::new(), replayed: false };
         for pause in self.pauses.iter().map(Some).chain([None]) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HMAC-SHA-256 over `timestamp.body`, in the header
+//! Signs and checks deliveries. A signature is an HMAC-SHA-256 of `timestamp.body`, in the header
 //! `Webhook-Signature: t=1700000000,v1=5257a8...`.
 //!
-//! The timestamp is signed with the body, so that a delivery that was overheard cannot be sent
-//! again next week. Several `v1` parts are a sender that is changing its secret.
+//! The timestamp is signed together with the body, so nobody can intercept a delivery and send it
+//! again a week later. A sender that is changing its secret sends several `v1` parts.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// How far the sender's clock and ours may be apart, and how long a delivery may be on its way.
+/// The largest difference between a delivery's timestamp and the receiver's clock. It covers the
+/// difference between the two clocks and the time of transport.
 pub const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// Why a delivery is refused. The reason is logged and not sent, because the sender is unknown.
+/// Why a delivery is refused. The reason is logged, but not sent to the unknown sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distrust {
-    /// No signature, or not one that can be read.
+    /// The signature is missing or cannot be parsed.
     Malformed,
-    /// None of its signatures is one of ours.
+    /// No signature was made with one of our secrets.
     Forged,
-    /// Signed too long ago, or ahead of time.
+    /// The timestamp is too far in the past or in the future.
     Stale,
 }
 
@@ -35,12 +36,13 @@ impl fmt::Display for Distrust {
     }
 }
 
-/// What sender and receiver share. Its `Debug` shows nothing of it.
+/// The secret that sender and receiver share. Its `Debug` output does not show the secret.
 #[derive(Clone)]
 pub struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// Of at least 16 bytes; the sender hands it out.
+    /// Creates a secret from the bytes that the sender issues. Returns `None` for fewer than 16
+    /// bytes.
     #[must_use]
     pub fn new(secret: &[u8]) -> Option<Self> {
         (secret.len() >= 16).then(|| Hmac::new_from_slice(secret).ok().map(Self)).flatten()
@@ -54,7 +56,7 @@ impl Secret {
         mac
     }
 
-    /// The header's value, for a delivery at that time in seconds since 1970.
+    /// Returns the header's value for a delivery. `timestamp` is in seconds since 1970.
     #[must_use]
     pub fn sign(&self, timestamp: u64, body: &[u8]) -> String {
         let mac = self.over(timestamp, body).finalize().into_bytes();
@@ -69,14 +71,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Checks the header of a delivery that arrives at `now`, in seconds since 1970. Any of `secrets`
-/// will do: while one is changed there are two.
+/// Checks the header of a delivery that arrives at `now`, in seconds since 1970. A signature with
+/// any of the `secrets` is accepted, because there are two secrets while one replaces the other.
 ///
 /// # Errors
-/// When it is not to be believed.
+/// If the delivery must be refused.
 pub fn check(secrets: &[Secret], header: &str, body: &[u8], now: u64) -> Result<(), Distrust> {
     let (timestamp, signatures) = parse(header).ok_or(Distrust::Malformed)?;
-    // Each comparison takes the same time, wherever the first difference is.
+    // Each comparison takes constant time, wherever the first difference is.
     let is_ours = |signature: &[u8; 32]| {
         secrets.iter().any(|secret| secret.over(timestamp, body).verify_slice(signature).is_ok())
     };
@@ -89,13 +91,14 @@ pub fn check(secrets: &[Secret], header: &str, body: &[u8], now: u64) -> Result<
     Ok(())
 }
 
-/// One `t`, and one or more `v1`; other parts are schemes that we do not know.
+/// Parses one `t` and one or more `v1`. Other parts belong to unknown schemes and are ignored.
 fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
     let (mut timestamp, mut signatures) = (None, Vec::new());
     for part in header.split(',') {
         match part.trim().split_once('=')? {
             ("t", _) if timestamp.is_some() => return None,
-            // The digits themselves were signed: `+1` and `01` are other texts of the same number.
+            // Refuse other forms of the same number, such as `+1` or `01`, because the signature
+            // covers the digits themselves.
             ("t", digits) => {
                 timestamp =
                     Some(digits.parse().ok().filter(|time: &u64| time.to_string() == digits)?);
@@ -104,7 +107,8 @@ fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
             _ => {}
         }
     }
-    // Each costs one HMAC over the body; a rotation needs no more secrets than this.
+    // Limit the number of signatures, because each costs an HMAC of the body. A change of secrets
+    // needs no more than eight.
     let is_sane = (1..=8).contains(&signatures.len());
     Some((timestamp?, signatures)).filter(|_| is_sane)
 }
@@ -171,7 +175,7 @@ mod tests {
         let other = secret("a secret of another sender").sign(NOW, BODY);
         assert_eq!(check(&ours, &other, BODY, NOW), Err(Distrust::Forged));
         assert_eq!(check(&[], &header, BODY, NOW), Err(Distrust::Forged));
-        // Every digit counts.
+        // A change of any digit makes the signature wrong.
         for at in header.len() - 64..header.len() {
             let mut bytes = header.clone().into_bytes();
             bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
@@ -185,7 +189,7 @@ mod tests {
         let (old, new) = (secret("the secret until today"), secret("the secret from today"));
         let both = [new.clone(), old.clone()];
         assert_eq!(check(&both, &old.sign(NOW, BODY), BODY, NOW), Ok(()));
-        // A sender that signs with both.
+        // A sender may sign with both secrets.
         let two =
             format!("{},{}", old.sign(NOW, BODY), new.sign(NOW, BODY).replace("t=1700000000,", ""));
         assert_eq!(check(&[new], &two, BODY, NOW), Ok(()));

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layer before the guard: who sent it, over which bytes, and under which id. A signature
-//! covers the raw body, and a guard reads its key from a header. So this layer is outside the guard
-//! and does both: it collects the body, checks it, reads the event's id *from what was signed*, and
-//! sets it as the key, in the field by which the guard keys. What it refuses never reaches a key,
-//! so it leaves no record (HTTP-16, ANN-6).
+//! The layer outside the guard. It collects the raw body, checks the body's signature, and reads
+//! the event's id *from the signed body*. It then sets the id as the key, in the header from which
+//! the guard reads its key. A refused delivery does not reach the guard, so it leaves no record
+//! (HTTP-16, ANN-6).
 
 use std::sync::Arc;
 
@@ -16,15 +15,15 @@ use serde::Deserialize;
 
 use crate::signature::{self, Distrust, Secret};
 
-/// Events are small.
+/// The largest body in bytes. Events are small.
 const LARGEST_BODY: usize = 256 << 10;
-/// The longest id; that of a key (HTTP-2).
+/// The longest id in bytes. A key has the same limit (HTTP-2).
 const LONGEST_ID: usize = 255;
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 type Clock = fn() -> u64;
 
-/// Whose deliveries are taken.
+/// The senders whose deliveries are accepted.
 #[derive(Debug, Clone)]
 pub struct Trusted {
     secrets: Arc<[Secret]>,
@@ -32,7 +31,7 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Those who sign with one of these, by the host's clock.
+    /// Accepts senders that sign with one of these secrets. Uses the host's clock.
     pub fn with(secrets: impl IntoIterator<Item = Secret>) -> Self {
         Self {
             secrets: secrets.into_iter().collect(),
@@ -40,7 +39,7 @@ impl Trusted {
         }
     }
 
-    /// By another clock, for tests.
+    /// Uses another clock, for tests.
     #[must_use]
     pub fn by(mut self, now: Clock) -> Self {
         self.now = now;
@@ -57,17 +56,18 @@ impl Trusted {
     }
 }
 
-/// The part of an event that every kind of event has.
+/// The part that all kinds of events have.
 #[derive(Deserialize)]
 struct Envelope {
     id: String,
 }
 
-/// `axum::middleware::from_fn_with_state((trusted, key_header), verified)`: lets through what was
-/// signed, with its event's id in that field.
+/// `axum::middleware::from_fn_with_state((trusted, key_header), verified)`: passes signed
+/// deliveries on, with the event's id in the header `key_header`.
 ///
-/// It has to be the field that the filter reads, `web.key-header`: any other is not signed, and
-/// anyone who overheard a delivery could change it.
+/// `key_header` must be the header that the filter reads, `web.key-header`. If the filter read a
+/// different header, anyone who has intercepted a delivery could change its key, because headers
+/// are not signed.
 pub async fn verified(
     State((trusted, key_header)): State<(Trusted, HeaderName)>,
     request: Request,
@@ -75,24 +75,25 @@ pub async fn verified(
 ) -> Response {
     let (mut head, body) = request.into_parts();
     let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
-        return (StatusCode::PAYLOAD_TOO_LARGE, "too large, or not whole\n").into_response();
+        return (StatusCode::PAYLOAD_TOO_LARGE, "the event is too large or incomplete\n")
+            .into_response();
     };
     if let Err(why) = trusted.check(&head.headers, &body) {
         tracing::warn!(%why, "a delivery was refused");
-        // The reason would help only a forger.
-        return (StatusCode::UNAUTHORIZED, "not signed\n").into_response();
+        // Do not send the reason, because it would help only a forger.
+        return (StatusCode::UNAUTHORIZED, "the signature is missing or invalid\n").into_response();
     }
     let Some(key) = serde_json::from_slice(&body).ok().and_then(|event: Envelope| key(&event.id))
     else {
         return (StatusCode::BAD_REQUEST, "an event has an id of 1 to 255 printable characters\n")
             .into_response();
     };
-    // In the place of all lines that came with the delivery: they were not signed.
+    // Replace all such headers of the delivery, because they were not signed.
     head.headers.insert(key_header, key);
     next.run(Request::from_parts(head, Body::from(body))).await
 }
 
-/// The quoted form, which has room for spaces and commas (HTTP-2).
+/// Returns the key in its quoted form, which can contain spaces and commas (HTTP-2).
 fn key(id: &str) -> Option<HeaderValue> {
     let is_printable = id.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
     if !is_printable || id.trim().is_empty() || id.len() > LONGEST_ID {

@@ -43,7 +43,7 @@ impl Codec<Vec<u8>> for Picky {
 
     fn encode(&self, value: &Vec<u8>, into: &mut Vec<u8>) -> retryproof::Result<()> {
         if value == UNENCODABLE {
-            return Err(Error::new(ErrorKind::Codec, "a value that is refused on purpose"));
+            return Err(Error::new(ErrorKind::Codec, "this codec refuses the value on purpose"));
         }
         into.extend_from_slice(value);
         Ok(())
@@ -92,7 +92,8 @@ impl Caller {
         let hook = hook(Arc::clone(&self.log), op, Arc::clone(&fenced));
         let call = self.engine.call(ctx.clone()).codec(Picky).completion(policy).on_fenced(hook);
         let mut event = match style {
-            // A task of its own, so that a panic of the action ends it and not the caller.
+            // Run the call in a separate task, so that a panic of the action ends that task and not
+            // the caller.
             Style::Report => {
                 let task =
                     tokio::spawn(CALL.scope(op, call.report(move |lease| action.run(lease))));
@@ -100,7 +101,7 @@ impl Caller {
             }
             Style::Spawn => {
                 let work = call.spawn_with(move |lease| action.run(lease));
-                // It says nothing of the record.
+                // This style of call does not report whether the result was recorded.
                 let report = |outcome| (outcome, None, false);
                 tokio::spawn(CALL.scope(op, work))
                     .await
@@ -114,7 +115,8 @@ impl Caller {
             Style::Dropped => {
                 let patience = Duration::from_millis(self.random.spread(1..lease_ms * 2));
                 let work = CALL.scope(op, call.report(move |lease| action.run(lease)));
-                // Both in one task: the time-out drops the call at whatever point it has come to.
+                // The timeout and the call are in one task, so the timeout drops the call at any
+                // point.
                 match tokio::spawn(tokio::time::timeout(patience, work)).await {
                     Ok(Ok(answer)) => answered(Some(answer)),
                     Ok(Err(_)) => said(Said::Dropped),
@@ -140,7 +142,7 @@ impl Caller {
         let lease_ms = random.spread(self.lease_ms.0..self.lease_ms.1);
         let ttl = match random.within(0..100) {
             0..70 => Duration::from_secs(3_600),
-            // So short that the same identity is executed again.
+            // This ttl is so short that the same identity is executed again.
             _ => Duration::from_millis(random.spread(150..2_000)),
         };
         let wait = match random.within(0..100) {
@@ -174,7 +176,7 @@ impl Caller {
         let takes = match random.within(0..100) {
             0..15 => 0,
             15..70 => random.within(1..25),
-            // Longer than its lease: it has to be kept by beats.
+            // If the action takes longer than its lease, heartbeats have to extend the lease.
             70..90 => (lease_ms * random.within(5..30) / 10).min(1_200),
             _ => random.within(25..200),
         };
@@ -291,6 +293,7 @@ async fn by_hand(
         Ok(Acquisition::Granted(held)) => hold(held, action, end).await,
         Ok(Acquisition::Complete(stored)) => open(&stored, &ctx),
         Ok(Acquisition::InFlight(_)) => said(Said::InFlight),
+        Ok(Acquisition::Mismatch) => said(Said::Mismatch),
         Err(error) => failed(Said::StoreError, &error),
     }
 }

@@ -11,16 +11,25 @@ use retryproof::{
     Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Observer, Recorded, Result, SharedStore,
 };
 
+use crate::forms::{Behind, Newer};
 use crate::log::Log;
 use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
-use crate::planted::Planted;
+use crate::planted::{Planted, UNFENCED_OPERATOR};
 use crate::recording::Recording;
 
 /// Opens the plan's store and builds the engine on it.
 pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEngine, SharedStore)> {
     let url = plan.url.as_deref().unwrap_or_default();
+    if plan.forms.is_some() {
+        crate::open::migrate(url).await?;
+    }
     let store = crate::open::connect(url).await?;
-    let shared = match &plan.plant {
+    let planted = plan.plant.as_deref().filter(|defect| *defect != UNFENCED_OPERATOR);
+    let shared = match planted {
+        None if plan.forms.is_some() && plan.proc.is_multiple_of(2) => {
+            let newer = Newer { inner: store.clone(), behind: Behind::open(url).await? };
+            recorded(newer, &store, log)
+        }
         None => recorded(store.clone(), &store, log),
         Some(defect) => recorded(Planted::new(store.clone(), defect, url).await?, &store, log),
     };

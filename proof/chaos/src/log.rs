@@ -10,6 +10,11 @@ use retryproof::Identity;
 
 use crate::mono;
 
+/// The file of one life of one process.
+pub(crate) fn name(proc: u32, incarnation: u32) -> String {
+    format!("events-{proc:03}-{incarnation:05}.jsonl")
+}
+
 /// Writes the events of one process.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -20,8 +25,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn open(folder: &Path, proc: u32, incarnation: u32) -> io::Result<Self> {
-        let name = format!("events-{proc:03}-{incarnation:05}.jsonl");
-        let journal = Journal::open(folder.join(name))?;
+        let journal = Journal::open(folder.join(name(proc, incarnation)))?;
         Ok(Self { journal, who: (proc, incarnation), ops: AtomicU64::new(1) })
     }
 
@@ -48,7 +52,7 @@ impl Log {
     /// process ends instead.
     pub(crate) fn write(&self, event: &Event) {
         if let Err(error) = self.journal.write(event) {
-            eprintln!("the history cannot be written: {error}");
+            eprintln!("cannot write the history: {error}");
             std::process::exit(3);
         }
     }

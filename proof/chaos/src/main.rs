@@ -7,18 +7,23 @@
 //! the history. `history DIR` judges it again.
 
 mod act;
+mod aim;
 mod call;
 mod engine;
+mod erased;
+mod forms;
 mod log;
 mod mono;
 mod nemesis;
 mod open;
+mod operator;
 mod plan;
 mod planted;
 mod proxy;
 mod random;
 mod recording;
 mod resource;
+mod sealed;
 mod server;
 mod settle;
 mod supervisor;
@@ -45,6 +50,8 @@ fn main() -> ExitCode {
     };
     let done = match plan.role {
         Role::Supervisor => supervisor::run(plan),
+        Role::Eraser => erased::run(&plan),
+        Role::Sealer => sealed::run(&plan),
         Role::Worker | Role::Settler => worker::run(&plan).map(|()| true),
     };
     match done {

@@ -19,7 +19,7 @@ pub(crate) fn now() -> u64 {
 /// Rests this thread.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the nemesis acts by the clock, and waits for other processes"
+    reason = "the nemesis follows a schedule and waits for other processes"
 )]
 pub(crate) fn rest(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));

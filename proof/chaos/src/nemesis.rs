@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use history::{Event, Fun, Phase};
 
+use crate::aim::wait_for_call;
 use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::plan::Plan;
@@ -55,7 +56,7 @@ pub(crate) struct Nemesis<'a> {
     next: Vec<(&'static str, u64)>,
     due: Vec<(u64, Due)>,
     lease_ms: (u64, u64),
-    /// A fail-over that has not come to its end, and when it was last asked after.
+    /// A fail-over that has not finished yet, and when its state was last asked for.
     failing: Option<(u64, u64)>,
 }
 
@@ -118,7 +119,7 @@ impl<'a> Nemesis<'a> {
         if server.go_on_failing_over()? {
             self.failing = None;
             self.made.failovers += 1;
-            // Connections to the old primary are given up for a while.
+            // For a while, clients give up their connections to the old primary.
             self.due.push((now + 1_000 * MS, Due::End(op, "failover")));
         }
         Ok(())
@@ -126,7 +127,7 @@ impl<'a> Nemesis<'a> {
 
     fn every(&self, kind: &str) -> u64 {
         match kind {
-            // Pauses are about as long as leases, so shorter ones can be more.
+            // Pauses are about as long as leases, so short pauses can be more frequent.
             "stop" => STOP_EVERY.min(self.lease_ms.1).max(150),
             kind => every(kind),
         }
@@ -139,7 +140,7 @@ impl<'a> Nemesis<'a> {
             self.go_on_failing_over()?;
             mono::rest(20);
             if mono::now() > until {
-                return Err(io::Error::other("the fail-over does not come to its end"));
+                return Err(io::Error::other("the fail-over did not finish in time"));
             }
         }
         while !self.due.is_empty() {
@@ -197,7 +198,7 @@ impl<'a> Nemesis<'a> {
             "clock" => {
                 let ahead = if self.random.percent(50) { 3_600 } else { -3_600 };
                 self.made.skews += 1;
-                // It is noticed for as long as the process lives; a later kill ends it.
+                // The wrong clock lasts until the process is killed.
                 let victim = self.victim();
                 let op = begin(&self.log, "clock", Some(victim));
                 self.end(op, "clock");
@@ -213,9 +214,12 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Kills a worker as it stands, and starts it again at once. The fault lasts for as long as the
-    /// dead one's leases may.
+    /// Kills a worker as it stands, every other one in the middle of a call of the store, and
+    /// starts it again at once. The fault lasts for as long as the dead one's leases may.
     fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
+        if self.random.percent(50) {
+            wait_for_call(&self.workers.journal(victim)?);
+        }
         let op = begin(&self.log, "kill", Some(victim));
         self.workers.kill(victim)?;
         self.made.kills += 1;
@@ -252,16 +256,16 @@ impl<'a> Nemesis<'a> {
             return;
         }
         let mood = match self.random.within(0..6) {
-            // All at once, wherever each call is.
+            // Cut all connections at once, at any point of each call.
             0 => Mood::Cut,
-            // After so many bytes to the server, or from it: within a request, or between it and
-            // its answer.
+            // Cut after a number of bytes to or from the server: within a request, or between a
+            // request and its answer.
             1 => Mood::CutAfterRequest(self.random.spread(1..400)),
             2 => Mood::CutAfterReply(self.random.spread(1..200)),
-            // The request arrives, and the answer does not.
+            // The request arrives, but its answer does not.
             3 => Mood::DropReplies,
             4 => Mood::Delay(self.random.spread(5..300)),
-            // Nothing passes, and no side gets an error.
+            // No data passes, and neither side gets an error.
             _ => Mood::Stall,
         };
         let ms = self.random.spread(20..400);
@@ -279,7 +283,7 @@ impl<'a> Nemesis<'a> {
         mono::rest(self.random.within(0..300));
         server.start_again()?;
         self.made.restarts += 1;
-        // Connections are made again for a while.
+        // For a while, clients reconnect.
         self.due.push((mono::now() + 500 * MS, Due::End(op, "restart")));
         Ok(())
     }
@@ -292,7 +296,7 @@ impl<'a> Nemesis<'a> {
         let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
         let op = self.log.number();
         let place = self.log.event(op, Fun::Fault, Phase::Invoke);
-        // What was acknowledged just before may not have left the primary.
+        // Writes that were acknowledged just before may not have left the primary.
         let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
         self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
         server.begin_fail_over()?;

@@ -5,7 +5,7 @@ use retryproof::mysql::{MysqlConfig, MysqlStore};
 use retryproof::postgres::{PostgresConfig, PostgresStore};
 use retryproof::redis::{RedisConfig, RedisStore};
 use retryproof::sqlite::{SqliteConfig, SqliteStore};
-use retryproof::{Error, ErrorKind, Result, SharedStore};
+use retryproof::{Error, ErrorKind, MemoryStore, Result, SharedStore};
 
 fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()
@@ -14,6 +14,10 @@ fn scheme(url: &str) -> &str {
 /// Opens it, with every capability that it has.
 pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
     match scheme(url) {
+        "memory" => {
+            let store = SharedStore::builder(MemoryStore::new()).with_purge();
+            Ok(store.with_inspect().with_force().build())
+        }
         "sqlite" => Ok(SqliteStore::open_with(SqliteConfig::from_url(url)?)?.into_shared()),
         "postgres" | "postgresql" => {
             Ok(PostgresStore::connect(PostgresConfig::from_url(url)?).await?.into_shared())
@@ -24,11 +28,8 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
             Ok(RedisStore::connect(RedisConfig::from_url(url)?).await?.into_shared())
         }
-        // Whatever it is, it may hold a password (ID-4).
-        _ => Err(Error::new(
-            ErrorKind::Unsupported,
-            "that is the URL of no store that is known here",
-        )),
+        // Do not show the URL, because it may contain a password (ID-4).
+        _ => Err(Error::new(ErrorKind::Unsupported, "the URL does not name a known store")),
     }
 }
 

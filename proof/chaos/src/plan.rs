@@ -6,19 +6,25 @@ use std::path::PathBuf;
 /// How to use it.
 pub(crate) const USAGE: &str = "\
 usage: chaos [options]
+       chaos erased [--store NAME] [--retries N]: searches for what is left of erased answers
+       chaos sealed [--store NAME]: what a dump and the files show of sealed answers
   --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
-                      or the URL of one that runs
-  --secs N            how long faults are made (default 30)
+                      memory: one worker, without faults; or the URL of a server that runs
+  --secs N            how long the run makes faults (default 30)
   --workers N         worker processes (default 8)
-  --tasks N           callers in each (default 8)
+  --tasks N           callers in each worker (default 8)
+  --operators N       operators in each worker, who intervene in the callers' records (default 0)
+  --races N           how many interventions have to meet a holder or a taker (default 0)
+  --forms up|down     every other worker is a newer program, which adds to the tables half-way (up) or has
+                      added before the start (down); each worker migrates when it starts
   --lease-ms A..B     leases of A to B milliseconds (default 40..2000)
-  --faults LIST       of kill,stop,cut,restart,clock,failover (default: all that the store has)
-  --seed S            repeats the choices (default: drawn)
-  --out DIR           keeps the history there (default: a temporary folder, removed when all is well)
-  --share F           which part of the minimum counts to ask for (default 1: a machine of its own)
-  --slack-ms N        what a shared machine may add to bounds of time (default 3000)
+  --faults LIST       some of kill,stop,cut,restart,clock,failover (default: all of the store)
+  --seed S            repeats the choices of an earlier run (default: random)
+  --out DIR           keeps the history in DIR (default: a temporary folder)
+  --share F           the share of the minimum counts to reach (default 1: a dedicated machine)
+  --slack-ms N        extra time that a shared machine may take (default 3000)
   --guard none|token|lease   what guards effects outside of the store (default token)
-  --plant NAME        plants a defect: no-owner-check, early-takeover, get-then-set";
+  --plant NAME        plants a defect: no-owner-check, early-takeover, get-then-set, unfenced-operator";
 
 /// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who
 /// it is.
@@ -31,6 +37,10 @@ pub(crate) struct Plan {
     pub(crate) secs: u64,
     pub(crate) workers: u32,
     pub(crate) tasks: u32,
+    pub(crate) operators: u32,
+    pub(crate) races: u64,
+    pub(crate) retries: u64,
+    pub(crate) forms: Option<String>,
     pub(crate) lease_ms: (u64, u64),
     pub(crate) faults: Option<Vec<String>>,
     pub(crate) seed: u64,
@@ -53,6 +63,10 @@ pub(crate) enum Role {
     Worker,
     /// Brings everything to its end after the last fault.
     Settler,
+    /// Erases answers, looks for them in a dump, and retries.
+    Eraser,
+    /// Seals answers, looks for them in a dump and in files, rotates, and erases a subject.
+    Sealer,
 }
 
 /// `operation-timeout` of the workers' engines.
@@ -67,6 +81,8 @@ impl Plan {
         let role = match args.peek().map(String::as_str) {
             Some("worker") => Role::Worker,
             Some("settle") => Role::Settler,
+            Some("erased") => Role::Eraser,
+            Some("sealed") => Role::Sealer,
             _ => Role::Supervisor,
         };
         if role != Role::Supervisor {
@@ -79,6 +95,10 @@ impl Plan {
             secs: 30,
             workers: 8,
             tasks: 8,
+            operators: 0,
+            races: 0,
+            retries: 10_000,
+            forms: None,
             lease_ms: (40, 2_000),
             faults: None,
             seed: crate::mono::now(),
@@ -93,13 +113,13 @@ impl Plan {
             ahead: 0,
         };
         while let Some(option) = args.next() {
-            let value = args.next().ok_or_else(|| format!("{option} takes a value"))?;
-            plan.set(&option, &value).ok_or_else(|| format!("{option} {value}: what is that?"))?;
+            let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
+            plan.set(&option, &value).ok_or_else(|| format!("{option} cannot be {value:?}"))?;
         }
         if let Some(unknown) =
             plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str()))
         {
-            return Err(format!("there is no fault {unknown}; there are {}", FAULTS.join(", ")));
+            return Err(format!("unknown fault `{unknown}`: use {}", FAULTS.join(", ")));
         }
         Ok(plan)
     }
@@ -115,6 +135,15 @@ impl Plan {
             "--tasks" => {
                 self.tasks = value.parse().ok().filter(|tasks| (1..=256).contains(tasks))?
             }
+            "--operators" => {
+                self.operators = value.parse().ok().filter(|operators| *operators <= 256)?
+            }
+            "--forms" => {
+                self.forms = Some(value.into());
+                ["up", "down"].contains(&value).then_some(())?;
+            }
+            "--retries" => self.retries = value.parse().ok()?,
+            "--races" => self.races = value.parse().ok()?,
             "--lease-ms" => {
                 let (low, high) = value.split_once("..")?;
                 let (low, high) = (low.parse().ok()?, high.parse().ok()?);
@@ -157,6 +186,8 @@ impl Plan {
             url.into(),
             "--tasks".into(),
             self.tasks.to_string(),
+            "--operators".into(),
+            self.operators.to_string(),
             "--lease-ms".into(),
             format!("{}..{}", self.lease_ms.0, self.lease_ms.1),
             "--seed".into(),
@@ -168,6 +199,9 @@ impl Plan {
             "--began".into(),
             self.began.to_string(),
         ];
+        if let Some(forms) = &self.forms {
+            options.extend(["--forms".into(), forms.clone()]);
+        }
         if let Some(plant) = &self.plant {
             options.extend(["--plant".into(), plant.clone()]);
         }

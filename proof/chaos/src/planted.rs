@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use retryproof::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, ForceRequest, Forced, Grant,
 };
 use retryproof::{FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore};
 
@@ -17,9 +17,30 @@ mod redis;
 mod sqlite;
 
 use door::{Door, Seen};
+pub(crate) use door::{broken, bytes};
+pub(crate) use redis::key as redis_key;
 
 /// What can be planted.
-pub(crate) const NAMES: [&str; 3] = ["no-owner-check", "early-takeover", "get-then-set"];
+pub(crate) const NAMES: [&str; 4] =
+    ["no-owner-check", "early-takeover", "get-then-set", UNFENCED_OPERATOR];
+
+/// An intervention changes the record whatever the operator saw. The operators do it themselves
+/// ([`unfenced`]); the store is as it is.
+pub(crate) const UNFENCED_OPERATOR: &str = "unfenced-operator";
+
+/// An intervention without its fencing: with the token that stands there now, and even if the lease
+/// is live.
+pub(crate) async fn unfenced(
+    store: &SharedStore,
+    id: &Identity,
+    req: &ForceRequest,
+) -> Result<Forced> {
+    let mut req = req.clone().even_if_live();
+    if let Some(found) = store.get(id).await? {
+        req.token = found.token;
+    }
+    store.force(id, &req).await
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
@@ -71,6 +92,8 @@ impl fmt::Debug for Planted {
 
 #[deny(clippy::missing_trait_methods)]
 impl IdempotencyStore for Planted {
+    retryproof_testkit::forward!(inner: peek, wait_for_change, profile);
+
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         match self.defect {
             Defect::NoOwnerCheck => {}
@@ -83,19 +106,6 @@ impl IdempotencyStore for Planted {
             }
         }
         self.inner.acquire(id, req).await
-    }
-
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.inner.peek(id).await
-    }
-
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        at_most: Duration,
-    ) -> Result<()> {
-        self.inner.wait_for_change(id, seen, at_most).await
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
@@ -116,9 +126,5 @@ impl IdempotencyStore for Planted {
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.usurp(id, owner).await?;
         self.inner.release(id, owner).await
-    }
-
-    fn profile(&self) -> StoreProfile {
-        self.inner.profile()
     }
 }

@@ -111,7 +111,7 @@ async fn serve(
                     tokio::spawn(connection(client, target, gone.clone(), Arc::clone(spoilt)));
                 }
             }
-            // The supervisor is gone.
+            // The supervisor has ended.
             changed = moods.changed() => if changed.is_err() { return },
         }
     }
@@ -130,7 +130,7 @@ async fn connection(
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // The end of either direction is the end of both.
+    // If one direction ends, end both.
     tokio::select! {
         () = pass(from_client, to_server, moods.clone(), Way::Request, &spoilt) => {}
         () = pass(from_server, to_client, moods, Way::Reply, &spoilt) => {}
@@ -155,12 +155,12 @@ async fn pass(
     let (mut passed, mut swallowed) = (0, None);
     loop {
         let read = tokio::select! {
-            // What is sent after a change of mood meets the new one.
+            // The new mood applies to all data that is sent after the change.
             biased;
             changed = moods.changed() => {
                 mood = *moods.borrow_and_update();
                 passed = 0;
-                // A stream of which a part is missing makes no sense any more.
+                // If a part of the stream is missing, the rest is meaningless.
                 if changed.is_err() || mood == Mood::Cut || swallowed.is_some() {
                     return;
                 }
@@ -262,7 +262,7 @@ mod tests {
         stream.write_all(b"ping").unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_millis(60))).unwrap();
         let mut answer = [0; 8];
-        assert!(stream.read(&mut answer).is_err(), "nothing passes");
+        assert!(stream.read(&mut answer).is_err(), "no data should pass");
         proxy.set(Mood::Calm);
         stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         stream.read_exact(&mut answer).unwrap();
@@ -273,7 +273,10 @@ mod tests {
         assert!(proxy.is_closing());
         proxy.set(Mood::Calm);
         stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-        assert!(matches!(stream.read(&mut answer), Ok(0) | Err(_)), "closed then");
+        assert!(
+            matches!(stream.read(&mut answer), Ok(0) | Err(_)),
+            "the connection should be closed afterwards"
+        );
         while proxy.is_closing() {
             std::thread::yield_now();
         }

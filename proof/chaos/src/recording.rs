@@ -50,7 +50,7 @@ pub(crate) fn print(fingerprint: Option<&Fingerprint>) -> Option<u64> {
     fingerprint.map(|fingerprint| hash(fingerprint.as_bytes()))
 }
 
-fn us(duration: Duration) -> Option<u64> {
+pub(crate) fn us(duration: Duration) -> Option<u64> {
     u64::try_from(duration.as_micros()).ok()
 }
 
@@ -114,7 +114,7 @@ impl<S> Recording<S> {
 }
 
 /// Whether a failed call may have taken effect: unknown only if the store is away.
-fn failed(event: &mut Event, error: &Error) {
+pub(crate) fn failed(event: &mut Event, error: &Error) {
     event.phase = if error.kind() == ErrorKind::Unavailable { Phase::Info } else { Phase::Fail };
     event.said = (error.kind() == ErrorKind::Corrupt).then_some(Said::Corrupt);
     event.note = Some(error.to_string());

@@ -55,13 +55,14 @@ impl Resource {
         if guard == Guard::None {
             return;
         }
-        // Between the grant and the effect lies work; here a stopped process is overtaken.
+        // Some work comes between the grant and the effect. If the process is stopped here, another
+        // owner takes over.
         tokio::time::sleep(WORK).await;
         let token = lease.token().get();
         let name =
             hash(format!("{:?}", (identity.scope().as_str(), identity.key().expose())).as_bytes());
         let write = |file: &mut File| -> std::io::Result<()> {
-            // Freed when it is closed, also by the death of the process.
+            // The lock is released when the file is closed, even if the process dies.
             file.lock()?;
             let mut seen = String::new();
             file.read_to_string(&mut seen)?;
@@ -82,7 +83,7 @@ impl Resource {
         let opened =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         if let Err(error) = opened.and_then(|mut file| write(&mut file)) {
-            eprintln!("the resource: {error}");
+            eprintln!("cannot update the resource: {error}");
         }
     }
 }

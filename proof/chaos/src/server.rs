@@ -16,6 +16,7 @@ use crate::mono::{self, MS};
 mod recipe;
 
 use recipe::Recipe;
+pub(crate) use recipe::program;
 
 /// How long a server may take to serve, also after it was killed.
 const READY_MS: u64 = 60_000;
@@ -89,7 +90,7 @@ impl Server {
         let Some(process) =
             self.processes.iter_mut().find(|process| process.recipe.port == primary)
         else {
-            return Err(io::Error::other("the primary is none of ours"));
+            return Err(io::Error::other("the primary is not a process of this run"));
         };
         process.kill()?;
         self.deposed = Some((primary, mono::now()));
@@ -105,8 +106,8 @@ impl Server {
         let now = recipe::primary(&self.ports("sentinel"));
         if self.processes[old].child.is_none() {
             let replaced = now.is_ok_and(|now| now != deposed);
-            // A replica that had just lost its link cannot be promoted: then the group has to have
-            // its primary back.
+            // A replica that has just lost its link cannot be promoted. In this case, restart the
+            // old primary.
             if replaced || mono::now() > since + PROMOTED_MS * MS {
                 self.processes[old].start()?;
             }
@@ -135,7 +136,7 @@ impl Drop for Server {
         for process in self.processes.iter_mut().rev() {
             let _ = process.kill();
         }
-        // Children of a killed one may still write for a moment.
+        // Children of a killed server may still write for a moment.
         for _ in 0..100 {
             if fs::remove_dir_all(&self.dir).is_ok() || !self.dir.exists() {
                 break;
@@ -198,7 +199,7 @@ impl Process {
                     child.kill()?;
                     child.wait()?;
                     return Err(io::Error::other(format!(
-                        "{} is not ready: {}",
+                        "{} did not become ready: {}",
                         self.recipe.name,
                         self.said()
                     )));
@@ -207,7 +208,7 @@ impl Process {
             }
             if mono::now() > until {
                 return Err(io::Error::other(format!(
-                    "{} ends by itself: {}",
+                    "{} ended unexpectedly: {}",
                     self.recipe.name,
                     self.said()
                 )));
@@ -232,7 +233,7 @@ impl Process {
     /// The end of its log.
     fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        // An installer ends with advice that hides what went wrong.
+        // An installer ends its output with advice, so look for the errors.
         let mut lines: Vec<&str> =
             text.lines().filter(|line| line.contains("ERROR") || line.contains("FATAL")).collect();
         if lines.is_empty() {
@@ -265,7 +266,7 @@ fn ask(port: u16, command: &str) -> io::Result<String> {
     stream.set_read_timeout(Some(Duration::from_millis(60)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     let (mut text, mut buffer) = (Vec::new(), [0; 4_096]);
-    // It does not close the connection: what came within the time is the answer.
+    // The server does not close the connection, so the answer is what arrived within the time.
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         text.extend_from_slice(&buffer[..read]);
     }
@@ -287,7 +288,7 @@ fn user(names: &[&str]) -> io::Result<Option<(u32, u32)>> {
         }
     }
     Err(io::Error::other(format!(
-        "root may not run it, and there is no user {}",
+        "root must not run this server, and there is no user {}",
         names.join(" or ")
     )))
 }

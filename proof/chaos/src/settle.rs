@@ -54,11 +54,11 @@ async fn one(
     identity: &Identity,
     wait: Duration,
 ) -> Result<()> {
-    // By the engine's store, so that it is in the history.
+    // Look through the engine's store, so that the look is in the history.
     let look = || engine.store().as_dyn().dyn_peek(identity.clone());
     let standing = patiently(look).await?;
     if matches!(standing, Peeked::Busy(_)) {
-        // One answer that got lost is not the last word.
+        // Claim again if an answer got lost.
         for _ in 0..10 {
             if claim(log, engine, identity, wait).await? {
                 break;
@@ -92,7 +92,9 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
             Ok(Err(error)) if error.kind() != ErrorKind::Unavailable || left == 0 => {
                 return Err(error);
             }
-            Err(_) if left == 0 => return Err(retryproof::Error::unavailable("no answer")),
+            Err(_) if left == 0 => {
+                return Err(retryproof::Error::unavailable("the store did not answer"));
+            }
             Ok(Err(_)) | Err(_) => left -= 1,
         }
         tokio::time::sleep(Duration::from_millis(250)).await;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use history::{Fun, Manifest, Phase};
 use retryproof::{ErrorKind, IdempotencyEngine};
 
+use crate::forms::Behind;
 use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::nemesis::{Made, Nemesis};
@@ -32,6 +33,10 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     if fs::read_dir(&out)?.next().is_some() {
         return Err(format!("{} is not empty", out.display()).into());
     }
+    if plan.store == "memory" {
+        // The records of the memory store belong to one process.
+        plan.workers = 1;
+    }
     let data = data_folder()?;
     let mut server = Server::start(&plan.store, &data)?;
     let result = with_store(&mut plan, &out, &data, server.as_mut());
@@ -41,13 +46,13 @@ pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
     if green && !keep {
         fs::remove_dir_all(&out)?;
     } else {
-        println!("the history is kept: history {}", out.display());
+        println!("the history is kept; to judge it again: history {}", out.display());
     }
     Ok(green)
 }
 
 /// Where the store's own files are: other users' servers have to get through to it.
-fn data_folder() -> std::io::Result<PathBuf> {
+pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
     let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
     fs::create_dir_all(&data)?;
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755))?;
@@ -57,12 +62,13 @@ fn data_folder() -> std::io::Result<PathBuf> {
 /// The faults that a store can have.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
+        "memory" => &[],
         "sqlite" => &["kill", "stop", "clock"],
         "sentinel" => &["kill", "stop", "clock", "failover"],
         "postgres" | "mariadb" | "redis" => &["kill", "stop", "cut", "restart", "clock"],
         url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
         url if url.contains("+sentinel") => &["kill", "stop", "clock"],
-        // A server that the run did not start is left alone.
+        // The run does not restart a server that it did not start.
         _ => &["kill", "stop", "cut", "clock"],
     }
 }
@@ -80,7 +86,7 @@ fn with_store(
         .unwrap_or_else(|| can.iter().map(|fault| (*fault).to_owned()).collect());
     if let Some(other) = faults.iter().find(|fault| !can.contains(&fault.as_str())) {
         return Err(format!(
-            "{} cannot have the fault {other}; it has {}",
+            "{} does not support the fault `{other}`: use {}",
             plan.store,
             can.join(", ")
         )
@@ -92,6 +98,10 @@ fn with_store(
         None => plan.store.clone(),
     };
     prepare(&direct)?;
+    if plan.forms.as_deref() == Some("down") {
+        change(&direct, false)?;
+    }
+    let tables = direct.clone();
     let target = match &server {
         Some(server) => server.address(),
         None => authority(&direct),
@@ -108,18 +118,15 @@ fn with_store(
     write_manifest(plan, out, &faults, &revision)?;
     let log = Arc::new(Log::open(out, 0, 1)?);
     plan.began = mono::now();
-    // The host's clock is the one that SQLite judges by (ACQ-7): all processes have to have the
-    // same.
+    // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
+    // clock.
     let wall_clocks = !url.starts_with("sqlite:");
     let mut workers =
         Workers::start(plan.workers, plan.options(&url, out), out.to_path_buf(), wall_clocks)?;
     if faults.iter().any(|fault| fault == "clock") {
-        let clocks = if workers.has_faketime() {
-            "wall clock and the engine's"
-        } else {
-            "engine's clock alone"
-        };
-        println!("clock: an hour off, the {clocks}");
+        let clocks =
+            if workers.has_faketime() { "wall clock and the engine's" } else { "engine's clock" };
+        println!("clock: the fault shifts the {clocks} by an hour");
     }
     println!(
         "seed {}: {} workers on {} for {} s, faults {}",
@@ -131,14 +138,19 @@ fn with_store(
     );
     let nemesis =
         Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, proxy.as_ref());
-    let made = rage(plan, out, nemesis)?;
-    let hung = workers.end(plan.lease_ms.1 + 15_000)?;
+    let made = rage(plan, out, &tables, nemesis)?;
+    let hung = workers.end(plan.lease_ms.1 + 30_000)?;
     log.write(&log.event(0, Fun::Settle, Phase::Ok));
-    let settled = workers.settle()?;
+    // A worker with the memory store settles its own records.
+    let settled = plan.store == "memory" || workers.settle()?;
     drop(workers);
+    if plan.forms.is_some() {
+        refused(&tables)?;
+    }
     if hung > 0 || made.died > 0 || !settled {
         println!(
-            "workers that did not end: {hung}; that ended by themselves: {}; settled: {settled}; \
+            "workers that did not end: {hung}; workers that ended unexpectedly: {}; settled: \
+             {settled}; \
              see the logs in {}",
             made.died,
             out.display()
@@ -148,10 +160,20 @@ fn with_store(
 }
 
 /// Makes faults until the time is over, with a line for each second.
-fn rage(plan: &Plan, out: &Path, mut nemesis: Nemesis<'_>) -> Result<Made, Box<dyn Error>> {
+fn rage(
+    plan: &Plan,
+    out: &Path,
+    tables: &str,
+    mut nemesis: Nemesis<'_>,
+) -> Result<Made, Box<dyn Error>> {
     let (began, mut said) = (mono::now(), 0);
+    let mut is_due = plan.forms.as_deref() == Some("up");
     while mono::now() < began + plan.secs * 1_000 * MS {
         nemesis.step()?;
+        if is_due && mono::now() > began + plan.secs * 500 * MS {
+            is_due = false;
+            change(tables, false)?;
+        }
         mono::rest(3);
         let second = (mono::now() - began) / (1_000 * MS);
         if second > said {
@@ -176,7 +198,7 @@ fn size(out: &Path) -> f64 {
 }
 
 /// Makes the tables. A server that has just begun to listen may not serve yet.
-fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
+pub(crate) fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let until = mono::now() + 30_000 * MS;
     loop {
@@ -192,6 +214,44 @@ fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
             }
             Err(_) => mono::rest(100),
         }
+    }
+}
+
+/// Brings the tables to the newer form; or to one that this program may not use.
+fn change(url: &str, contracts: bool) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let behind = Behind::open(url).await?;
+        if contracts { behind.contract().await } else { behind.add().await }
+    })?;
+    println!(
+        "the tables {}",
+        if contracts { "now exclude this program" } else { "have a new column" }
+    );
+    Ok(())
+}
+
+/// A program that the tables exclude is refused, and told which side to upgrade. Redis has no
+/// tables: there, each record says its form.
+fn refused(url: &str) -> Result<(), Box<dyn Error>> {
+    if url.starts_with("redis") {
+        return Ok(());
+    }
+    change(url, true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match runtime.block_on(open::connect(url)) {
+        Err(error)
+            if error.kind() == ErrorKind::Schema
+                && error.to_string().contains("upgrade this program") =>
+        {
+            println!("the excluded program was refused: {error}");
+            Ok(())
+        }
+        Err(error) => {
+            Err(format!("the program was refused, but not because of the tables' version: {error}")
+                .into())
+        }
+        Ok(_) => Err("a program that the tables exclude was not refused".into()),
     }
 }
 
@@ -228,7 +288,7 @@ fn write_manifest(
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,
         revision: revision.to_owned(),
-        // A URL may hold a password (ID-4).
+        // A URL may contain a password (ID-4).
         store: plan.store.split(':').next().unwrap_or_default().to_owned(),
         secs: plan.secs,
         workers: plan.workers,
@@ -237,6 +297,7 @@ fn write_manifest(
         operation_timeout_ms: OPERATION_TIMEOUT_MS,
         slack_ms: plan.slack_ms,
         share: plan.share,
+        races: plan.races,
         guard: plan.guard.clone(),
         planted: plan.plant.clone(),
     };

@@ -15,7 +15,9 @@ use crate::call::Caller;
 use crate::engine::build_patiently;
 use crate::log::Log;
 use crate::mono::{self, MS};
+use crate::operator::Operator;
 use crate::plan::{Plan, Role};
+use crate::planted::UNFENCED_OPERATOR;
 use crate::random::Random;
 use crate::resource::{Guard, Resource};
 use crate::settle;
@@ -26,13 +28,20 @@ const TICK_MS: u64 = 10;
 
 /// Runs until it is told to end. The error is for the worker's log.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
-    // Its standard input ends with the supervisor, but a process that is stopped reads nothing.
+    // If the supervisor dies, the worker's standard input ends, but a stopped process does not read
+    // its input.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // Actions that panic are part of the work.
+    // Do not print panics, because some actions panic on purpose.
     std::panic::set_hook(Box::new(|_| ()));
     let out: PathBuf = plan.out.clone().unwrap_or_default();
     let log = Arc::new(Log::open(&out, plan.proc, plan.incarnation)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let in_memory = plan.url.as_deref() == Some("memory");
+    let runtime = if in_memory {
+        // With one thread, no two calls would be under way at once.
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?
+    } else {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?
+    };
     runtime.block_on(async {
         let (engine, store) = build_patiently(plan, &log).await?;
         log.write(&log.event(0, Fun::Proc, Phase::Invoke));
@@ -41,7 +50,10 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
             settle::settle(plan, &log, &engine, &store).await?;
         } else {
             hear_the_end(Arc::clone(&over));
-            work(plan, &out, &log, &engine, &over).await?;
+            work(plan, &out, &log, (&engine, &store), &over).await?;
+            if in_memory {
+                settle::settle(plan, &log, &engine, &store).await?;
+            }
         }
         end(&log, &engine, store).await;
         Ok(())
@@ -60,24 +72,37 @@ async fn work(
     plan: &Plan,
     out: &std::path::Path,
     log: &Arc<Log>,
-    engine: &IdempotencyEngine,
+    (engine, store): (&IdempotencyEngine, &SharedStore),
     over: &Arc<AtomicBool>,
 ) -> std::io::Result<()> {
     let resource = Arc::new(Resource::open(out)?);
     tokio::spawn(watch_lags(Arc::clone(log)));
     let mut callers = Vec::new();
+    let stream = |task: u32| {
+        u64::from(plan.proc) << 40 | u64::from(plan.incarnation) << 10 | u64::from(task)
+    };
+    let (world, by) = (World { began: plan.began }, format!("{}-{}", plan.proc, plan.incarnation));
+    for number in 0..plan.operators {
+        let operator = Operator {
+            log: Arc::clone(log),
+            store: store.clone(),
+            world,
+            random: Random::of(plan.seed, stream(512 + number)),
+            is_unfenced: plan.plant.as_deref() == Some(UNFENCED_OPERATOR),
+            by: by.clone(),
+        };
+        callers.push(tokio::spawn(operator.run(Arc::clone(over))));
+    }
     for task in 0..plan.tasks {
-        let stream =
-            u64::from(plan.proc) << 40 | u64::from(plan.incarnation) << 10 | u64::from(task);
         let caller = Caller {
             log: Arc::clone(log),
             engine: engine.clone(),
             resource: Arc::clone(&resource),
             guard: Guard::named(&plan.guard),
-            world: World { began: plan.began },
+            world,
             lease_ms: plan.lease_ms,
-            random: Random::of(plan.seed, stream),
-            by: format!("{}-{}", plan.proc, plan.incarnation),
+            random: Random::of(plan.seed, stream(task)),
+            by: by.clone(),
         };
         callers.push(tokio::spawn(caller.run(Arc::clone(over))));
     }

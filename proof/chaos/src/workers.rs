@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::log;
+
 /// One worker: its process now, and which life it is in.
 struct Slot {
     child: Child,
@@ -86,7 +88,7 @@ impl Workers {
                 command
                     .env("LD_PRELOAD", library)
                     .env("FAKETIME", format!("{:+}s", skew.ahead))
-                    // Leases are counted by the monotonic clock, which no administrator sets.
+                    // Leases use the monotonic clock, which an administrator cannot set.
                     .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             }
         }
@@ -95,17 +97,23 @@ impl Workers {
 
     fn slot(&mut self, proc: u32) -> io::Result<&mut Slot> {
         let at = usize::try_from(proc).unwrap_or(0).wrapping_sub(1);
-        self.slots.get_mut(at).ok_or_else(|| io::Error::other("no such worker"))
+        self.slots.get_mut(at).ok_or_else(|| io::Error::other("the worker does not exist"))
     }
 
     pub(crate) fn is_stopped(&mut self, proc: u32) -> bool {
         self.slot(proc).is_ok_and(|slot| slot.stopped)
     }
 
+    /// Where the worker writes what it does.
+    pub(crate) fn journal(&mut self, proc: u32) -> io::Result<PathBuf> {
+        let incarnation = self.slot(proc)?.incarnation;
+        Ok(self.out.join(log::name(proc, incarnation)))
+    }
+
     /// Kills a worker as it stands.
     pub(crate) fn kill(&mut self, proc: u32) -> io::Result<()> {
         let slot = self.slot(proc)?;
-        // It is our child, and not yet waited for: the number is its own.
+        // The process is an unreaped child, so no other process can have its id.
         slot.child.kill()?;
         slot.child.wait()?;
         sweep(&slot.child);
@@ -198,6 +206,6 @@ fn sweep(child: &Child) {
 
 fn signal(child: &Child, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+    let pid = pid.ok_or_else(|| io::Error::other("a child process has no process id"))?;
     kill_process(pid, signal).map_err(io::Error::from)
 }

@@ -3,7 +3,7 @@
 
 use crate::event::{Fun, Said};
 use crate::rules::live;
-use crate::story::{Fault, Run};
+use crate::story::{Fault, Op, Run, Story};
 
 /// One count and its minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,11 @@ pub struct Counts {
     pub tombstones: u64,
     pub info: u64,
     pub failed: u64,
+    /// Calls of operators that were answered, and those that changed a record.
+    pub interventions: u64,
+    pub applied: u64,
+    /// Interventions with a holder's or a taker's call for the key between the operator's look and the answer.
+    pub races: u64,
     pub effects: u64,
     pub effects_refused: u64,
     /// Nanoseconds from a completion to its waiters, sorted: in its own process, and in another.
@@ -103,6 +108,11 @@ impl Counts {
                 let stale = matches!(op.fun, Fun::Extend | Fun::Complete | Fun::Release)
                     && op.said(Said::Lost);
                 counts.stale_refusals += u64::from(stale);
+                if op.fun.is_force() && op.answer.is_some() {
+                    counts.interventions += 1;
+                    counts.applied += u64::from(op.said(Said::Done));
+                    counts.races += u64::from(is_raced(story, op));
+                }
                 counts.completions += u64::from(op.fun == Fun::Complete && op.said(Said::Done));
                 counts.tombstones +=
                     u64::from(op.fun == Fun::Complete && op.tombstone && op.said(Said::Done));
@@ -145,6 +155,7 @@ impl Counts {
             "fail-overs" => self.failovers,
             "connections cut or delayed" => self.cuts,
             "processes with a clock of their own" => self.skewed,
+            "interventions that met a holder or taker" => self.races,
             "operations of a hundred that overlap a fault" => {
                 self.overlapping * 100 / self.operations.max(1)
             }
@@ -155,6 +166,19 @@ impl Counts {
             .map(|(name, least)| Count { name, have: have(name), least: *least })
             .collect()
     }
+}
+
+/// Whether a holder or a taker wrote to the record between the operator's look and the answer.
+fn is_raced(story: &Story, op: &Op) -> bool {
+    let since = op.since.unwrap_or(op.invoke);
+    story.ops.iter().any(|other| {
+        let writes = match other.fun {
+            Fun::Acquire => other.is_grant() || other.is_info(),
+            Fun::Extend | Fun::Complete | Fun::Release => true,
+            _ => false,
+        };
+        writes && other.end() >= since && other.invoke <= op.end()
+    })
 }
 
 /// The minimum counts: in proportion to the run's length and to the share of a machine that it has;
@@ -184,6 +208,9 @@ fn minima(run: &Run) -> Vec<(&'static str, u64)> {
         .collect();
     if !manifest.faults.is_empty() {
         minima.push(("operations of a hundred that overlap a fault", OVERLAP_PERCENT));
+    }
+    if manifest.races > 0 {
+        minima.push(("interventions that met a holder or taker", manifest.races));
     }
     for (fault, name) in [
         ("restart", "store restarts"),

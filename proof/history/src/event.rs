@@ -19,6 +19,14 @@ pub enum Fun {
     Complete,
     /// Store call.
     Release,
+    /// Store call of an operator (OPS-4).
+    ForceRelease,
+    /// Store call of an operator.
+    ForceResolve,
+    /// Store call of an operator.
+    ForceForget,
+    /// Store call of an operator.
+    ForceErase,
     /// Store call, without an identity.
     Purge,
     /// A call of the engine: its beginning, and what it was answered.
@@ -45,6 +53,17 @@ pub enum Fun {
     Settle,
 }
 
+impl Fun {
+    /// Whether an operator sends it.
+    #[must_use]
+    pub fn is_force(self) -> bool {
+        matches!(
+            self,
+            Self::ForceRelease | Self::ForceResolve | Self::ForceForget | Self::ForceErase
+        )
+    }
+}
+
 /// Where in its life the event's call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,20 +86,26 @@ pub enum Said {
     Granted,
     /// Acquire: it is, and it was another's (ACQ-12).
     TookOver,
-    /// Acquire, look: another holds it.
+    /// Acquire, look: another holds it. An operator's call: refused, because the lease runs.
     Busy,
     /// Acquire, look: done, and here is the value.
     Complete,
     /// Acquire, look: done, and not to be replayed.
     Tombstone,
-    /// Look: no record.
+    /// Look, an operator's call: no record.
     Absent,
-    /// Extend, complete, release: it took effect.
+    /// Extend, complete, release, an operator's call: it took effect.
     Done,
     /// Complete, release: it had been done before.
     AlreadyDone,
     /// Extend, complete, release: refused.
     Lost,
+    /// An operator's call: refused, because the work has no result.
+    Unfinished,
+    /// An operator's call: refused, because the work has a result.
+    Finished,
+    /// An operator's call: refused, because the key was granted again.
+    AnotherToken,
     /// Wait: it has ended.
     Woken,
     /// Any store call: the record cannot be read (CMP-8).
@@ -188,13 +213,16 @@ pub struct Event {
     /// Respond: under the policy `propagate` (CMP-4).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub propagate: bool,
-    /// Lag: since when.
+    /// An operator's call: whether it may end a live lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_live: bool,
+    /// Lag: since when. An operator's call: when the operator saw the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
     /// Fault: which process it struck; none for the store and the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<u32>,
-    /// Fault: acknowledged writes may be lost in its window (section 4 of the plan).
+    /// Fault: acknowledged writes may be lost in its window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
     /// Fault: its name. Dump: bytes of the value. Failed calls: the error.
@@ -235,6 +263,7 @@ impl Event {
             recorded: None,
             fenced: false,
             propagate: false,
+            even_if_live: false,
             since_ns: None,
             victim: None,
             lossy: false,
@@ -270,6 +299,9 @@ pub struct Manifest {
     /// Which part of the minimum counts is asked for: 1 for a machine of its own, less for one that
     /// is shared.
     pub share: f64,
+    /// How many interventions of operators have to meet other calls for their keys.
+    #[serde(default)]
+    pub races: u64,
     /// What guards the effects outside of the store: `token`, `lease`, or `none` when there are
     /// none.
     pub guard: String,

@@ -33,7 +33,7 @@ impl Journal {
         if written == line.len() {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::WriteZero, "a line was written in part"))
+        Err(io::Error::new(io::ErrorKind::WriteZero, "only part of a line was written"))
     }
 }
 

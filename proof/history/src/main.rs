@@ -18,7 +18,7 @@ fn main() -> ExitCode {
             ExitCode::from(u8::from(!judgement.is_green()))
         }
         Err(error) => {
-            eprintln!("the history cannot be read: {error}");
+            eprintln!("cannot read the history: {error}");
             ExitCode::from(2)
         }
     }

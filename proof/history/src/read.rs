@@ -88,7 +88,7 @@ fn read_file(path: &Path, file: u32, run: &mut Run) -> Result<(), ReadError> {
         if lines.read_until(b'\n', &mut text).map_err(|error| fail(&error))? == 0 {
             break;
         }
-        // Without its end a line is not whole, whatever it says.
+        // A line without its line end is incomplete, whatever it contains.
         if text.last() != Some(&b'\n') {
             break;
         }

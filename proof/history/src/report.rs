@@ -17,7 +17,7 @@ const LINES: usize = 16;
 #[must_use]
 pub fn report(run: &Run, judgement: &Judgement, lines: &Lines) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write(&mut text, run, judgement, lines);
     text
 }
@@ -65,6 +65,9 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         ("  of them waits ended by completion", counts.waits_ended),
         ("calls in flight", counts.in_flight),
         ("calls with another fingerprint", counts.mismatches),
+        ("interventions of operators", counts.interventions),
+        ("  of them changed a record", counts.applied),
+        ("  met a holder or a taker", counts.races),
         ("effects outside of the store", counts.effects),
         ("  refused there for an older token", counts.effects_refused),
     ] {
@@ -79,7 +82,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
             let at = |percent: usize| wakes[(wakes.len() - 1) * percent / 100] / 1_000;
             writeln!(
                 text,
-                "  {name:<42}p50 {} us, p99 {} us, most {} us of {} (pauses of the waiter left out)",
+                "  {name:<42}p50 {} us, p99 {} us, most {} us of {} (without pauses of the waiter)",
                 at(50),
                 at(99),
                 at(100),
@@ -89,7 +92,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     }
     writeln!(
         text,
-        "\nminimum counts (those of 600 s on a machine of its own, times {}/600, times a share of {}):",
+        "\nminimum counts (for 600 s on a dedicated machine, times {}/600, times a share of {}):",
         manifest.secs, manifest.share
     )?;
     for count in counts.list() {
@@ -99,8 +102,11 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     writeln!(text, "\ninvariants:")?;
     for (id, what) in rules::RULES.iter().map(|(id, what, _)| (*id, *what)).chain([rules::S18]) {
         let broken = judgement.violations.iter().filter(|violation| violation.rule == id).count();
-        let judged =
-            if id == "ACQ-10" && manifest.guard == "none" { "not judged: no effects" } else { "" };
+        let judged = match id {
+            "ACQ-10" if manifest.guard == "none" => "not judged: no effects",
+            "OPS-3" | "OPS-4" if counts.interventions == 0 => "not judged: no operators",
+            _ => "",
+        };
         let said =
             if broken == 0 { "0 violations".to_owned() } else { format!("{broken} VIOLATIONS") };
         writeln!(text, "  {id:<7}{what:<62}{said} {judged}")?;
@@ -108,7 +114,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     if judgement.unsearched > 0 {
         writeln!(
             text,
-            "  (S18 gave up its search in {} of {} stories: too much in them is uncertain)",
+            "  (S18 gave up its search in {} of {} stories, because too much is uncertain)",
             judgement.unsearched,
             run.stories.len()
         )?;
@@ -121,7 +127,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     let verdict = if !judgement.violations.is_empty() {
         format!("VIOLATED: {} violations", judgement.violations.len())
     } else if !judgement.missing().is_empty() {
-        "VOID: nothing was violated, but too little happened for that to mean anything".into()
+        "VOID: no rule was violated, but too little happened for a valid result".into()
     } else {
         "0 violations".into()
     };

@@ -6,6 +6,7 @@ use crate::story::{Line, Run, Story};
 
 pub mod calls;
 pub mod fence;
+pub mod force;
 pub mod lease;
 pub mod live;
 pub mod order;
@@ -17,37 +18,39 @@ pub mod telling;
 pub type Rule = fn(&Run, &Story, &mut Vec<Violation>);
 
 /// Every rule but S18, which is asked last ([`order::s18`]).
-pub const RULES: [(&str, &str, Rule); 24] = [
-    ("S1", "one valid holder by the store's clock", lease::s1),
-    ("S2", "takeover only after expiry, and by one", lease::s2),
+pub const RULES: [(&str, &str, Rule); 26] = [
+    ("S1", "only one valid holder, by the store's clock", lease::s1),
+    ("S2", "takeover only after expiry, and by only one owner", lease::s2),
     ("S3", "fenced by owner", fence::s3),
     ("S4", "one accepted completion per epoch", result::s4),
     ("S5", "a result never changes within its ttl", result::s5),
     ("S6", "no record lost after an acknowledged completion", result::s6),
     ("S7", "exact replay", result::s7),
     ("S8", "no run after completion", result::s8),
-    ("S9", "released is absent, and tokens grow", fence::s9),
-    ("S10", "outcome truth", calls::s10),
+    ("S9", "a released key is absent, and tokens grow", fence::s9),
+    ("S10", "each outcome is true", calls::s10),
     ("S11", "a fingerprint mismatch runs nothing and changes nothing", calls::s11),
-    ("S12", "no bleed between identities", state::s12),
-    ("S13", "never a failed or half state", state::s13),
+    ("S12", "no call gets a value of another identity", state::s12),
+    ("S13", "no record is in a failed or partial state", state::s13),
     ("S14", "client clocks do not matter", state::s14),
-    ("S15", "completion precedes the answer", calls::s15),
-    ("S16", "error, panic, drop and hold never complete", calls::s16),
-    ("S17", "extend never resurrects", lease::s17),
-    ("S19", "a lost lease is told", telling::s19),
+    ("S15", "the completion precedes the answer", calls::s15),
+    ("S16", "an error, panic, drop or hold never completes", calls::s16),
+    ("S17", "an extension never revives a lease", lease::s17),
+    ("S19", "the loss of a lease is reported", telling::s19),
     ("L1", "a waiter ends", live::l1),
     ("L2", "a waiter is woken", live::l2),
     ("L3", "a dead holder is replaced", live::l3),
     ("L4", "a long action keeps its lease", live::l4),
     ("L5", "after the last fault every identity settles", live::l5),
-    ("ACQ-10", "a resource that asks for the token refuses an older one", state::acq_10),
+    ("ACQ-10", "a resource that checks tokens refuses an older one", state::acq_10),
+    ("OPS-3", "an operator changes only the record that it saw", force::ops_3),
+    ("OPS-4", "the effect of an operator's call lasts", force::ops_4),
 ];
 
 /// What S18 says.
 pub const S18: (&str, &str) = ("S18", "ambiguity stays binary: a valid order exists");
 
-/// A rule's place in the order of the plan.
+/// A rule's place in the report.
 #[must_use]
 pub fn place(rule: &str) -> usize {
     let number =

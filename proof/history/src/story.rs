@@ -55,6 +55,11 @@ pub struct Op {
     pub bears: Option<(String, String, u64)>,
     pub stored_fp: Option<u64>,
     pub remaining: Option<u64>,
+    /// Of an operator's call: the token that the operator had seen.
+    pub asked: Option<u64>,
+    /// When the operator had seen it.
+    pub since: Option<u64>,
+    pub even_if_live: bool,
     /// It was under way while connections or the store were disturbed: a store sends a call again
     /// when a connection breaks under it, so it may have taken effect once before it was answered,
     /// at any time since it was sent.
@@ -216,13 +221,14 @@ impl Run {
             Fun::Acquire | Fun::Look | Fun::Wait | Fun::Extend | Fun::Complete | Fun::Release => {
                 self.take_op(actor, event, line)
             }
+            fun if fun.is_force() => self.take_op(actor, event, line),
             Fun::Respond => self.take_call(actor, event, line),
             Fun::ActStart | Fun::ActEnd => self.take_act(actor, event, line),
             Fun::Told | Fun::Effect | Fun::Dump => {
                 let moment = Moment {
                     actor,
                     at: event.mono_ns,
-                    said: event.said.ok_or("no `said`")?,
+                    said: event.said.ok_or("the event has no `said`")?,
                     token: event.token.unwrap_or(0),
                     bytes: event.value_hash.unwrap_or(0),
                     remaining: event.remaining_us.map(|us| us * 1_000),
@@ -238,7 +244,7 @@ impl Run {
                 Ok(())
             }
             Fun::Fenced => {
-                let call = event.call.ok_or("no `call`")?;
+                let call = event.call.ok_or("the event has no `call`")?;
                 let at = self.open_calls.get(&(actor, call)).copied();
                 if let Some((story, call)) = at {
                     self.stories[story].calls[call].hooked = true;
@@ -246,7 +252,7 @@ impl Run {
                 Ok(())
             }
             Fun::Lag => {
-                let since = event.since_ns.ok_or("no `since_ns`")?;
+                let since = event.since_ns.ok_or("the event has no `since_ns`")?;
                 self.lags.entry(actor).or_default().push((since, event.mono_ns));
                 Ok(())
             }
@@ -261,7 +267,7 @@ impl Run {
                 self.settled_from = Some(event.mono_ns);
                 Ok(())
             }
-            Fun::Purge => Ok(()),
+            _ => Ok(()),
         }
     }
 

@@ -19,7 +19,7 @@ pub enum Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
     missing_docs,
-    reason = "the fields are who, for which identity, with which fate, in every variant"
+    reason = "in every variant, the fields are the client, its identity and its fate"
 )]
 pub enum Action {
     /// The store's clock moves on; sleepers whose time has come wake.

@@ -121,7 +121,8 @@ impl Protocol {
     #[must_use]
     pub fn canonical(&self, state: &State) -> State {
         let mut s = *state;
-        // With beats planted after the end, the owner of an ended call still matters.
+        // If the planted defect sends heartbeats after the end, the owner of an ended call still
+        // matters.
         if self.flaw != Some(Defect::BeatsGoOn) {
             let idle = self.start().clients[0];
             for client in &mut s.clients {

@@ -6,7 +6,7 @@
 //!
 //! - [`Slot::step`] is one identity's record under the six calls of a store: what each call answers
 //!   and leaves behind. A property test of a real store plays the same calls on both and compares
-//!   ([`Slot::allowed`]).
+//!   ([`Slot::allowed`]). [`Slot::force`] is what an operator may do to it.
 //! - [`Protocol::step`] is the whole protocol over it: clients that acquire, wait, beat, complete,
 //!   fail, are dropped and crash, a clock, lost answers and late messages. `tests/it` walks all of
 //!   its states with stateright and judges them by [`WRONGS`] (never), [`SIGHTS`] (reachable, or
@@ -42,6 +42,7 @@
 mod action;
 mod canonical;
 mod defect;
+mod force;
 mod property;
 mod slot;
 mod state;
@@ -50,6 +51,7 @@ mod turn;
 
 pub use action::{Action, Fate};
 pub use defect::{DEFECTS, Defect};
+pub use force::{Force, Forced, Verb};
 pub use property::{SIGHTS, Sight, Sights, WRONGS, Wrong, Wrongs};
 pub use slot::{Answer, Done, Fenced, Held, Op, Owner, Print, Record, Slot, Tick, Token, Value};
 pub use state::{

@@ -83,30 +83,39 @@ named! {
     Wrongs,
     /// Each is an `always` property: it is not so in any state.
     WRONGS[22]:
-    TookOverEarly = "S1 S2 ACQ-2 ACQ-7: a lease is taken over at its end by the store's clock, and by one",
-    StaleAccepted = "S3 CMP-2: a completion or release by an owner no longer recorded is refused",
-    Revived = "S17 RUN-3: an extension touches nothing but the owner's own lease",
-    TwoValues = "S4 CMP-3: one value is accepted in an epoch",
-    ResultChanged = "S5 S6 CMP-1 CMP-6: a result stands unchanged for its ttl",
-    ReplayDiffers = "S7 CMP-6: a replay is the accepted value, within its ttl",
+    TookOverEarly = "S1 S2 ACQ-2 ACQ-7: only one owner takes over a lease, when it has ended by \
+        the store's clock",
+    StaleAccepted = "S3 CMP-2: a completion or release is refused if its owner is no longer \
+        recorded",
+    Revived = "S17 RUN-3: an extension changes only the owner's own lease",
+    TwoValues = "S4 CMP-3: the store accepts only one value in an epoch",
+    ResultChanged = "S5 S6 CMP-1 CMP-6: a result stays unchanged during its ttl",
+    ReplayDiffers = "S7 CMP-6: a replay returns the accepted value, within its ttl",
     RanAfterCompletion = "S8 CMP-6: nothing is granted within the ttl of a result",
-    RecordUntrue = "S13 CMP-5: the record is what the accepted calls made it, and a refused one \
+    RecordUntrue = "S13 CMP-5: the record shows what the accepted calls did, and a refused call \
          changed nothing",
-    FailureCompleted = "S16 RUN-4 RUN-5: who failed or was dropped never completes",
+    FailureCompleted = "S16 RUN-4 RUN-5: an action that failed or was dropped never completes \
+        its record",
     ReleasedAfterReturn = "S16 CMP-4: an action that returned is never released",
-    TokenOrder = "ACQ-9 ACQ-10: a token is larger than all before, and the same for the same owner again",
+    TokenOrder = "ACQ-9 ACQ-10: a new token is larger than all earlier ones, and an owner keeps \
+        its token",
     AttemptUntold = "ACQ-12: a grant says whether it took over",
-    OwnRefused = "CMP-2 CMP-3 ACQ-9: the owner still recorded is never refused, not even late or twice",
-    RecordedUntrue = "S10 S18 CMP-3 CMP-4 HTTP-6: recorded is said only of what is recorded",
-    RanUngranted = "S10 S11 ACQ-1 FP-1: nothing runs without a grant, least of all for a mismatch",
-    PrintUnjudged = "S11 FP-1 FP-2: a result is not handed to another fingerprint",
-    Bled = "S12 ID-1 ID-2: a result stays with its identity",
-    InFlightUntrue = "ACQ-1 ACQ-2: busy and in flight are said only while a lease runs",
-    DeadlinePassed = "L1 ACQ-6: a look at the deadline is the last one",
+    OwnRefused = "CMP-2 CMP-3 ACQ-9: the recorded owner is never refused, even if its call is \
+        late or repeated",
+    RecordedUntrue = "S10 S18 CMP-3 CMP-4 HTTP-6: a call reports that its result is recorded \
+        only if this is true",
+    RanUngranted = "S10 S11 ACQ-1 FP-1: no action runs without a grant, in particular not after \
+        a mismatch",
+    PrintUnjudged = "S11 FP-1 FP-2: a call with another fingerprint does not get the result",
+    Bled = "S12 ID-1 ID-2: a call gets only results of its own identity",
+    InFlightUntrue = "ACQ-1 ACQ-2: a call is answered busy or in flight only while a lease runs",
+    DeadlinePassed = "L1 ACQ-6: a waiter does not look again after its deadline",
     SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: a caller that sleeps sees a running lease, or \
          another caller is awake and will look",
-    BeatAfterEnd = "L6 RUN-3 RUN-5 RUN-6: no beat takes effect after the action, its drop or max-hold",
-    PurgedLive = "STO-4: purge takes only what is over, an unfinished record only after lease and ttl",
+    BeatAfterEnd = "L6 RUN-3 RUN-5 RUN-6: no heartbeat takes effect after the action ends or is \
+        dropped, or after max-hold",
+    PurgedLive = "STO-4: purge removes only expired records, and unfinished ones only after \
+        lease and ttl",
 }
 
 named! {
@@ -119,26 +128,26 @@ named! {
     Takeover = "ACQ-2 ACQ-12: an expired lease is taken over",
     TakeoverInWait = "ACQ-2: a waiter takes over during its wait",
     ReleasedToWaiter = "ACQ-3: a waiter is granted a released lease",
-    Regrant = "ACQ-9: an acquire in doubt turns out granted",
-    Replay = "ACQ-1: a duplicate is given the result at once",
-    ReplayAfterWait = "ACQ-1: a waiter is given the result",
-    InFlight = "ACQ-1: a duplicate is told in flight",
+    Regrant = "ACQ-9: a retry of an acquire in doubt finds that the lease was granted",
+    Replay = "ACQ-1: a duplicate gets the result at once",
+    ReplayAfterWait = "ACQ-1: a waiter gets the result",
+    InFlight = "ACQ-1: a duplicate is answered in flight",
     Mismatch = "FP-1: a duplicate with another fingerprint is refused",
     MismatchAfterWait = "FP-1 FP-2: a waiter with another fingerprint is refused",
     NotReplayable = "CMP-9: a duplicate meets a tombstone",
-    LostLease = "RUN-2: a beat finds the lease lost",
-    LateBeat = "RUN-1: a beat after the end finds its lease still recorded",
+    LostLease = "RUN-2: a heartbeat finds that the lease is lost",
+    LateBeat = "RUN-1: a heartbeat after the lease's end finds the lease still recorded",
     LateCompletion = "CMP-2: a completion after the end of the lease is accepted",
     Refused = "CMP-2: a completion is refused",
     RefusedReplayed = "CMP-2: a refused completion is answered with the taker's result",
     RefusedInFlight = "CMP-2: a refused completion is answered in flight",
     RefusedAlone = "CMP-2 CMP-4: a refused completion finds no record",
-    Confirmed = "CMP-3: a completion in doubt turns out recorded",
-    Unrecorded = "CMP-4: the policy answers for a completion in doubt",
+    Confirmed = "CMP-3: a retry of a completion in doubt finds that the result was recorded",
+    Unrecorded = "CMP-4: the policy decides what the caller of a completion in doubt gets",
     RecordedLater = "CMP-3: a completion is recorded in the background",
     StaleArrived = "RUN-3 CMP-2: a late message is refused",
     Purged = "STO-4: a record is purged",
-    AgainAfterTtl = "CMP-6: a result past its ttl is run again",
+    AgainAfterTtl = "CMP-6: an action runs again after the ttl of its result",
     Returned = "ACQ-9 ACQ-11: a late acquire gives the lease to an owner that had lost it, while \
          its action runs",
     WakePassedOn = "ACQ-5: a dropped waiter passes its wake-up on",

@@ -218,8 +218,9 @@ impl Slot {
         let early = Tick::from(flaw == Some(Defect::EarlyTakeover));
         let forgets = Tick::from(flaw == Some(Defect::ForgetsEarly));
         let (mut token, took_over) = match self.record {
-            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not,
-            // under the same token, and is told whether that was a takeover.
+            // ACQ-9: the answer to the owner's first acquire was lost. The owner still holds the
+            // lease, expired or not, with the same token, and the answer says whether the grant was
+            // a takeover.
             Record::InProgress(held) if held.owner == owner => {
                 (held.token, held.took_over && flaw != Some(Defect::TakeoverForgotten))
             }

@@ -104,7 +104,7 @@ impl Truth {
             (Op::Purge, Answer::Purged(removed)) => self.judge_purge(now, removed),
             _ => Wrong::RecordUntrue.into(),
         };
-        // S5: whatever the call was, a live result stands as it stood.
+        // S5: no call changes a live result.
         if let Some(a) = live {
             let stands = matches!(after.record, Record::Complete(done)
                 if (done.owner, done.value, done.print, done.expires) == (a.owner, a.value, a.print, a.until));
@@ -165,7 +165,8 @@ impl Truth {
             }
             Fenced::AlreadyDone => Wrong::StaleAccepted
                 .unless(self.accepted.is_some_and(|a| a.owner == owner && a.value == value)),
-            // CMP-2 for the owner still recorded, CMP-3 for one that completed before.
+            // CMP-2 applies to the owner still recorded, and CMP-3 to an owner that completed
+            // before.
             Fenced::Lost => {
                 Wrong::OwnRefused.unless(mine.is_none() && before.is_none_or(|a| a.owner != owner))
             }

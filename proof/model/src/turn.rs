@@ -180,7 +180,7 @@ impl Step<'_> {
     }
 
     fn complete_op(&self, owner: Owner, identity: u8, tombstone: bool) -> Op {
-        // S12: the number says whose it is and where it belongs, so a leak shows in itself.
+        // S12: the number contains the owner and the identity, so the value itself shows a leak.
         let number = u16::from(identity) * 256 + owner.0;
         let value = if tombstone { Value::Tombstone } else { Value::Result(number) };
         Op::Complete { owner, value, ttl: self.rules.bounds.ttl }

@@ -16,7 +16,8 @@ pub(super) fn edges(modules: &BTreeMap<Module, &Source>) -> BTreeMap<Module, BTr
         .keys()
         .map(|module| {
             let targets = paths[module].iter().map(|path| resolve(&path.names, &paths, 0));
-            // The root only offers what the others have: what it names itself is no import.
+            // The root module only re-exports items of other modules, so a path to the root itself
+            // is not an import.
             let targets = targets.filter(|target| !target.is_empty() && target != module);
             (module.clone(), targets.collect())
         })

@@ -27,13 +27,15 @@ pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
             .max_by_key(|(version, _)| *version);
         let lowest = needs.map_or(LANGUAGE, |(version, _)| version.max(LANGUAGE));
         let because = match needs {
-            Some((version, package)) if version > LANGUAGE => format!("{} asks", package["name"]),
-            _ => "our own code asks".into(),
+            Some((version, package)) if version > LANGUAGE => {
+                format!("{} requires it", package["name"])
+            }
+            _ => "our own code requires it".into(),
         };
         if member.rust != Some(lowest) || lowest > NEWEST_RUST {
             let (major, minor) = lowest;
             problems.push(format!(
-                "{}: rust-version has to be {major}.{minor}, for which {because}",
+                "{}: rust-version must be {major}.{minor}, because {because}",
                 member.name
             ));
         }
@@ -96,10 +98,10 @@ mod tests {
     #[test]
     fn each_crate_states_what_its_own_normal_dependencies_ask_for() {
         assert!(stated("1.90", "1.88").is_empty());
-        let facade = "retryproof: rust-version has to be 1.90, for which \"b\" asks";
+        let facade = "retryproof: rust-version must be 1.90, because \"b\" requires it";
         assert_eq!(stated("1.89", "1.88"), [facade]);
         assert_eq!(stated("1.91", "1.88"), [facade]);
-        let core = "retryproof-core: rust-version has to be 1.88, for which our own code asks";
+        let core = "retryproof-core: rust-version must be 1.88, because our own code requires it";
         assert_eq!(stated("1.90", "1.90"), [core]);
     }
 }

@@ -22,7 +22,7 @@ impl Account {
         let users = fs::read_to_string("/etc/passwd")?;
         names.iter().find_map(|name| find(&users, name)).map(Some).ok_or_else(|| {
             io::Error::other(format!(
-                "root may not run it, and there is no user {}",
+                "root must not run this server, and there is no user {}",
                 names.join(" or ")
             ))
         })

@@ -15,13 +15,14 @@ pub(super) fn driver(site: &Site, tools: &Tools) -> io::Result<Server> {
     Ok(Server {
         name: "chromium",
         port,
-        // What shows pages has no need to be root.
+        // A browser does not need to run as root.
         account: Account::pick(&["nobody"])?,
         files: Vec::new(),
         prepare: Vec::new(),
         command: vec![
             "env".into(),
-            // Profiles, caches and sockets of its browsers all land here, and go with the folder.
+            // The browsers put their profiles, caches and sockets here, and removing the folder
+            // removes these too.
             format!("HOME={data}"),
             format!("TMPDIR={data}"),
             "XDG_CONFIG_HOME=".into(),

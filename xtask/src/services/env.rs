@@ -7,7 +7,8 @@ use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis};
 
 /// Said at the top of the file.
 const HEAD: &str = "\
-# Written by `cargo xtask services`; only what runs is here. Throw-away servers on 127.0.0.1: the passwords protect nothing.
+# Written by `cargo xtask services`, which lists only the servers that are running.
+# They are throw-away servers on 127.0.0.1, so the passwords protect nothing.
 #
 # RETRYPROOF_TEST_POSTGRES   a superuser that needs no password; every other role has to give its own
 # ..._POSTGRES_PASSWORD      the role `app`, which owns the database `app` and nothing else

@@ -30,7 +30,8 @@ impl<'a> ForTests<'a> {
             |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
         let absent: Vec<_> = services().filter(|service| !is_set(&variable(service))).collect();
         let mut servers = Self { root, started: Vec::new(), variables: Vec::new() };
-        // Noted before they start: what came up beside one that failed has to end as well.
+        // Note the services before they start: if one fails, the services that did start must end
+        // too.
         match Site::open(root) {
             Ok(site) => {
                 let idle = |service: &&Service| site.running(service.name).is_empty();
@@ -44,7 +45,10 @@ impl<'a> ForTests<'a> {
         servers.variables =
             env::parse(&text).into_iter().filter(|(name, _)| !is_set(name)).collect();
         let verdict = match result {
-            Ok(started) => Verdict::Passed(format!("{} started, {ran} ran before", started.len())),
+            Ok(started) => Verdict::Passed(format!(
+                "{} services started, {ran} were already running",
+                started.len()
+            )),
             Err(why) => Verdict::Failed(why),
         };
         (servers, verdict)

@@ -18,7 +18,7 @@ impl Tools {
         let mut folders: Vec<PathBuf> =
             std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
         folders.extend(["/usr/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from));
-        // Debian keeps PostgreSQL off the path, one folder for each major version.
+        // Debian installs PostgreSQL outside of PATH, in one folder for each major version.
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         let mut majors: Vec<u32> =
             versions.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -26,7 +26,7 @@ impl Tools {
         folders.extend(
             majors.iter().map(|major| PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))),
         );
-        // The programs of RabbitMQ behind their wrappers.
+        // This folder contains RabbitMQ's own programs. PATH has only wrappers of them.
         folders.push(PathBuf::from("/usr/lib/rabbitmq/bin"));
         Self(folders)
     }
@@ -70,9 +70,10 @@ pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     packages.sort_unstable();
     packages.dedup();
     let by_hand = format!(
-        "not installed: {}; on Debian, as root: `apt-get install --no-install-recommends {}` \
-         (this command does it when it runs as root), elsewhere the packages of those names; \
-         programs on PATH are used as they are",
+        "these programs are not installed: {}; on Debian, as root, run `apt-get install \
+         --no-install-recommends {}` \
+         (this command does so if it runs as root); on other systems, \
+         install packages that contain these programs, and put the programs on PATH",
         lacking.join(", "),
         packages.join(" ")
     );
@@ -85,9 +86,11 @@ pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     let tools = Tools::search();
     match tools.lacking(services)[..] {
         [] => Ok(tools),
-        ref still => {
-            Err(format!("installed {}, but still no {}", packages.join(", "), still.join(", ")))
-        }
+        ref still => Err(format!(
+            "installed {}, but these programs are still missing: {}",
+            packages.join(", "),
+            still.join(", ")
+        )),
     }
 }
 
@@ -99,7 +102,7 @@ fn install(packages: &[&str]) -> io::Result<()> {
     }
     let install = [&["install", "-y", "--no-install-recommends"][..], packages].concat();
     apt(&install).or_else(|_| {
-        // Lists that are older than the archive name files that are gone.
+        // Old package lists name files that the archive no longer has.
         apt(&["update"])?;
         apt(&install)
     })
@@ -145,7 +148,7 @@ impl Quiet {
             cluster: system.join("etc/postgresql-common/createcluster.d/retryproof.conf"),
             made: Vec::new(),
         };
-        quiet.restore(); // one that was killed could not
+        quiet.restore(); // a killed process could not do this
         if quiet.policy.exists() {
             fs::rename(&quiet.policy, &quiet.aside)?;
         }
@@ -170,13 +173,13 @@ impl Quiet {
             Ok(())
         };
         if let Err(error) = undone {
-            println!("  could not put back {}: {error}", self.policy.display());
+            println!("  cannot restore {}: {error}", self.policy.display());
         }
         if self.cluster.exists() {
             drop(fs::remove_file(&self.cluster));
         }
         for folder in &self.made {
-            drop(fs::remove_dir(folder)); // stays where the packages have put something into it
+            drop(fs::remove_dir(folder)); // stays if a package has put a file into it
         }
     }
 }

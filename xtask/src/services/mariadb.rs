@@ -28,7 +28,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         tools.path("mariadb-install-db")?,
         "--no-defaults".into(),
         data.clone(),
-        // A server that starts removes the temporary tables of other servers in the same folder.
+        // When a server starts, it removes the temporary tables of other servers from the same
+        // folder.
         format!("--tmpdir={}", inside("")),
         "--auth-root-authentication-method=normal".into(),
         "--skip-test-db".into(),
@@ -48,8 +49,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         "--max-connections=300".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
         format!("--innodb-buffer-pool-size={}M", memory::cache()),
-        // What Debian's configuration sets; a store that leaned on it would be found by its
-        // conformance tests.
+        // Debian's configuration sets these two values, but a store must not rely on them.
         "--character-set-server=utf8mb4".into(),
         "--collation-server=utf8mb4_general_ci".into(),
     ];

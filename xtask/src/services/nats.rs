@@ -11,9 +11,9 @@ use super::wire;
 
 pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (port, dir) = (site.port("nats"), site.dir("nats"));
-    // A message is written before it is acknowledged, so a crash of the server loses none. That it
-    // is on disk before as well is `sync_interval: always`, which Debian's 2.9 does not know: a
-    // power loss may lose the last two minutes.
+    // The server writes a message before it acknowledges the message, so a crash of the server
+    // loses no message. A power loss can lose the messages of the last two minutes, because
+    // Debian's version 2.9 does not support `sync_interval: always`.
     let settings = format!(
         "listen: \"127.0.0.1:{port}\"\npid_file: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n",
         dir.join("pid").display(),
@@ -22,7 +22,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     Ok(Server {
         name: "nats",
         port,
-        // Root could run it; its own user is there where its package came from Debian.
+        // Root could run this server. Its own user exists if Debian's package is installed.
         account: Account::pick(&["nats", "nobody"])?,
         files: vec![("nats.conf", settings)],
         prepare: Vec::new(),

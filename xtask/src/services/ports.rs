@@ -31,7 +31,7 @@ pub(super) fn draw(count: usize, taken: &[u16], seed: u64) -> io::Result<Vec<u16
     }
     if ports.len() < count {
         return Err(io::Error::other(format!(
-            "{} of {count} found between {} and {}",
+            "found only {} of {count} free ports between {} and {}",
             ports.len(),
             RANGE.start,
             RANGE.end
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn ports_are_free_different_and_never_a_taken_one() {
-        let first = draw(5, &[], 11_998).expect("five ports, over the end of the range");
+        let first = draw(5, &[], 11_998).expect("the search wraps around and finds five ports");
         let second = draw(5, &first, 11_998).expect("five more");
         let mut all = [first, second].concat();
         assert!(all.iter().all(|port| RANGE.contains(port)));

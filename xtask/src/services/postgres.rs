@@ -30,7 +30,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("postgres"), site.port("postgres"));
     let data = dir.join("data").display().to_string();
     let (initdb, postgres) = (tools.path("initdb")?, tools.path("postgres")?);
-    // Nothing is worth a flush before the first start. The locale C is on every machine, unlike
+    // No data needs a flush before the first start. Every machine has the locale C, but some lack
     // C.UTF-8.
     let flags =
         ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
@@ -45,7 +45,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let mut command = vec![postgres.clone(), "-D".into(), data.clone()];
     command.extend(settings.into_iter().flat_map(|setting| ["-c".to_string(), setting]));
     let first = std::iter::once(initdb).chain(flags.map(String::from)).collect();
-    // `--single` reads statements without a server; its data are flushed at its end.
+    // With `--single`, PostgreSQL executes statements without a server, and flushes the data at the
+    // end.
     let single = vec![postgres, "--single".into(), "-D".into(), data, "postgres".into()];
     Ok(Server {
         name: "postgres",

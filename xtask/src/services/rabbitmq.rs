@@ -30,7 +30,7 @@ fn epmd(site: &Site, tools: &Tools) -> io::Result<Server> {
         "-address".into(),
         "127.0.0.1".into(),
     ];
-    // It writes no pid file, so the shell that becomes it does.
+    // epmd writes no pid file, so the shell writes the file before it becomes epmd.
     let shell = ["sh", "-c", r#"echo $$ >data/pid && exec "$0" "$@""#].map(String::from);
     Ok(Server {
         name: EPMD,
@@ -51,12 +51,12 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         "listeners.tcp.1 = 127.0.0.1:{port}\nlisteners.ssl.1 = {TLS_HOST}:{port}\n\
          ssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
          ssl_options.verify = verify_none\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
-         # A full disk of the machine is not what the tests are about.\ndisk_free_limit.absolute = 1MB\n",
+         # The tests must pass even if the disk is nearly full.\ndisk_free_limit.absolute = 1MB\n",
         inside("data/ca.pem"),
         inside("data/cert.pem"),
         inside("data/key.pem"),
     );
-    // The one on the path changes to another user; its own folder has the real one.
+    // The script on PATH changes to another user. RabbitMQ's own folder has the real script.
     let folder = tools.path("rabbitmq-env")?;
     let program = Path::new(&folder).with_file_name("rabbitmq-server").display().to_string();
     let mut command = vec!["env".to_string()];
@@ -65,16 +65,16 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         format!("ERL_EPMD_PORT={}", site.port(EPMD)),
         "ERL_EPMD_ADDRESS=127.0.0.1".into(),
         "RABBITMQ_NODENAME=retryproof@localhost".into(),
-        // Where other nodes would come in. It wants a number of its own; another address of the
-        // loopback makes do without.
+        // Other nodes would connect to this port. It can have the number of the AMQP port, because
+        // it is on another address.
         format!("RABBITMQ_DIST_PORT={port}"),
         format!("RABBITMQ_CONFIG_FILE={}", inside("rabbitmq.conf")),
         format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", inside("plugins")),
         format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
         format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
         format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-        // Then the script becomes the node, instead of waiting for it; without a terminal all the
-        // same.
+        // With this setting, the script becomes the node instead of waiting for it. The node still
+        // needs no terminal.
         "RABBITMQ_ALLOW_INPUT=1".into(),
         program,
         "-noinput".into(),

@@ -52,20 +52,19 @@ pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
             (group.contains("status=ok") && group.contains(&seen)).then_some(())
         };
         until(bound, whole)
-            .ok_or_else(|| Failure::of(sentinel, "it does not see the whole group"))?;
+            .ok_or_else(|| Failure::of(sentinel, "this sentinel does not see the whole group"))?;
     }
     Ok(())
 }
 
 fn server(site: &Site, tools: &Tools, name: &'static str, role: &str) -> io::Result<Server> {
     let dir = site.dir(name);
-    // Nothing is lost by a crash of the server; a power loss may cost the last second, as in
-    // production.
+    // A crash of the server loses nothing. A power loss can lose the last second, as in production.
     let durable = "save \"\"\nappendonly yes\nappendfsync everysec\nrepl-diskless-sync-delay 0\n";
     Ok(Server {
         name,
         port: site.port(name),
-        // Root could run it; its own user is there where its package came from Debian.
+        // Root could run this server. Its own user exists if Debian's package is installed.
         account: Account::pick(&["redis", "nobody"])?,
         files: vec![("redis.conf", base(site, name) + durable + role)],
         prepare: Vec::new(),

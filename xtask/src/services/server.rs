@@ -29,9 +29,9 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
 
 /// In the order of their start; stopped the other way round.
 pub(super) const SERVERS: [Kind; 14] = [
-    // TERM would wait for its clients.
+    // On TERM, PostgreSQL would wait for its clients.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
-    // The meaning of its TERM and INT changed with 1.23, and then waits as well.
+    // Since version 1.23, pgbouncer also waits for its clients on TERM and INT.
     Kind { stop: "QUIT", ..kind("pgbouncer", "pgbouncer") },
     kind("mariadb", "mariadb"),
     kind("redis", "redis"),
@@ -138,18 +138,19 @@ impl Server {
         match (ended, last) {
             (Some(status), _) => Err(Failure {
                 ended: true,
-                ..Failure::of(self, &format!("ended by itself, {status}"))
+                ..Failure::of(self, &format!("ended unexpectedly: {status}"))
             }),
-            (None, Some(last)) => {
-                Err(Failure::of(self, &format!("not ready within {} s: {last}", bound.as_secs())))
-            }
+            (None, Some(last)) => Err(Failure::of(
+                self,
+                &format!("was not ready within {} s: {last}", bound.as_secs()),
+            )),
             (None, None) => Ok(()),
         }
     }
 
     fn make(&self) -> io::Result<()> {
         if self.dir.exists() {
-            fs::remove_dir_all(&self.dir)?; // an earlier attempt that did not get as far as the script
+            fs::remove_dir_all(&self.dir)?; // an earlier attempt ended before it wrote the script
         }
         let data = self.dir.join("data");
         fs::create_dir_all(&data)?;
@@ -170,14 +171,14 @@ impl Server {
                 .stdout(log.try_clone()?)
                 .stderr(log)
                 .spawn()
-                .map_err(|error| io::Error::other(format!("{}: {error}", words[0])))?;
+                .map_err(|error| io::Error::other(format!("cannot run {}: {error}", words[0])))?;
             if let Some(mut pipe) = child.stdin.take() {
-                // If it ended early, its status shows it.
+                // If the program ended early, its status shows this.
                 drop(pipe.write_all(input.as_bytes()));
             }
             let status = child.wait()?;
             if !status.success() {
-                return Err(io::Error::other(format!("`{}`: {status}", command.join(" "))));
+                return Err(io::Error::other(format!("`{}` failed: {status}", command.join(" "))));
             }
         }
         Ok(())
@@ -210,7 +211,7 @@ fn quoted(word: &str) -> String {
 }
 
 fn write_script(path: &Path, text: &str) -> io::Result<()> {
-    // Its presence means that the data are complete, so it is created in one step.
+    // If this file exists, the data are complete. Create the file in one step for this reason.
     let half = path.with_extension("half");
     let mut file = File::create(&half)?;
     file.write_all(text.as_bytes())?;
@@ -270,7 +271,7 @@ mod tests {
         assert!(failure.ended);
         assert_eq!(
             failure.to_string(),
-            "redis: ended by itself, exit status: 3\n    | cannot listen"
+            "redis: ended unexpectedly: exit status: 3\n    | cannot listen"
         );
         fs::remove_dir_all(&server.dir).expect("removed");
     }
@@ -280,7 +281,7 @@ mod tests {
         let mut server = server("hangs", "exec sleep 600", |_| Err(io::Error::other("refused")));
         let mut child = server.start().expect("started");
         let failure = server.wait(&mut child, Duration::from_millis(50)).expect_err("it hangs");
-        assert_eq!(failure.to_string(), "redis: not ready within 0 s: refused");
+        assert_eq!(failure.to_string(), "redis: was not ready within 0 s: refused");
         server.ready = |_| Ok(());
         server.wait(&mut child, Duration::ZERO).expect("it serves");
         child.kill().expect("killed");
@@ -293,7 +294,7 @@ mod tests {
         let mut server = server("half", "exit 0", |_| Ok(()));
         let good = std::mem::replace(&mut server.prepare[0].0, vec!["false".into()]);
         let failure = server.start().expect_err("not made");
-        assert_eq!(failure.to_string(), "redis: `false`: exit status: 1");
+        assert_eq!(failure.to_string(), "redis: `false` failed: exit status: 1");
         assert!(!server.is_made());
         server.prepare[0].0 = good;
         server.start().expect("started").wait().expect("ended");

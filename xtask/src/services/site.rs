@@ -54,7 +54,7 @@ impl Site {
     /// Reads the existing state; creates nothing.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let me = account::me().map_err(|_| {
-            io::Error::other("no /proc here: the servers can be started on Linux only")
+            io::Error::other("this system has no /proc: the servers can only be started on Linux")
         })?;
         let mut hash = DefaultHasher::new();
         root.canonicalize()?.hash(&mut hash);
@@ -66,7 +66,12 @@ impl Site {
     fn at(home: PathBuf, me: u32) -> io::Result<Self> {
         match fs::symlink_metadata(&home) {
             Ok(is) if is.is_dir() && is.uid() == me => {}
-            Ok(_) => return Err(io::Error::other(format!("{} is not ours", home.display()))),
+            Ok(_) => {
+                return Err(io::Error::other(format!(
+                    "{} is not a folder of the current user",
+                    home.display()
+                )));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -114,7 +119,7 @@ impl Site {
     pub(super) fn draw_ports(&mut self, services: &[&Service]) -> io::Result<()> {
         if !self.home.exists() {
             DirBuilder::new().mode(0o755).create(&self.home)?;
-            // Whatever the umask: other users' servers have to get through.
+            // Set the mode regardless of the umask, because servers of other users need access.
             fs::set_permissions(&self.home, fs::Permissions::from_mode(0o755))?;
         }
         let names: Vec<&str> = services
@@ -159,7 +164,7 @@ impl Site {
             });
         }
         if let Some((kind, pid)) = living.first() {
-            return Err(format!("{} does not end, not even by SIGKILL: process {pid}", kind.name));
+            return Err(format!("{} did not end, even after SIGKILL: process {pid}", kind.name));
         }
         for kind in kinds {
             let dir = self.dir(kind.name);
@@ -175,7 +180,7 @@ impl Site {
         } else {
             self.save()
         };
-        left.map_err(|error| format!("{}: {error}", self.home.display()))
+        left.map_err(|error| format!("cannot update {}: {error}", self.home.display()))
     }
 
     /// Writes `target/services` for the tests; if nothing is running, removes its files.
@@ -300,12 +305,12 @@ mod tests {
         let scratch = Scratch::new("stale");
         let (ours, stranger) = (scratch.process("redis"), scratch.process(""));
         assert_eq!(scratch.site(&line(&ours, 0)).process("redis"), Some(ours.id()));
-        // The same number, but a process that began at another time, or one that works elsewhere.
+        // The process has the same id, but it began at another time or works in another folder.
         assert_eq!(scratch.site(&line(&ours, 1)).process("redis"), None);
         assert_eq!(scratch.site(&line(&stranger, 0)).process("redis"), None);
         fs::write(scratch.0.join("redis/pid"), format!("{}\n", stranger.id())).expect("written");
         assert_eq!(scratch.site(&line(&ours, 1)).process("redis"), None);
-        // Started again by a test, under another number.
+        // A test has restarted the server, which now has another process id.
         fs::write(scratch.0.join("redis/pid"), format!("{}\n", ours.id())).expect("written");
         assert_eq!(scratch.site(&line(&ours, 1)).process("redis"), Some(ours.id()));
         let gone = ours.id();

@@ -78,7 +78,8 @@ pub(super) fn webdriver(port: u16) -> io::Result<()> {
         .write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
     let (mut answer, mut part) = (Vec::new(), [0; 1024]);
     loop {
-        // It may keep the connection, so the answer is read for what it says.
+        // The server may keep the connection open, so stop reading once the answer says that it is
+        // ready.
         let read = stream.read(&mut part)?;
         answer.extend_from_slice(&part[..read]);
         if String::from_utf8_lossy(&answer).contains("\"ready\":true") {
@@ -114,7 +115,7 @@ pub(super) fn epmd(port: u16) -> io::Result<()> {
     if own == u32::from(port).to_be_bytes() {
         Ok(())
     } else {
-        Err(io::Error::other("it is another's"))
+        Err(io::Error::other("another epmd answers on this port"))
     }
 }
 
@@ -124,9 +125,9 @@ pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
     stream.write_all(b"AMQP\0\0\x09\x01")?;
     let mut frame = [0; 11];
     stream.read_exact(&mut frame)?;
-    // A method frame of channel 0; its length; connection, start.
+    // The frame has these parts: a method on channel 0, the length, and `connection.start`.
     let starts = frame[..3] == [1, 0, 0] && frame[7..] == [0, 10, 0, 10];
-    if starts { Ok(()) } else { Err(io::Error::other("it does not open a conversation")) }
+    if starts { Ok(()) } else { Err(io::Error::other("it does not send `connection.start`")) }
 }
 
 /// The fields of an error message end in zero bytes.
@@ -149,7 +150,7 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a connection");
             stream.write_all(answer).expect("sent");
             stream.shutdown(Shutdown::Write).expect("ended");
-            drop(stream.read_to_end(&mut Vec::new())); // what was asked: closing over it would reset the answer
+            drop(stream.read_to_end(&mut Vec::new())); // unread data would reset the connection
         });
         port
     }
@@ -180,7 +181,7 @@ mod tests {
         );
         assert!(rabbitmq(server(b"\x01\0\0\0\0\x01\xe0\0\x0a\0\x0a")).is_ok());
         assert!(rabbitmq(server(b"AMQP\0\0\x09\x01\0\0\0")).is_err(), "it speaks another version");
-        assert!(epmd(server(&[0, 0, 0, 0])).is_err(), "another port than the one that was asked");
+        assert!(epmd(server(&[0, 0, 0, 0])).is_err(), "epmd reports another port");
         assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
     }
 }

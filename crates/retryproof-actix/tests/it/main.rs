@@ -4,6 +4,7 @@
 mod alike;
 mod callers;
 mod endpoint;
+mod logs;
 mod methods;
 mod middleware;
 mod served;

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, MessageBody};
+use actix_web::dev::Payload;
+use actix_web::error::{ErrorInternalServerError, PayloadError};
 use actix_web::http::StatusCode;
 use actix_web::test;
 use actix_web::web::Bytes;
 use retryproof_actix::WithFate as _;
-use retryproof_core::Recorded;
+use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Recorded};
 use retryproof_http::{AnswerFate, IdempotencyFilter};
+use retryproof_memory::MemoryStore;
 
-use crate::world::{app, engine, filter, post, read, send};
+use crate::world::{app, engine, filter, filter_on, post, read, send};
 
 #[actix_web::test]
 async fn http_13_a_stream_reaches_its_client_whole_and_is_not_replayable() {
@@ -90,6 +93,43 @@ fn futures_stream<const N: usize>(
         }
     }
     Pieces(pieces.into_iter())
+}
+
+/// A payload or an answer that breaks off after its first bytes.
+fn breaking_off<E: 'static>(
+    error: fn() -> E,
+) -> impl futures_core::Stream<Item = Result<Bytes, E>> + 'static {
+    struct BreaksOff<E>(bool, fn() -> E);
+    impl<E> futures_core::Stream for BreaksOff<E> {
+        type Item = Result<Bytes, E>;
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            Poll::Ready(Some(match std::mem::replace(&mut self.0, true) {
+                false => Ok(Bytes::from_static(b"begun")),
+                true => Err((self.1)()),
+            }))
+        }
+    }
+    BreaksOff(false, error)
+}
+
+#[actix_web::test]
+async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on() {
+    for is_on in [true, false] {
+        let mut config = IdempotencyConfig::default();
+        config.scopes.entry("orders".to_owned()).or_default().enabled = Some(is_on);
+        let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
+        let app = app!(&filter_on(&engine), |body: Bytes| async move {
+            assert_ne!(body, "begun", "a part of a body reaches no handler");
+            HttpResponse::Ok().streaming(breaking_off(|| ErrorInternalServerError("reset")))
+        });
+        let mut upload = post("/orders", "upload").to_request();
+        let payload = Box::pin(breaking_off(|| PayloadError::Incomplete(None)));
+        *upload.payload() = Payload::Stream { payload };
+        let upload = send(&app, upload).await;
+        assert_eq!((upload.status, &*upload.code()), (400, "body-unreadable"), "{is_on}");
+        let download = send(&app, post("/orders", "download").to_request()).await;
+        assert_eq!((download.status, &*download.code()), (500, "response-failed"), "{is_on}");
+    }
 }
 
 #[actix_web::test]

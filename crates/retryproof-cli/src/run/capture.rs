@@ -3,13 +3,13 @@
 
 use crate::recording::{CHUNK_HEADER, Stream};
 
-/// The output so far, in the form of a stored result.
+/// The output so far, as the chunks of a stored result.
 #[derive(Debug)]
 pub(crate) struct Capture {
     chunks: Vec<u8>,
-    /// The stream of the last chunk, and the position of its length.
+    /// The stream of the last chunk, and the index of the chunk's length in `chunks`.
     last: Option<(Stream, usize)>,
-    /// The size of the whole output, kept or not.
+    /// The number of bytes of output so far, including dropped bytes.
     size: u64,
     limit: usize,
 }
@@ -22,8 +22,8 @@ impl Capture {
         Self { chunks: Vec::new(), last: None, size: 0, limit }
     }
 
-    /// Appends output. If the limit is exceeded, everything is dropped, because only the whole
-    /// output can be replayed.
+    /// Appends output. If the output exceeds the limit, all of it is dropped, because a replay
+    /// needs the whole output.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -49,7 +49,7 @@ impl Capture {
         self.chunks[at..start].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// The chunks, or the size of an output that is too large.
+    /// Returns the chunks. If the output is too large, the error is its size in bytes.
     pub(crate) fn into_chunks(self) -> Result<Vec<u8>, u64> {
         if self.is_too_large() { Err(self.size) } else { Ok(self.chunks) }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One execution of the command: started, watched and, if the lease is lost, stopped.
+//! Runs the command once: starts it, watches it, and stops it if the lease is lost.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -36,16 +36,16 @@ pub(super) enum CommandEnd {
     Unknown(io::Error),
 }
 
-/// What a command leaves when it has ended.
+/// How a command ended, and the output that it wrote.
 pub(super) struct Execution {
     pub(super) end: CommandEnd,
     pub(super) capture: Capture,
-    /// What still has to be written to stdout and stderr.
+    /// The tasks that may still be writing output to stdout and stderr.
     pub(super) screens: Screens,
 }
 
-/// Runs the command to its end. Call this function on the main thread, because the command is
-/// killed when the thread that started it ends.
+/// Runs the command to its end. On Linux, the command is killed when the thread that started it
+/// ends, so call this function on the main thread.
 pub(super) async fn execute(command: &[OsString], lease: &Lease, max_output: usize) -> Execution {
     let capture = RefCell::new(Capture::new(max_output));
     let report = RefCell::new(StartReport::new());
@@ -121,7 +121,8 @@ fn start(command: &[OsString], lease: &Lease, report: &StartReport) -> io::Resul
         .spawn()
 }
 
-/// Waits for the end of the command, passes signals on to it, and stops it if the lease is lost.
+/// Waits until the command ends. Meanwhile, passes signals on to it, and stops it if the lease is
+/// lost.
 async fn watch_child(
     child: &mut Child,
     lease: &Lease,
@@ -135,8 +136,8 @@ async fn watch_child(
             biased;
             status = child.wait() => return Ok((status?, lost)),
             loss = lease.lost(), if lost.is_none() => {
-                // This command has to stop, because another process may start the same command at
-                // any moment.
+                // Stop this command, because another process can start the same command at any
+                // moment.
                 lost = Some(loss);
                 kill_at = Some(Instant::now() + STOPPED_WITHIN);
                 signals::send(Signal::TERM, pid);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a command's output, keeps a copy, and passes the output on, but waits for a slow terminal
-//! no longer than the command itself would.
+//! Reads a command's output, keeps a copy, and passes the output on. A slow terminal delays the
+//! command no more than it would without this program.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::shim::StartReport;
 use super::signals::Signals;
 use crate::recording::Stream;
 
-/// The size of one read, which is also the default size of a pipe.
+/// The size of one read in bytes, which is also the default size of a pipe on Linux.
 const READ: usize = 64 * 1024;
-/// How many reads may wait for the terminal.
+/// How many reads can wait for the terminal.
 const WAITING_READS: usize = 16;
-/// A pipe holds at most this many bytes (`/proc/sys/fs/pipe-max-size` without privileges), so the
-/// command itself cannot have left more behind.
+/// The largest number of bytes that a pipe can hold without privileges
+/// (`/proc/sys/fs/pipe-max-size`). The command itself cannot leave more unread output than this.
 const LEFT_BEHIND: usize = 1 << 20;
-/// Once the command has exited, all of its own output can be read immediately. If nothing arrives
+/// After the command has exited, all of its own output can be read immediately. If nothing arrives
 /// for this long, only another process still has the pipe open.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -30,15 +30,15 @@ const SILENCE: Duration = Duration::from_millis(200);
 pub(super) struct Pump<'a> {
     pub(super) stream: Stream,
     pub(super) capture: &'a RefCell<Capture>,
-    /// `Some` for stderr until the command is known to have started.
+    /// `Some` for stderr, where the second start of this program may report an error.
     pub(super) report: Option<&'a RefCell<StartReport>>,
     pub(super) screen: mpsc::Sender<Vec<u8>>,
     pub(super) exited: watch::Receiver<bool>,
 }
 
 impl Pump<'_> {
-    /// Reads until the end of the stream. Once the command has exited, reads only what the command
-    /// left behind, because a background process may keep the stream open for ever.
+    /// Reads until the end of the stream. After the command has exited, reads only the output that
+    /// the command left behind, because a background process may keep the stream open forever.
     pub(super) async fn run(mut self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; READ];
         loop {
@@ -71,7 +71,7 @@ impl Pump<'_> {
         };
         self.capture.borrow_mut().push(self.stream, &bytes);
         if !bytes.is_empty() {
-            // Ignore an error: sending fails if the output was closed, but the recorded copy is
+            // Ignore any error: sending fails if the output was closed, but the recorded copy is
             // still complete.
             let _ = self.screen.send(bytes).await;
         }
@@ -85,7 +85,7 @@ pub(crate) struct Screens {
 }
 
 impl Screens {
-    /// Starts the tasks, and returns where to send output: to stdout, and to stderr.
+    /// Starts the tasks. Also returns the senders for output to stdout and to stderr.
     pub(super) fn open() -> (Self, mpsc::Sender<Vec<u8>>, mpsc::Sender<Vec<u8>>) {
         let (to_stdout, stdout) = mpsc::channel(WAITING_READS);
         let (to_stderr, stderr) = mpsc::channel(WAITING_READS);
@@ -118,7 +118,7 @@ impl Screens {
     }
 }
 
-/// Writes all chunks; stops at the first error, which is usually a closed pipe.
+/// Writes all chunks, but stops at the first error, which is usually a closed pipe.
 async fn write(mut chunks: mpsc::Receiver<Vec<u8>>, mut to: impl AsyncWrite + Unpin) {
     while let Some(chunk) = chunks.recv().await {
         if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {

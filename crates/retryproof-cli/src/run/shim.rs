@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first steps of a command: this program starts itself again, sets the parent-death signal,
-//! and then becomes the command. The parent-death signal stays set.
+//! Starts a command in two steps. This program starts itself again, and the second start sets the
+//! parent-death signal (on Linux) and then becomes the command. The signal stays set when the
+//! second start becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -15,8 +16,8 @@ use crate::exit;
 /// The argument that marks the second start.
 const SHIM: &str = "__exec";
 
-/// If these are the arguments of a second start, becomes the command. Returns an exit code only if
-/// that fails.
+/// Becomes the command if `arguments` are those of a second start. Returns an exit code if the
+/// command cannot be started, and `None` for other arguments.
 pub(crate) fn start(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     if arguments.nth(1)? != SHIM {
         return None;
@@ -36,7 +37,8 @@ fn become_command(
     if let Err(error) = die_with_parent() {
         return error;
     }
-    // The parent may have died before this process requested a signal at the parent's death.
+    // If the parent died before the signal was set, the signal never arrives. Therefore, check that
+    // the parent is still the same process.
     let still = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
     if still.as_deref().map(OsStr::new) != Some(parent) {
         return io::Error::other("the parent process has ended");
@@ -57,12 +59,12 @@ fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// How the second start reports that it could not become the command: a text that no command
-/// prints by accident, then the number of the error, as the only output on stderr.
+/// Finds the second start's report that it could not become the command. The report is then the
+/// only output on stderr: a text that no command prints by accident, and the number of the error.
 pub(super) struct StartReport {
     marker: String,
-    /// Bytes that may be the beginning of a report; `None` once the output is known to be the
-    /// command's.
+    /// Bytes that may be the beginning of a report. `None` as soon as the output cannot be a
+    /// report.
     pending: Option<Vec<u8>>,
 }
 
@@ -73,14 +75,15 @@ impl StartReport {
         Self { marker: format!("retryproof-start-{digits}:"), pending: Some(Vec::new()) }
     }
 
-    /// The first part of the command line that starts this program again.
+    /// Returns the first part of the command line that starts this program again.
     pub(super) fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(own_program()?);
         command.args([SHIM, &std::process::id().to_string(), &self.marker]);
         Ok(command)
     }
 
-    /// Passes on what the command wrote to stderr, and holds back what may be a report.
+    /// Returns the bytes of stderr that can be passed on, and holds back bytes that may be a
+    /// report.
     pub(super) fn filter(&mut self, bytes: &[u8]) -> Vec<u8> {
         let Some(pending) = &mut self.pending else { return bytes.to_vec() };
         pending.extend_from_slice(bytes);
@@ -92,7 +95,8 @@ impl StartReport {
         self.pending.take().unwrap_or_default()
     }
 
-    /// Called at the end of stderr: returns the error of the start, or what was held back.
+    /// Returns the error if the command could not start, or else the bytes that were held back.
+    /// Call this function at the end of stderr.
     pub(super) fn end(self) -> Result<Vec<u8>, io::Error> {
         let held_back = self.pending.unwrap_or_default();
         let report = std::str::from_utf8(&held_back).ok();
@@ -106,7 +110,8 @@ impl StartReport {
     }
 }
 
-/// The file of this program, even if an upgrade has replaced the file since the start.
+/// Returns this program's own file. On Linux, this works even if an upgrade has replaced the file
+/// since the program started.
 fn own_program() -> io::Result<PathBuf> {
     let link = PathBuf::from("/proc/self/exe");
     if cfg!(target_os = "linux") && link.exists() { Ok(link) } else { std::env::current_exe() }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Signals`]: the requests to stop that this process passes on to its command.
+//! [`Signals`]: the signals to stop that this process passes on to its command.
 
 use std::io::{self, IsTerminal as _};
 
@@ -22,7 +22,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that this process has to send on to the command.
+    /// Waits for a signal that this process must pass on to the command.
     pub(super) async fn next(&mut self) -> Signal {
         loop {
             let (signal, from_terminal) = tokio::select! {
@@ -31,8 +31,8 @@ impl Signals {
                 Some(()) = self.interrupt.recv() => (Signal::INT, io::stdin().is_terminal()),
                 else => std::future::pending().await,
             };
-            // If stdin is a terminal, the interrupt came from the terminal, which has sent it to
-            // the command as well.
+            // If stdin is a terminal, the interrupt came from the terminal, and the command has
+            // received it too.
             if !from_terminal {
                 return signal;
             }
@@ -40,8 +40,8 @@ impl Signals {
     }
 }
 
-/// Sends a signal to a command that this process has not waited for yet. If the command has already
-/// ended, the signal has no effect.
+/// Sends a signal to a command whose exit status this process has not read yet. If the command has
+/// already ended, the signal has no effect.
 pub(super) fn send(signal: Signal, to: Option<u32>) {
     let pid = to.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {

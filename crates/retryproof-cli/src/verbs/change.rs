@@ -1,75 +1,114 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `release`, `resolve`, `forget` and `erase`: verbs that change one record without being its
-//! holder (OPS-3, OPS-4). Each verb leaves an audit line on stderr.
+//! `release`, `resolve`, `forget` and `erase`: an operator changes one record (OPS-3, OPS-4). Each
+//! change has its audit: the request, before the change is sent to the store, and then the outcome.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::borrow::Cow;
 use std::path::Path;
+use std::time::Duration;
 
 use retryproof::http::StoredResponse;
-use retryproof::store::{Completion, ForceRequest, Forced, RecordState, RecordSummary};
+use retryproof::store::{Completion, ForceRequest, Forced, Peeked, RecordState, RecordSummary};
 use retryproof::{
     CodecId, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyStore as _, Identity,
-    Payload, SharedStore, Tombstone, connect_with,
+    Opened, Payload, SharedStore, Tombstone, connect_with,
 };
 use serde_json::{Value, json};
 
+use super::audit::Trail;
+use super::confirm::confirm;
 use super::get::holder;
-use crate::arguments::{ChangeArguments, ResolveArguments, Verb};
+use super::locate::located;
+use crate::arguments::{ChangeArguments, CompleteArguments, ResolveArguments, Verb};
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, harmless};
-use crate::record_key::{identity, shown};
+use crate::record_key::{hint, identity, shown};
 use crate::recording;
-use crate::time::spoken;
+use crate::time::{millis, spoken};
 
 /// A change that the user asks for.
 struct Change<'a> {
     verb: &'static str,
     effect: &'static str,
-    arguments: &'a ChangeArguments,
-    token: Option<u64>,
-    /// What `resolve` stores.
+    arguments: Cow<'a, ChangeArguments>,
+    token: FencingToken,
+    /// The result that `resolve` stores. Other verbs store none.
     result: Option<Completion>,
     even_if_live: bool,
 }
 
 impl<'a> Change<'a> {
     fn of(verb: &'a Verb, config: &IdempotencyConfig) -> Result<Self, VerbError> {
-        let (verb, effect, arguments, token, even_if_live) = match verb {
+        let (verb, effect, arguments, token, even_if_live, result) = match verb {
             Verb::Release(release) => {
-                let effect = "the next call runs at once";
-                ("release", effect, &release.change, Some(release.token), release.even_if_live)
+                let effect = "the next call runs at once, as a first attempt";
+                let arguments = Cow::Borrowed(&release.change);
+                ("release", effect, arguments, release.token, release.even_if_live, None)
             }
             Verb::Resolve(resolve) => {
-                let release = &resolve.lease;
-                return Ok(Self {
-                    verb: "resolve",
-                    effect: "retries get this result, and nothing runs",
-                    arguments: &release.change,
-                    token: Some(release.token),
-                    result: Some(completion(resolve, config)?),
-                    even_if_live: release.even_if_live,
-                });
+                let (effect, release) =
+                    ("retries get this result, and nothing runs", &resolve.lease);
+                let result = Some(completion(resolve, config)?);
+                let arguments = Cow::Borrowed(&release.change);
+                ("resolve", effect, arguments, release.token, release.even_if_live, result)
             }
             Verb::Forget(forget) => {
-                ("forget", "the work may run again", &forget.change, forget.token, false)
+                let arguments = Cow::Borrowed(&forget.change);
+                ("forget", "the work may run again", arguments, forget.token, false, None)
             }
             Verb::Erase(erase) => {
                 let effect = "its answer is gone, and the work does not run again";
-                ("erase", effect, &erase.change, erase.token, false)
+                let CompleteArguments { change, token } = erase.of_record()?;
+                ("erase", effect, Cow::Owned(change), token, false, None)
             }
             _ => return Err(VerbError::other("the verb changes no record")),
         };
-        Ok(Self { verb, effect, arguments, token, result: None, even_if_live })
+        let token = FencingToken::new(token);
+        Ok(Self { verb, effect, arguments, token, result, even_if_live })
     }
 
-    fn request(&self, token: FencingToken) -> ForceRequest {
+    fn request(&self, id: &Identity) -> ForceRequest {
         let request = match (self.verb, &self.result) {
-            (_, Some(result)) => ForceRequest::resolve(token, result.clone()),
-            ("forget", None) => ForceRequest::forget(token),
-            ("erase", None) => ForceRequest::erase(token),
-            (_, None) => ForceRequest::release(token),
+            (_, Some(result)) => {
+                let resolve = ForceRequest::resolve(id, self.token, result.clone());
+                // The result is about the caller, as one of the filter is (SEAL-3).
+                match &self.arguments.record.caller {
+                    Some(caller) => resolve.about(caller.as_str()),
+                    None => resolve,
+                }
+            }
+            ("forget", None) => ForceRequest::forget(self.token),
+            ("erase", None) => ForceRequest::erase(self.token),
+            (_, None) => ForceRequest::release(self.token),
         };
         if self.even_if_live { request.even_if_live() } else { request }
+    }
+
+    /// Whether the record is already resolved or erased. If the store then applies the verb, the
+    /// verb only repeats the earlier change.
+    async fn finds_itself_done(
+        &self,
+        store: &SharedStore,
+        id: &Identity,
+        record: &RecordSummary,
+    ) -> bool {
+        if record.token != self.token || record.state != RecordState::Complete {
+            return false;
+        }
+        match self.verb {
+            // The store applies a resolve to a complete record only if the same resolve completed
+            // the record.
+            "resolve" => true,
+            "erase" => match store.peek(id).await {
+                Ok(Peeked::Complete(stored)) => match stored.open(None) {
+                    Ok(Opened::Tombstone(tombstone)) => tombstone.detail().body().is_empty(),
+                    _ => false,
+                },
+                // Ignore an error of `peek`: if the store does not work, the erase that follows
+                // reports the problem.
+                _ => false,
+            },
+            _ => false,
+        }
     }
 }
 
@@ -81,35 +120,66 @@ pub(crate) async fn change(
     print: &Printer,
 ) -> Result<u8, VerbError> {
     let change = Change::of(verb, config)?;
-    let identity = identity(&change.arguments.record)?;
-    let name = shown(&identity, show_keys);
     let store = connect_with(config).await?;
     check_capability(&store)?;
     check_ttl(&store, change.result.as_ref())?;
+    let ChangeArguments { operator, reason, .. } = &*change.arguments;
+    let trail = Trail::new(&store, change.verb, operator.as_deref(), reason)?;
+    let identity = located(&store, &change.arguments.record).await?;
+    let name = shown(&identity, show_keys);
     let Some(record) = store.get(&identity).await? else {
-        return Err(VerbError::not_found(&name));
+        return Err(absent(&name, hint(&change.arguments.record)));
     };
-    let token = change.token.map_or(record.token, FencingToken::new);
+    let is_repeated = change.finds_itself_done(&store, &identity, &record).await;
     if !change.arguments.yes {
-        confirm(&question(&change, &name, token, &record))?;
+        confirm(&question(&change, &name, &record))?;
     }
-    let forced = store.force(&identity, &change.request(token)).await;
-    let outcome = forced.as_ref().map_or("unknown", word);
-    audit(&change, store.profile().name, &identity, token, outcome);
-    if let Some(refused) = refusal(&forced?, &name) {
+    let trail = trail.with_record(&identity, change.token, change.even_if_live);
+    trail.request("nothing was changed").await?;
+    let forced = store.force(&identity, &change.request(&identity)).await;
+    let outcome = match &forced {
+        Ok(Forced::Applied) if is_repeated => "already_applied",
+        Ok(forced) => word(forced),
+        Err(_) => "unknown",
+    };
+    trail.outcome(outcome, Value::Null).await;
+    if let Some(refused) = refusal(&forced?, change.verb, &name) {
         return Err(refused);
     }
-    print.one(
-        &[("record", name), (change.verb, "done".to_owned())],
-        &as_json(&identity, show_keys, change.verb, token),
-    )?;
+    print_done(&change, &identity, show_keys, is_repeated, *print)?;
     Ok(exit::OK)
 }
 
-fn as_json(identity: &Identity, show_keys: bool, verb: &str, token: FencingToken) -> Value {
+fn print_done(
+    change: &Change<'_>,
+    identity: &Identity,
+    show_keys: bool,
+    is_repeated: bool,
+    print: Printer,
+) -> Result<(), VerbError> {
+    let done = match is_repeated {
+        true => "done already; nothing was changed",
+        false => "done",
+    };
+    let mut rows = vec![("record", shown(identity, show_keys)), (change.verb, done.to_owned())];
+    let ttl = change.result.as_ref().filter(|_| !is_repeated).map(|result| result.ttl);
+    rows.extend(ttl.map(|ttl| ("kept for", spoken(ttl))));
+    if change.verb == "release" {
+        rows.push(("next call", "a first attempt, not a takeover".to_owned()));
+    }
     let key =
         if show_keys { identity.key().expose().to_owned() } else { identity.key().to_string() };
-    json!({ "scope": identity.scope().as_str(), "key": key, "verb": verb, "token": token.get() })
+    print.one(
+        &rows,
+        &json!({
+            "scope": identity.scope().as_str(),
+            "key": key,
+            "verb": change.verb,
+            "token": change.token.get(),
+            "changed": !is_repeated,
+            "ttl_ms": ttl.map(millis),
+        }),
+    )
 }
 
 fn check_capability(store: &SharedStore) -> Result<(), VerbError> {
@@ -121,7 +191,7 @@ fn check_capability(store: &SharedStore) -> Result<(), VerbError> {
     Err(VerbError::new(exit::REFUSED, message))
 }
 
-/// Refuses a retention that the store cannot keep.
+/// Refuses a ttl that exceeds the store's limit.
 fn check_ttl(store: &SharedStore, result: Option<&Completion>) -> Result<(), VerbError> {
     let longest = store.profile().max_duration;
     if result.is_none_or(|result| result.ttl <= longest) {
@@ -130,7 +200,7 @@ fn check_ttl(store: &SharedStore, result: Option<&Completion>) -> Result<(), Ver
     Err(VerbError::usage(format!("`--ttl` exceeds the store's limit of {}", spoken(longest))))
 }
 
-/// The result that `resolve` stores.
+/// Returns the result that `resolve` stores.
 fn completion(
     arguments: &ResolveArguments,
     config: &IdempotencyConfig,
@@ -153,14 +223,26 @@ fn completion(
         None
     };
     let value = payload.map_or_else(|| Tombstone::new().into_envelope(), Payload::into_envelope);
-    let scope = config.scopes.get(&arguments.lease.change.record.scope);
-    let ttl = arguments.ttl.or_else(|| scope.and_then(|scope| scope.ttl));
-    let ttl = ttl.unwrap_or(config.default_ttl);
-    // The context refuses a ttl that is out of bounds (CTX-2).
+    let ttl = ttl(arguments, config)?;
+    // Building the context fails if the ttl is out of bounds (CTX-2).
     let record = identity(&arguments.lease.change.record)?;
     let (scope, key) = (record.scope().clone(), record.key().expose());
     IdempotencyContext::builder(scope, key).ttl(ttl).build()?;
     Ok(Completion::new(value, ttl, None))
+}
+
+/// Returns how long `resolve` keeps its result. The `default-ttl` is not used: the program's code
+/// overrides it (CTX-3), so it may be shorter than the ttl that the program uses.
+fn ttl(arguments: &ResolveArguments, config: &IdempotencyConfig) -> Result<Duration, VerbError> {
+    let scope = &arguments.lease.change.record.scope;
+    let configured = config.scopes.get(scope).and_then(|scope| scope.ttl);
+    arguments.ttl.or(configured).ok_or_else(|| {
+        VerbError::usage(format!(
+            "nothing was changed: `--ttl` is required, because the configuration sets no `ttl` for \
+             the scope {scope:?}; give the ttl that your program uses: after a shorter ttl, a \
+             retry runs the work again"
+        ))
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, VerbError> {
@@ -168,66 +250,32 @@ fn read(file: &Path) -> Result<Vec<u8>, VerbError> {
         .map_err(|error| VerbError::usage(format!("{} cannot be read: {error}", file.display())))
 }
 
-/// What the verb will do.
-fn question(
-    change: &Change<'_>,
-    name: &str,
-    token: FencingToken,
-    record: &RecordSummary,
-) -> String {
+/// Returns the question that asks the user to confirm the change.
+fn question(change: &Change<'_>, name: &str, record: &RecordSummary) -> String {
     let state = match (record.state, record.remaining) {
         (RecordState::InProgress, Some(left)) => {
             format!("in progress with a live lease ({} left)", spoken(left))
         }
-        (RecordState::InProgress, None) => "in progress, but its lease has expired".to_owned(),
+        (RecordState::InProgress, None) => "in progress, but its lease is over".to_owned(),
         (RecordState::Complete, _) => "complete".to_owned(),
     };
-    let (verb, effect, holder) = (change.verb, change.effect, harmless(&holder(record)));
+    let Change { verb, effect, token, .. } = change;
+    let advice = match (*verb, record.state, record.remaining) {
+        ("release", RecordState::InProgress, None) => {
+            "Not needed: the next call takes over, and knows that it does. After a release, the \
+             next call does not know that an earlier run may have begun the work.\n"
+        }
+        _ => "",
+    };
     format!(
-        "{name} is {state}; holder: {holder}; token: {}.\n{verb} it with token {token}? Then \
-         {effect}. [y/N] ",
+        "{name} is {state}; holder: {}; token: {}.\n{advice}{verb} it with token {token}? Then {effect}. \
+         [y/N] ",
+        harmless(&holder(record)),
         record.token
     )
 }
 
-/// Asks on the terminal.
-fn confirm(question: &str) -> Result<(), VerbError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(VerbError::usage(
-            "nothing was changed: stdin is not a terminal, so confirm with `--yes`",
-        ));
-    }
-    let mut stderr = anstream::stderr();
-    let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(VerbError::new(exit::REFUSED, "nothing was changed"))
-}
-
-/// Prints what was changed and why, for the log that keeps stderr. The key is always masked (ID-4).
-fn audit(
-    change: &Change<'_>,
-    store: &str,
-    identity: &Identity,
-    token: FencingToken,
-    outcome: &str,
-) {
-    let line = json!({
-        "audit": change.verb,
-        "store": store,
-        "record": identity.to_string(),
-        "token": token.get(),
-        "even_if_live": change.even_if_live,
-        "reason": change.arguments.reason,
-        "outcome": outcome,
-    });
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// The outcome of a change, for the audit line.
+/// Returns the word for the outcome in the audit.
 fn word(forced: &Forced) -> &'static str {
     match forced {
         Forced::Applied => "applied",
@@ -239,11 +287,20 @@ fn word(forced: &Forced) -> &'static str {
     }
 }
 
-/// The error for a record that was not changed.
-fn refusal(forced: &Forced, name: &str) -> Option<VerbError> {
+/// Returns the error for a record that does not exist. `hint` follows the sentence, or is empty.
+fn absent(name: &str, hint: &str) -> VerbError {
+    let message = format!(
+        "there is no record of {name}, so nothing was changed; it was released or forgotten, it \
+         expired, or it never existed{hint}"
+    );
+    VerbError::new(exit::NOT_FOUND, message)
+}
+
+/// Returns the error for a record that was not changed, or `None` if the change was applied.
+fn refusal(forced: &Forced, verb: &str, name: &str) -> Option<VerbError> {
     let message = match forced {
         Forced::Applied => return None,
-        Forced::Absent => return Some(VerbError::not_found(name)),
+        Forced::Absent => return Some(absent(name, "")),
         Forced::Live(lease) => {
             let holder = lease.holder.as_ref().and_then(|note| note.label()).unwrap_or("unknown");
             format!(
@@ -257,13 +314,18 @@ fn refusal(forced: &Forced, name: &str) -> Option<VerbError> {
             "{name} has no result, so nothing was changed; `release` and `resolve` change a record \
              in progress"
         ),
+        Forced::Finished if verb == "resolve" => format!(
+            "{name} is complete with another result, so nothing was changed: its former holder \
+             completed it late, or another `resolve` came first; compare the results with `get \
+             --body`"
+        ),
         Forced::Finished => format!(
             "{name} is complete, so nothing was changed; `forget` and `erase` change a complete \
              record"
         ),
         Forced::AnotherToken(token) => format!(
-            "{name} was granted again and has the token {token} now, so nothing was changed; look \
-             at it again with `get`"
+            "{name} has the token {token} now, so nothing was changed: the key was granted again, \
+             or the given token is wrong; look at the record with `get`"
         ),
     };
     Some(VerbError::new(exit::REFUSED, message))
@@ -281,18 +343,19 @@ mod tests {
     #[test]
     fn ops_3_each_refusal_has_its_exit_code_and_names_the_next_step() {
         let lease = LiveLease::new(Duration::from_secs(9), FencingToken::new(7));
-        for (forced, code, text) in [
-            (Forced::Live(lease), 4, "live lease (holder: unknown, 9 s left)"),
-            (Forced::Unfinished, 4, "has no result"),
-            (Forced::Finished, 4, "is complete"),
-            (Forced::AnotherToken(FencingToken::new(8)), 4, "the token 8 now"),
-            (Forced::Absent, 1, "there is no record of pay#00"),
+        for (forced, verb, code, text) in [
+            (Forced::Live(lease), "release", 4, "live lease (holder: unknown, 9 s left)"),
+            (Forced::Unfinished, "forget", 4, "has no result"),
+            (Forced::Finished, "release", 4, "`forget` and `erase` change"),
+            (Forced::Finished, "resolve", 4, "complete with another result"),
+            (Forced::AnotherToken(FencingToken::new(8)), "erase", 4, "the token 8 now"),
+            (Forced::Absent, "forget", 1, "there is no record of pay#00"),
         ] {
-            let error = refusal(&forced, "pay#00").expect("a refusal");
+            let error = refusal(&forced, verb, "pay#00").expect("a refusal");
             assert_eq!(error.code, code, "{error}");
             assert!(error.to_string().contains(text), "{error}");
         }
-        assert!(refusal(&Forced::Applied, "pay#00").is_none());
+        assert!(refusal(&Forced::Applied, "erase", "pay#00").is_none());
     }
 
     #[test]

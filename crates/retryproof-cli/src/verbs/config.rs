@@ -11,7 +11,7 @@ use crate::exit::{self, VerbError};
 use crate::output::Printer;
 use crate::settings::{Sources, redacted};
 
-/// Prints all settings, those of scopes last.
+/// Prints all settings, with the settings of scopes last.
 pub(crate) fn show(sources: &Sources, print: &Printer) -> Result<u8, VerbError> {
     sources.config.validate()?;
     let mut rows: Vec<[String; 3]> = config::keys()
@@ -28,10 +28,12 @@ pub(crate) fn show(sources: &Sources, print: &Printer) -> Result<u8, VerbError> 
             ("ttl", own.ttl.map(iso)),
             ("lease", own.lease.map(iso)),
             ("wait", own.wait_timeout.map(iso)),
-            ("enabled", own.enabled.map(|enabled| enabled.to_string())),
+            ("enabled", flag(own.enabled)),
+            ("shadow", flag(own.shadow)),
             ("store", own.stored.map(|stored| stored.to_string())),
             ("mismatch-status", own.mismatch_status.map(|status| status.to_string())),
             ("fingerprint-ignore", (!ignored.is_empty()).then(|| format!("{ignored:?}"))),
+            ("fingerprint-while-in-flight", flag(own.fingerprint_while_in_flight)),
         ] {
             if let Some(value) = value {
                 let key = format!("scope.{name:?}.{part}");
@@ -48,16 +50,21 @@ pub(crate) fn show(sources: &Sources, print: &Printer) -> Result<u8, VerbError> 
     Ok(exit::OK)
 }
 
+fn flag(value: Option<bool>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
 fn iso(duration: Duration) -> String {
     retryproof_duration::format(duration).to_string()
 }
 
-/// The value of a setting, as a file would write it. `None` for a key that this version of the
-/// command does not know.
+/// Returns the value of a setting as `config show` prints it. Secrets are hidden, and an unset
+/// value is `-`. Returns `None` for a key that this version of the command does not know.
 fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
     let web = &config.web;
     Some(match key {
         "store" => config.store.as_deref().map_or_else(unset, redacted),
+        "identity-secret" => optional(config.identity_secret.as_ref().map(|_| "(hidden)")),
         "default-ttl" => iso(config.default_ttl),
         "default-lease" => iso(config.default_lease),
         "default-wait" => iso(config.default_wait_timeout),
@@ -73,6 +80,10 @@ fn value_of(config: &IdempotencyConfig, key: &str) -> Option<String> {
         "instance" => optional(config.instance.as_ref()),
         "purge.enabled" => config.purge.enabled.to_string(),
         "purge.interval" => iso(config.purge.interval),
+        "purge.claim" => config.purge.claim.to_string(),
+        "seal.keys" => config.seal.keys.as_deref().map_or_else(unset, redacted),
+        "seal.master" => optional(config.seal.master.as_ref().map(|_| "(hidden)")),
+        "seal.cache" => iso(config.seal.cache),
         "web.required" => web.required.to_string(),
         "web.key-header" => web.key_header.clone(),
         "web.max-body-bytes" => web.max_body_bytes.to_string(),

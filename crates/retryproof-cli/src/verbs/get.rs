@@ -7,11 +7,13 @@ use retryproof::store::{HolderNote, Peeked, RecordState, RecordSummary};
 use retryproof::{IdempotencyConfig, IdempotencyStore as _, Identity, SharedStore, connect_with};
 use serde_json::{Value, json};
 
+use self::body::DecodedResult;
+use super::locate::located;
 use crate::arguments::GetArguments;
 use crate::exit::{self, VerbError};
 use crate::output::{Printer, write_out};
-use crate::record_key::{identity, shown};
-use crate::time::{millis, spoken};
+use crate::record_key::{hint, shown};
+use crate::time::{clock_time, millis, now_millis, spoken};
 
 mod body;
 
@@ -22,90 +24,104 @@ pub(crate) async fn get(
     config: &IdempotencyConfig,
     print: &Printer,
 ) -> Result<u8, VerbError> {
-    let identity = identity(&arguments.record)?;
     let store = connect_with(config).await?;
+    let identity = located(&store, &arguments.record).await?;
     let Some(record) = store.get(&identity).await? else {
-        return Err(VerbError::not_found(&shown(&identity, show_keys)));
+        let name = shown(&identity, show_keys);
+        return Err(VerbError::not_found(&name, hint(&arguments.record)));
     };
-    let body = if arguments.body { Some(body_of(&store, &identity).await?) } else { None };
-    let mut value = as_json(&record, &identity, show_keys);
-    if let (Some((_, body)), Value::Object(fields)) = (&body, &mut value) {
-        fields.insert("body".to_owned(), body.clone());
+    let now = now_millis();
+    let (mut code, mut result) = (None, None);
+    if arguments.body || record.state == RecordState::Complete {
+        match result_of(&store, &identity, &record).await {
+            Ok(found) => {
+                code = found.code.map(|(label, code)| (label, code.to_string()));
+                result = Some(found);
+            }
+            // Without `--body`, show the rest of the record even if the result cannot be read.
+            Err(error) if !arguments.body && error.code == exit::OTHER => {
+                code = Some(("result", format!("(cannot be read: {error})")));
+            }
+            Err(error) => return Err(error),
+        }
     }
-    print.one(&rows(&record, shown(&identity, show_keys)), &value)?;
-    if let (Some((text, _)), true) = (body, print.is_for_people()) {
-        write_out(format!("\n{text}\n").as_bytes())?;
+    let mut value = as_json(&record, &identity, show_keys, now);
+    if let (Some(found), Value::Object(fields)) = (&result, &mut value) {
+        if let Some((label, code)) = found.code {
+            fields.insert(label.to_lowercase().replace(' ', "_"), code.into());
+        }
+        if arguments.body {
+            fields.insert("body".to_owned(), found.json.clone());
+        }
+    }
+    print.one(&rows(&record, shown(&identity, show_keys), code, now), &value)?;
+    if let (Some(found), true, true) = (result, arguments.body, print.is_for_people()) {
+        write_out(format!("\n{}\n", found.text).as_bytes())?;
     }
     Ok(exit::OK)
 }
 
-/// The stored result, as text and as JSON.
-async fn body_of(store: &SharedStore, id: &Identity) -> Result<(String, Value), VerbError> {
-    match store.peek(id).await? {
-        Peeked::Complete(stored) => body::decoded(stored.open(None)?),
-        Peeked::Busy(_) => Ok(("(no result yet)".to_owned(), Value::Null)),
-        Peeked::Absent => {
-            Ok(("(no result: the record or its lease has expired)".to_owned(), Value::Null))
+/// Returns the stored result. If there is none, the text says why.
+async fn result_of(
+    store: &SharedStore,
+    id: &Identity,
+    record: &RecordSummary,
+) -> Result<DecodedResult, VerbError> {
+    Ok(DecodedResult::absent(match (store.peek(id).await?, record.state, record.remaining) {
+        (Peeked::Complete(stored), ..) => {
+            return body::decoded(store.open_sealed(id, stored).await?.open(None)?);
         }
-    }
+        (Peeked::Busy(_), ..) => "(no result yet: the work is in progress)",
+        (Peeked::Absent, RecordState::InProgress, None) => "(no result: the lease is over)",
+        (Peeked::Absent, RecordState::Complete, None) => "(no result: it has expired)",
+        (Peeked::Absent, _, Some(_)) => {
+            "(no result: the record has just changed; repeat the command)"
+        }
+    }))
 }
 
-/// What is known about the lease of a record.
-pub(super) struct Timing {
-    /// The time since the last heartbeat.
-    pub(super) last_beat: Option<Duration>,
-    pub(super) lease: Option<Duration>,
-}
-
-impl Timing {
-    pub(super) fn of(record: &RecordSummary) -> Self {
-        let lease = record.holder.as_ref().and_then(HolderNote::lease);
-        let last_beat = match (record.state, lease, record.remaining) {
-            // Each heartbeat restores the lease's full length, so the part that is gone is the time
-            // since the last heartbeat.
-            (RecordState::InProgress, Some(lease), Some(left)) => Some(lease.saturating_sub(left)),
-            _ => None,
-        };
-        Self { last_beat, lease }
-    }
-}
-
-fn rows(record: &RecordSummary, identity: String) -> Vec<(&'static str, String)> {
-    let Timing { last_beat, lease } = Timing::of(record);
+/// Returns the lines of the table. `code` says whether the work succeeded, and `now` is in
+/// milliseconds since 1970.
+fn rows(
+    record: &RecordSummary,
+    identity: String,
+    code: Option<(&'static str, String)>,
+    now: u64,
+) -> Vec<(&'static str, String)> {
+    let lease = record.holder.as_ref().and_then(HolderNote::lease);
     let in_progress = record.state == RecordState::InProgress;
-    let ago = |duration| format!("{} ago", spoken(duration));
+    let ago =
+        |duration| format!("{} ago ({})", spoken(duration), clock_time(before(now, duration)));
+    let end = |duration| clock_time(after(now, duration));
     let mut rows = vec![("record", identity)];
     rows.push(match (in_progress, record.remaining) {
         (true, Some(_)) => ("state", "in progress".to_owned()),
-        (true, None) => ("state", "in progress, but its lease has expired".to_owned()),
+        (true, None) => ("state", "in progress, but its lease is over".to_owned()),
         (false, Some(_)) => ("state", "complete".to_owned()),
         (false, None) => ("state", "expired".to_owned()),
     });
-    rows.push((if in_progress { "holder" } else { "executed by" }, holder(record)));
-    if let Some(granted) = record.granted_ago {
-        rows.push(match in_progress {
-            true => ("held for", spoken(granted)),
-            false => ("started", ago(granted)),
-        });
-    }
-    if let Some(last_beat) = last_beat {
-        let lease = lease.map(|lease| format!(" (lease: {})", spoken(lease))).unwrap_or_default();
+    rows.extend(code);
+    rows.push(("holder", holder(record)));
+    rows.extend(record.granted_ago.map(|granted| ("granted", ago(granted))));
+    if let Some(last_beat) = record.last_beat_ago() {
+        let lease = lease.map(|lease| format!(", lease: {}", spoken(lease))).unwrap_or_default();
         rows.push(("last beat", format!("{}{lease}", ago(last_beat))));
     }
     rows.push(match (in_progress, record.remaining) {
         (true, Some(left)) => {
-            ("free", format!("in {}, unless a heartbeat extends the lease", spoken(left)))
+            let (left, end) = (spoken(left), end(left));
+            ("free", format!("in {left} ({end}), unless a heartbeat extends the lease"))
         }
-        (true, None) => ("free", "now: the next call takes over".to_owned()),
-        (false, Some(left)) => ("kept for", spoken(left)),
-        (false, None) => ("kept for", "no longer: the next call runs the work again".to_owned()),
+        (true, None) => ("free", "now (the next call takes over)".to_owned()),
+        (false, Some(left)) => ("kept for", format!("{} (until {})", spoken(left), end(left))),
+        (false, None) => ("result", "expired (the next call runs the work again)".to_owned()),
     });
     if let Some(takeovers) = record.takeovers {
         rows.push(("takeovers", takeovers.to_string()));
     }
     rows.push(("token", record.token.to_string()));
     if !in_progress {
-        rows.push(("size", format!("{} bytes", record.value_bytes)));
+        rows.push(("value bytes", record.value_bytes.to_string()));
     }
     rows.push(("fingerprint", if record.has_fingerprint { "yes" } else { "no" }.to_owned()));
     if let Some(trace) = trace_id(record) {
@@ -127,8 +143,24 @@ fn trace_id(record: &RecordSummary) -> Option<String> {
     Some(trace.trace_id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-pub(super) fn as_json(record: &RecordSummary, identity: &Identity, show_keys: bool) -> Value {
-    let Timing { last_beat, lease } = Timing::of(record);
+/// Returns a time in milliseconds since 1970: `duration` before `now`.
+fn before(now: u64, duration: Duration) -> u64 {
+    now.saturating_sub(millis(duration))
+}
+
+/// Returns a time in milliseconds since 1970: `duration` after `now`.
+fn after(now: u64, duration: Duration) -> u64 {
+    now.saturating_add(millis(duration))
+}
+
+/// Returns a record as JSON. `now` is in milliseconds since 1970.
+pub(super) fn as_json(
+    record: &RecordSummary,
+    identity: &Identity,
+    show_keys: bool,
+    now: u64,
+) -> Value {
+    let lease = record.holder.as_ref().and_then(HolderNote::lease);
     let key =
         if show_keys { identity.key().expose().to_owned() } else { identity.key().to_string() };
     let state = match record.state {
@@ -140,10 +172,13 @@ pub(super) fn as_json(record: &RecordSummary, identity: &Identity, show_keys: bo
         "key": key,
         "state": state,
         "is_over": record.remaining.is_none(),
-        "ends_in_ms": record.remaining.map(millis),
+        "expires_in_ms": record.remaining.map(millis),
+        "expires_at_ms": record.remaining.map(|left| after(now, left)),
         "granted_ago_ms": record.granted_ago.map(millis),
+        "granted_at_ms": record.granted_ago.map(|ago| before(now, ago)),
         "lease_ms": lease.map(millis),
-        "last_beat_ago_ms": last_beat.map(millis),
+        "last_beat_ago_ms": record.last_beat_ago().map(millis),
+        "last_beat_at_ms": record.last_beat_ago().map(|ago| before(now, ago)),
         "holder": record.holder.as_ref().and_then(HolderNote::label),
         "trace_id": trace_id(record),
         "takeovers": record.takeovers,
@@ -169,7 +204,8 @@ mod tests {
     }
 
     fn text(record: &RecordSummary) -> String {
-        let rows = rows(record, "payments#00".to_owned());
+        // The last argument is the time 2025-11-23 00:25:00 UTC.
+        let rows = rows(record, "payments#00".to_owned(), None, 1_763_857_500_000);
         rows.iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
     }
 
@@ -179,26 +215,33 @@ mod tests {
         let live = record(RecordState::InProgress, Some(25), Some(note));
         assert_eq!(
             text(&live),
-            "record: payments#00\nstate: in progress\nholder: pod-a:17\nheld for: 42 s\n\
-             last beat: 5 s ago (lease: 30 s)\nfree: in 25 s, unless a heartbeat extends the lease\n\
+            "record: payments#00\nstate: in progress\nholder: pod-a:17\n\
+             granted: 42 s ago (2025-11-23 00:24:18 UTC)\n\
+             last beat: 5 s ago (2025-11-23 00:24:55 UTC), lease: 30 s\n\
+             free: in 25 s (2025-11-23 00:25:25 UTC), unless a heartbeat extends the lease\n\
              takeovers: 1\ntoken: 7\nfingerprint: yes\n"
         );
         let id = Identity::of("payments", "canary").unwrap();
-        let value = as_json(&live, &id, false);
+        let value = as_json(&live, &id, false, 60_000);
+        let times = [("granted", 18_000), ("last_beat", 55_000), ("expires", 85_000)];
+        for (name, at) in times {
+            assert_eq!(value[format!("{name}_at_ms")], at, "{name}");
+        }
         assert_eq!(value["last_beat_ago_ms"], 5_000);
         assert_eq!(value["holder"], "pod-a:17");
         assert!(!value.to_string().contains("canary"));
-        assert_eq!(as_json(&live, &id, true)["key"], "canary");
+        assert_eq!(as_json(&live, &id, true, 0)["key"], "canary");
     }
 
     #[test]
     fn rec_2_a_record_without_a_note_has_an_unknown_holder() {
         let over = text(&record(RecordState::InProgress, None, None));
         assert!(over.contains("holder: unknown\n"), "{over}");
-        assert!(over.contains("free: now: the next call takes over\n"), "{over}");
+        assert!(over.contains("free: now (the next call takes over)\n"), "{over}");
         assert!(!over.contains("last beat"), "{over}");
         let done = text(&record(RecordState::Complete, Some(60), None));
-        assert!(done.contains("kept for: 1 min\n") && done.contains("size: 120 bytes\n"), "{done}");
+        let kept = "kept for: 1 min (until 2025-11-23 00:26:00 UTC)\n";
+        assert!(done.contains(kept) && done.contains("value bytes: 120\n"), "{done}");
         let expired = text(&record(RecordState::Complete, None, None));
         assert!(expired.contains("state: expired\n"), "{expired}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `key`: a downstream key for the command that `run` has started.
+//! `key`: prints a key for a downstream call, inside a command that `run` has started.
 
 use std::env;
 
@@ -13,8 +13,8 @@ pub(crate) const SCOPE_VARIABLE: &str = "RETRYPROOF_SCOPE";
 /// The environment variable in which a command finds the key of its run.
 pub(crate) const KEY_VARIABLE: &str = "RETRYPROOF_KEY";
 
-/// Prints what [`Lease::downstream_key`](retryproof::Lease::downstream_key) returns to an action
-/// with the same scope and key.
+/// Prints the key that [`Lease::downstream_key`](retryproof::Lease::downstream_key) returns for the
+/// scope and the key of the run.
 pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
     let (Ok(scope), Ok(key)) = (env::var(SCOPE_VARIABLE), env::var(KEY_VARIABLE)) else {
         return Err(VerbError::usage(format!(
@@ -22,8 +22,8 @@ pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
              command that `retryproof run` has started"
         )));
     };
-    // The printed key depends only on the scope, the key and the step, so the lease of a store
-    // in memory derives the same key.
+    // The printed key depends only on the scope, the key and the step. A lease from a store in
+    // memory therefore derives the same key as the lease of the running command.
     let context = IdempotencyContext::builder(Scope::new(scope)?, key).build()?;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     match engine.try_acquire(&context).await? {
@@ -31,6 +31,6 @@ pub(crate) async fn derive(step: &str) -> Result<u8, VerbError> {
             write_out(format!("{}\n", held.lease().downstream_key(step)).as_bytes())?;
             Ok(exit::OK)
         }
-        _ => Err(VerbError::other("a new store in memory refused a lease")),
+        _ => Err(VerbError::other("a new in-memory store refused a lease")),
     }
 }

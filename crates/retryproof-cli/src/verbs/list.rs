@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `ls`, `stuck` and `stats --by-scope`: verbs that read pages of all records (OPS-1, OPS-2).
+//! `ls`, `stuck` and `stats --by-scope`: verbs that read records page by page (OPS-1, OPS-2).
 
 use std::collections::HashSet;
-use std::io::IsTerminal as _;
-use std::ops::ControlFlow;
 
-use retryproof::store::{
-    RecordFilter, RecordState, RecordSummary, ScanPage, ScannedRecord, ScopeStats,
-};
-use retryproof::{IdempotencyConfig, IdempotencyStore as _, Scope, SharedStore, connect_with};
+use retryproof::store::{RecordFilter, RecordState, ScannedRecord, ScopeStats};
+use retryproof::{IdempotencyConfig, Scope, connect_with};
 use serde_json::json;
 
-use super::get::{Timing, as_json, holder};
-use crate::arguments::{ListArguments, ListedState};
+use super::get::{as_json, holder};
+use super::scan::{PAGE, Scan};
+use crate::arguments::{ListArguments, ListedState, ScanArguments};
 use crate::exit::{self, VerbError};
-use crate::output::{Printer, remark};
-use crate::time::{millis, spoken};
-
-/// How many records a page has.
-const PAGE: usize = 1_000;
-/// After how many pages the progress is shown.
-const PAGES_PER_REMARK: u64 = 100;
+use crate::output::Printer;
+use crate::time::{millis, now_millis, spoken};
 
 /// Lists records that a filter selects.
 pub(crate) async fn list(
@@ -30,7 +22,7 @@ pub(crate) async fn list(
     print: &Printer,
 ) -> Result<u8, VerbError> {
     let mut filter = RecordFilter::new();
-    if let Some(scope) = &arguments.scope {
+    if let Some(scope) = &arguments.scan.scope {
         filter = filter.with_scope(Scope::new(scope.as_str())?);
     }
     if let Some(state) = arguments.state {
@@ -46,25 +38,31 @@ pub(crate) async fn list(
         filter = filter.with_holder(holder.as_str());
     }
     let store = connect_with(config).await?;
-    let selects = |record: &ScannedRecord| filter.selects(record);
-    let found = found(&store, arguments.limit, selects).await?;
-    print_records(&found, show_keys, *print)
+    let mut scan = Scan::new(&store, arguments.scan.after.clone());
+    let found = found(&mut scan, arguments.limit, |record| filter.selects(record)).await;
+    print_found(&found, &scan, show_keys, *print)?;
+    if found.is_cut {
+        scan.remark_end(&format!("the list ends at `--limit` {}", arguments.limit), show_keys);
+    }
+    found.end.map(|()| exit::OK)
 }
 
-/// Lists the records in progress that no heartbeat keeps.
+/// Lists the records in progress whose heartbeats are missing.
 pub(crate) async fn stuck(
-    scope: Option<&str>,
+    arguments: &ScanArguments,
     show_keys: bool,
     config: &IdempotencyConfig,
     print: &Printer,
 ) -> Result<u8, VerbError> {
-    let scope = scope.map(|scope| Scope::new(scope.to_owned())).transpose()?;
+    let scope = arguments.scope.clone().map(Scope::new).transpose()?;
     let store = connect_with(config).await?;
     let selects = |record: &ScannedRecord| {
-        scope.as_ref().is_none_or(|scope| scope == record.id.scope()) && is_stuck(&record.summary)
+        scope.as_ref().is_none_or(|scope| scope == record.id.scope()) && record.summary.is_stuck()
     };
-    let found = found(&store, usize::MAX, selects).await?;
-    print_records(&found, show_keys, *print)
+    let mut scan = Scan::new(&store, arguments.after.clone());
+    let found = found(&mut scan, usize::MAX, selects).await;
+    print_found(&found, &scan, show_keys, *print)?;
+    found.end.map(|()| exit::OK)
 }
 
 /// Counts the records of each scope.
@@ -73,12 +71,15 @@ pub(crate) async fn stats_by_scope(
     print: &Printer,
 ) -> Result<u8, VerbError> {
     let store = connect_with(config).await?;
-    let mut stats = ScopeStats::new();
-    each_page(&store, |page| {
-        stats.add(page);
-        ControlFlow::Continue(())
-    })
-    .await?;
+    let (mut stats, mut scan) = (ScopeStats::new(), Scan::new(&store, None));
+    loop {
+        let page = scan.page(PAGE).await?;
+        stats.add(&page);
+        if !scan.advance(&page) {
+            break;
+        }
+    }
+    scan.remark_unreadable();
     let (mut rows, mut values) = (Vec::new(), Vec::new());
     for (scope, counts) in stats.scopes() {
         rows.push([
@@ -100,95 +101,86 @@ pub(crate) async fn stats_by_scope(
             "oldest_ms": counts.oldest.map(millis),
         }));
     }
-    let header = ["scope", "in progress", "lease over", "complete", "expired", "bytes", "oldest"];
+    let header =
+        ["scope", "in progress", "lease over", "complete", "expired", "value bytes", "oldest"];
     print.list(header, &rows, &values)?;
     Ok(exit::OK)
 }
 
-/// Whether a record in progress misses its heartbeats: its lease is over, or has less than half of
-/// its length left. Each heartbeat extends the lease to its full length.
-fn is_stuck(record: &RecordSummary) -> bool {
-    let beats_are_missing = match (Timing::of(record).lease, record.remaining) {
-        (Some(lease), Some(left)) => left < lease / 2,
-        (None, Some(_)) => false,
-        (_, None) => true,
-    };
-    record.state == RecordState::InProgress && beats_are_missing
+/// The records that a scan has selected.
+struct Selection {
+    records: Vec<ScannedRecord>,
+    /// Whether the scan stopped at the limit.
+    is_cut: bool,
+    /// The error that ended the scan early.
+    end: Result<(), VerbError>,
 }
 
-/// The selected records, at most `limit`, each once.
+/// Returns the selected records without duplicates, at most `limit` of them. The scan stops after
+/// the last of these records, so another scan can continue there. On Redis there may be a few more
+/// than `limit`, because the server decides how many records a page has.
 async fn found(
-    store: &SharedStore,
+    scan: &mut Scan<'_>,
     limit: usize,
     selects: impl Fn(&ScannedRecord) -> bool,
-) -> Result<Vec<ScannedRecord>, VerbError> {
-    let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    let mut is_cut = false;
-    each_page(store, |page| {
-        for record in page.records.iter().filter(|record| selects(record)) {
-            // Redis may return a record twice.
-            if seen.contains(&record.id) {
-                continue;
-            }
-            if found.len() >= limit {
-                is_cut = true;
-                return ControlFlow::Break(());
-            }
-            seen.insert(record.id.clone());
-            found.push(record.clone());
-        }
-        ControlFlow::Continue(())
-    })
-    .await?;
-    if is_cut {
-        remark(format_args!(
-            "there are more than {limit} such records; raise `--limit` to see more"
-        ));
-    }
-    Ok(found)
-}
-
-/// Reads all records, and says how many could not be read.
-async fn each_page(
-    store: &SharedStore,
-    mut add: impl FnMut(&ScanPage) -> ControlFlow<()>,
-) -> Result<(), VerbError> {
-    let shows_progress = std::io::stderr().is_terminal();
-    let (mut after, mut pages, mut unreadable) = (None, 0_u64, 0);
+) -> Selection {
+    let mut found = Selection { records: Vec::new(), is_cut: false, end: Ok(()) };
+    // A scan of Redis can return the same record twice.
+    let mut seen = HashSet::new();
+    let mut size = PAGE;
     loop {
-        let Some(page) = store.scan(after.as_ref(), PAGE).await? else {
-            let name = store.profile().name;
-            let message = format!("the {name} store cannot list records");
-            return Err(VerbError::new(exit::REFUSED, message));
+        let page = match scan.page(size).await {
+            Ok(page) => page,
+            Err(error) => {
+                found.end = Err(error);
+                return found;
+            }
         };
-        unreadable += page.unreadable;
-        pages += 1;
-        if shows_progress && pages.is_multiple_of(PAGES_PER_REMARK) {
-            remark(format_args!("{pages} pages of records read"));
+        let selected: Vec<_> = page
+            .records
+            .iter()
+            .filter(|record| selects(record) && !seen.contains(&record.id))
+            .collect();
+        let room = limit.saturating_sub(found.records.len()).max(1);
+        if selected.len() > room && size > room {
+            // The page has more matching records than the limit allows. Read a smaller page
+            // instead, because the next page can start only after the last record of a whole page.
+            size = room;
+            continue;
         }
-        let goes_on = add(&page).is_continue();
-        match page.next {
-            Some(next) if goes_on => after = Some(next),
-            _ => break,
+        for record in selected {
+            if seen.insert(record.id.clone()) {
+                found.records.push(record.clone());
+            }
+        }
+        if !scan.advance(&page) {
+            return found;
+        }
+        if found.records.len() >= limit {
+            found.is_cut = true;
+            return found;
         }
     }
-    if unreadable > 0 {
-        remark(format_args!("{unreadable} records cannot be read by this version"));
-    }
-    Ok(())
 }
 
-fn print_records(
-    found: &[ScannedRecord],
+/// Prints the records on stdout, and remarks about the scan on stderr.
+fn print_found(
+    found: &Selection,
+    scan: &Scan<'_>,
     show_keys: bool,
     print: Printer,
-) -> Result<u8, VerbError> {
-    let rows: Vec<_> = found.iter().map(|record| row(record, show_keys)).collect();
-    let values: Vec<_> =
-        found.iter().map(|record| as_json(&record.summary, &record.id, show_keys)).collect();
+) -> Result<(), VerbError> {
+    let rows = found.records.iter().map(|record| row(record, show_keys));
+    let now = now_millis();
+    let as_json = |record: &ScannedRecord| as_json(&record.summary, &record.id, show_keys, now);
+    let values = found.records.iter().map(as_json);
     let header = ["scope", "key", "state", "holder", "granted", "then", "token"];
-    print.list(header, &rows, &values)?;
-    Ok(exit::OK)
+    print.long_list(header, rows, values)?;
+    scan.remark_unreadable();
+    if found.end.is_err() {
+        scan.remark_end("the list is incomplete", show_keys);
+    }
+    Ok(())
 }
 
 fn row(record: &ScannedRecord, show_keys: bool) -> [String; 7] {
@@ -218,28 +210,17 @@ fn row(record: &ScannedRecord, show_keys: bool) -> [String; 7] {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use retryproof::store::HolderNote;
-    use retryproof::{FencingToken, OwnerId};
+    use retryproof::{MemoryStore, SharedStore};
 
     use super::*;
 
-    #[test]
-    fn ops_2_a_record_is_stuck_if_half_of_its_lease_is_over() {
-        let record = |state, left: Option<u64>, lease: Option<u64>| {
-            let left = left.map(Duration::from_secs);
-            let note = lease.map(|lease| {
-                HolderNote::new(OwnerId::new(), Duration::from_secs(lease), None, "pod")
-            });
-            RecordSummary::new(state, FencingToken::new(7), left, 0, false)
-                .with_grant(None, None, note)
-        };
-        let running = RecordState::InProgress;
-        assert!(is_stuck(&record(running, None, None)));
-        assert!(is_stuck(&record(running, Some(14), Some(30))));
-        assert!(!is_stuck(&record(running, Some(15), Some(30))));
-        assert!(!is_stuck(&record(running, Some(1), None)), "the length of the lease is unknown");
-        assert!(!is_stuck(&record(RecordState::Complete, None, None)));
+    #[tokio::test]
+    async fn ops_2_an_interrupted_list_keeps_what_it_found() {
+        let store = SharedStore::builder(MemoryStore::new()).with_inspect().build();
+        let mut scan = Scan::new(&store, None);
+        scan.interrupt().send();
+        let found = found(&mut scan, 9, |_| true).await;
+        assert!(found.records.is_empty() && !found.is_cut);
+        assert_eq!(found.end.unwrap_err().code, exit::INTERRUPTED);
     }
 }

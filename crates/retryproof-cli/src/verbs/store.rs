@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `stats`, `purge` and `migrate`: verbs about a whole store.
 
-use retryproof::{IdempotencyConfig, IdempotencyEngine, IdempotencyStore as _, connect_with};
+use retryproof::{
+    IdempotencyConfig, IdempotencyEngine, IdempotencyStore as _, IdentitySecret, connect_with,
+};
 use serde_json::json;
 
 use crate::exit::{self, VerbError};
@@ -24,14 +26,14 @@ pub(crate) async fn stats(config: &IdempotencyConfig, print: &Printer) -> Result
             ("records", stats.records.to_string()),
             ("in progress", stats.in_progress.to_string()),
             ("complete", complete.to_string()),
-            ("bytes", stats.bytes.to_string()),
+            ("store bytes", stats.bytes.to_string()),
         ],
         &json!({
             "store": name,
             "records": stats.records,
             "in_progress": stats.in_progress,
             "complete": complete,
-            "bytes": stats.bytes,
+            "store_bytes": stats.bytes,
         }),
     )?;
     Ok(exit::OK)
@@ -57,12 +59,32 @@ pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result
 /// Creates or upgrades the tables.
 pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     retryproof::migrate_with(config).await?;
-    // Connecting checks the migrated tables or, for a store without tables, that its server is up.
-    let name = connect_with(config).await?.profile().name;
+    // Connecting checks the migrated tables. If the store has no tables, connecting only checks
+    // that the store's server can be reached.
+    let store = connect_with(config).await?;
+    let name = store.profile().name;
+    // A user that may not create or read the audit table can still run a service (OPS-10).
+    let audit = match store.audit_entries(None, 1).await {
+        Ok(Some(_)) => "ready".to_owned(),
+        Ok(None) => "none: this store keeps no audit table".to_owned(),
+        Err(error) => format!("not usable by this user: {error}"),
+    };
     let tables = if has_tables(name) { "ready" } else { "none: this store needs no tables" };
+    let identities = if config.identity_secret.is_some() { "hashed" } else { "plain" };
     print.one(
-        &[("store", name.to_owned()), ("tables", tables.to_owned())],
-        &json!({ "store": name, "has_tables": has_tables(name), "ready": true }),
+        &[
+            ("store", name.to_owned()),
+            ("tables", tables.to_owned()),
+            ("audit table", audit.clone()),
+            ("identities", identities.to_owned()),
+        ],
+        &json!({
+            "store": name,
+            "has_tables": has_tables(name),
+            "can_audit": audit == "ready",
+            "identities": identities,
+            "ready": true,
+        }),
     )?;
     Ok(exit::OK)
 }
@@ -71,16 +93,20 @@ fn has_tables(store: &str) -> bool {
     !matches!(store, "memory" | "redis")
 }
 
-/// Prints the tables as SQL.
+/// Prints the SQL that creates the tables.
 pub(crate) fn print_schema(config: &IdempotencyConfig) -> Result<u8, VerbError> {
     match schema(config)? {
-        Some(sql) => write_out(sql.as_bytes())?,
+        Some(sql) => {
+            let secret = config.identity_secret.as_ref();
+            write_out(IdentitySecret::mark_schema(secret, &sql).as_bytes())?;
+        }
         None => remark("this store needs no tables"),
     }
     Ok(exit::OK)
 }
 
-/// The tables of the configured store as SQL; `None` if it has no tables.
+/// Returns the SQL that creates the tables of the configured store, or `None` if the store needs no
+/// tables.
 fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
     let url = config.store.as_deref().unwrap_or_default();
     match url.split_once(':').map_or("", |(scheme, _)| scheme) {
@@ -106,8 +132,8 @@ fn schema(config: &IdempotencyConfig) -> Result<Option<String>, VerbError> {
     }
 }
 
-/// The name of the table: the `setting` if there is one, else the option `table` of the URL, else
-/// the default of all stores.
+/// Returns the name of the table: `setting`, else the option `table` of the URL, else the default
+/// of all stores.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 fn table<'a>(url: &'a str, setting: Option<&'a str>) -> std::borrow::Cow<'a, str> {
     let options = url.split_once('?').map_or("", |(_, options)| options);

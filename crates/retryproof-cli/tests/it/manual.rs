@@ -9,16 +9,19 @@ fn printed(arguments: &[&str]) -> String {
     out(&output)
 }
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 18] = [
     "get",
     "ls",
     "stuck",
     "stats",
+    "top",
     "release",
     "resolve",
     "forget",
     "erase",
     "purge",
+    "export",
+    "import",
     "migrate",
     "config",
     "run",

@@ -12,21 +12,21 @@ fn verb(place: &Place, arguments: &[&str]) -> Output {
     place.retryproof(arguments).output().unwrap()
 }
 
-fn json(place: &Place, arguments: &[&str]) -> Value {
+pub(crate) fn json(place: &Place, arguments: &[&str]) -> Value {
     let output = place.retryproof(arguments).args(["--output", "json"]).output().unwrap();
     assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
     serde_json::from_str(&out(&output)).unwrap()
 }
 
 /// Changes a record without a question, and returns the exit code and stderr.
-fn change(place: &Place, arguments: &[&str]) -> (i32, String) {
+pub(crate) fn change(place: &Place, arguments: &[&str]) -> (i32, String) {
     let mut command = place.retryproof(arguments);
     let output = command.args(["--reason", "a test", "--yes"]).output().unwrap();
     (code(&output), err(&output))
 }
 
 /// A run in progress of `work k`, and its token.
-fn running(place: &Place, lease: &str) -> (Child, String) {
+pub(crate) fn running(place: &Place, lease: &str) -> (Child, String) {
     let mut command = place.run(&["--lease", lease], "echo > up; read line");
     let run = started(command.stdin(Stdio::piped()));
     eventually("a run", || place.path("up").exists().then_some(()));
@@ -34,7 +34,7 @@ fn running(place: &Place, lease: &str) -> (Child, String) {
     (run, token)
 }
 
-fn killed(mut run: Child) {
+pub(crate) fn killed(mut run: Child) {
     run.kill().unwrap();
     run.wait().unwrap();
 }
@@ -46,7 +46,7 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
     assert!(live == 4 && said.contains("live lease (holder: "), "{live}: {said}");
     let (other, said) = change(place, &["release", "work", "k", "--token", "1", "--even-if-live"]);
     assert!(other == 4 && said.contains(&format!("the token {token} now")), "{other}: {said}");
-    let (unfinished, said) = change(place, &["erase", "work", "k"]);
+    let (unfinished, said) = change(place, &["erase", "work", "k", "--token", &token]);
     assert_eq!(unfinished, 4, "{said}");
     let listed = json(place, &["ls", "--scope", "work", "--state", "in-progress", "--show-keys"]);
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["key"]), (1, &"k".into()));
@@ -67,12 +67,19 @@ pub(crate) fn records_are_listed_and_changed(place: &Place) {
         "--body",
         file.to_str().unwrap(),
         "--even-if-live",
+        "--ttl",
+        "P1D",
     ];
-    let (resolved, said) = change(place, &resolve);
-    assert_eq!(resolved, 0, "{said}");
-    let audit: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
-    assert_eq!((&audit["audit"], &audit["outcome"]), (&"resolve".into(), &"applied".into()));
-    assert_eq!(audit["reason"], "a test");
+    // The second time, as after a lost answer, nothing changes.
+    for outcome in ["applied", "already_applied"] {
+        let (resolved, said) = change(place, &resolve);
+        assert_eq!(resolved, 0, "{said}");
+        let audit: Vec<Value> =
+            said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let outcomes: Vec<_> = audit.iter().map(|line| &line["outcome"]).collect();
+        assert_eq!(outcomes, ["requested", outcome]);
+        assert!(audit.iter().all(|line| line["audit"] == "resolve" && line["reason"] == "a test"));
+    }
     let got = json(place, &["get", "work", "k", "--body"]);
     assert_eq!((&got["state"], &got["body"]["status"]), (&"complete".into(), &201.into()));
     assert_eq!(got["body"]["body"]["text"], "{\"id\":1}");
@@ -100,6 +107,118 @@ fn ops_3_records_are_listed_and_changed() {
     records_are_listed_and_changed(&Place::sqlite());
 }
 
+/// A key that was completed, with its token.
+fn completed(place: &Place) -> String {
+    let run = place.run(&[], "echo result").output().unwrap();
+    assert_eq!(code(&run), 0, "{}", err(&run));
+    json(place, &["get", "work", "k"])["token"].to_string()
+}
+
+#[test]
+fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
+    let place = Place::sqlite();
+    let first = completed(&place);
+    let done = |verb: &str, token: &str| {
+        let arguments = [verb, "work", "k", "--token", token, "--reason", "a test", "--yes"];
+        let output = place.retryproof(arguments).output().unwrap();
+        (code(&output), out(&output), err(&output))
+    };
+
+    // Without a token, neither verb runs, and the message names the verb that shows the token.
+    for verb in ["forget", "erase", "release"] {
+        let (missing, said) = change(&place, &[verb, "work", "k"]);
+        assert!(missing == 2 && said.contains("`retryproof get` prints the token"), "{said}");
+    }
+
+    // The answer to an erase was lost: its repetition finds it done.
+    let (applied, said, _) = done("erase", &first);
+    assert!(applied == 0 && !said.contains("already"), "{said}");
+    let (again, said, audit) = done("erase", &first);
+    assert!(again == 0 && said.contains("done already; nothing was changed"), "{said}");
+    assert!(audit.contains("already_applied"), "{audit}");
+
+    // The answer to a forget was lost: its repetition finds no record.
+    assert_eq!(done("forget", &first).0, 0);
+    let (absent, _, said) = done("forget", &first);
+    assert!(absent == 1 && said.contains("released or forgotten"), "{absent}: {said}");
+
+    // The work has run again since: its result is not the one that the operator saw.
+    let second = completed(&place);
+    assert_ne!(first, second);
+    for verb in ["forget", "erase"] {
+        let (moved, _, said) = done(verb, &first);
+        assert!(moved == 4 && said.contains("was granted again"), "{moved}: {said}");
+    }
+    let replay = place.run(&[], "echo again").output().unwrap();
+    assert_eq!(out(&replay), "result\n", "the second result stays");
+}
+
+#[test]
+fn ops_3_a_repeated_resolve_is_told_from_a_late_holder() {
+    let place = Place::sqlite();
+    // The holder completes late, before the operator's resolve.
+    let token = completed(&place);
+    let resolve = |code| {
+        let resolve = ["resolve", "work", "k", "--token", &token, "--exit-code", code];
+        change(&place, &[&resolve[..], &["--ttl", "P1D"]].concat())
+    };
+    let (taken, said) = resolve("0");
+    assert!(taken == 4 && said.contains("complete with another result"), "{taken}: {said}");
+
+    assert_eq!(change(&place, &["forget", "work", "k", "--token", &token]).0, 0);
+    std::fs::remove_file(place.path("up")).unwrap_or_default();
+    let (run, token) = running(&place, "PT1M");
+    killed(run);
+    let resolve = |code| {
+        let resolve = ["resolve", "work", "k", "--token", &token, "--exit-code", code];
+        change(&place, &[&resolve[..], &["--ttl", "P1D", "--even-if-live"]].concat())
+    };
+    assert_eq!(resolve("7").0, 0);
+    let (again, said) = resolve("7");
+    assert!(again == 0 && said.contains("already_applied"), "{again}: {said}");
+    let (other, said) = resolve("8");
+    assert!(other == 4 && said.contains("another `resolve` came first"), "{other}: {said}");
+    assert_eq!(code(&place.run(&[], "true").output().unwrap()), 7);
+}
+
+#[test]
+fn ops_4_a_resolve_without_a_ttl_takes_the_one_of_the_scope() {
+    let place = Place::sqlite();
+    let (run, token) = running(&place, "PT1M");
+    killed(run);
+    let resolve = ["resolve", "work", "k", "--token", &token, "--done", "--even-if-live"];
+
+    // The default of the configuration may be shorter than the ttl in the program's code.
+    let settings = place.path("app.toml");
+    let config = ["--config", settings.to_str().unwrap()];
+    std::fs::write(&settings, "[idempotency]\ndefault-ttl = \"P9D\"\n").unwrap();
+    for arguments in [&resolve[..], &[&resolve[..], &config].concat()] {
+        let (missing, said) = change(&place, arguments);
+        assert!(missing == 2 && said.contains("`--ttl` is required"), "{missing}: {said}");
+        assert_eq!(json(&place, &["get", "work", "k"])["state"], "in_progress");
+    }
+
+    std::fs::write(&settings, "[idempotency.scope.work]\nttl = \"P30D\"\n").unwrap();
+    let mut command = place.retryproof([&resolve[..], &config].concat());
+    let output = command.args(["--reason", "a test", "--yes"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert!(out(&output).contains("30 d"), "{}", out(&output));
+    let kept = json(&place, &["get", "work", "k"])["expires_in_ms"].as_u64().unwrap();
+    assert!((29..=30).contains(&(kept.div_ceil(86_400_000))), "{kept}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ops_3_nothing_changes_if_the_audit_line_cannot_be_written() {
+    let place = Place::sqlite();
+    let token = completed(&place);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let forget = ["forget", "work", "k", "--token", &token, "--reason", "a test", "--yes"];
+    let output = place.retryproof(forget).stderr(full).output().unwrap();
+    assert_eq!((code(&output), out(&output)), (5, String::new()));
+    assert_eq!(json(&place, &["get", "work", "k"])["state"], "complete");
+}
+
 #[test]
 fn ops_4_a_dead_holder_is_stuck_until_its_key_is_released() {
     let place = Place::sqlite();
@@ -123,15 +242,15 @@ fn ops_3_nothing_changes_without_a_reason_and_a_confirmation() {
     let place = Place::sqlite();
     assert_eq!(code(&place.run(&[], "true").output().unwrap()), 0);
     let unasked = place
-        .retryproof(["forget", "work", "k", "--reason", "x"])
+        .retryproof(["forget", "work", "k", "--token", "1", "--reason", "x"])
         .stdin(Stdio::null())
         .output()
         .unwrap();
     assert_eq!(code(&unasked), 2, "{}", err(&unasked));
     assert!(err(&unasked).contains("--yes"), "{}", err(&unasked));
     for wrong in [
-        &["forget", "work", "k", "--yes"][..],
-        &["forget", "work", "k", "--yes", "--reason", ""],
+        &["forget", "work", "k", "--token", "1", "--yes"][..],
+        &["forget", "work", "k", "--token", "1", "--yes", "--reason", ""],
         &[
             "resolve", "work", "k", "--yes", "--reason", "x", "--token", "1", "--done", "--ttl",
             "PT0S",
@@ -160,7 +279,7 @@ fn ops_2_a_list_has_a_limit_and_masks_keys() {
     }
     let cut = verb(&place, &["ls", "--limit", "2", "--output", "jsonl"]);
     assert_eq!((out(&cut).lines().count(), code(&cut)), (2, 0));
-    assert!(err(&cut).contains("raise `--limit` to see more"), "{}", err(&cut));
+    assert!(err(&cut).contains("the list ends at `--limit` 2"), "{}", err(&cut));
     let all = verb(&place, &["ls"]);
     assert!(!format!("{}{}", out(&all), err(&all)).contains("canary"), "{}", out(&all));
     assert_eq!(json(&place, &["ls", "--show-keys"]).as_array().unwrap().len(), 3);

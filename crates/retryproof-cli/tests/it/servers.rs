@@ -3,9 +3,14 @@
 
 use retryproof::OwnerId;
 
+use crate::bad_input::a_key_of_another_type_is_refused;
+use crate::hashed::hashed_records_are_found_and_changed;
 use crate::kills::one_run_at_a_time;
 use crate::operate::records_are_listed_and_changed;
+use crate::scan::positions_lead_through_all_records;
 use crate::support::{Place, code, err, out};
+use crate::top::scopes_are_counted;
+use crate::transfer::move_through;
 
 /// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
 /// it wrote.
@@ -29,19 +34,43 @@ fn own_name() -> String {
     format!("cli_{digits}")
 }
 
-fn postgres() -> Place {
+fn postgres_url() -> String {
     let url = service("RETRYPROOF_TEST_POSTGRES", "postgres");
-    Place::on(format!("{url}?table={}", own_name()))
+    format!("{url}?table={}", own_name())
 }
 
-fn mariadb() -> Place {
+fn mariadb_url() -> String {
     let url = service("RETRYPROOF_TEST_MARIADB", "mariadb");
-    Place::on(format!("{url}?table={}", own_name()))
+    format!("{url}?table={}", own_name())
 }
 
-fn redis() -> Place {
+fn redis_url() -> String {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
-    Place::on(format!("{url}?prefix={}", own_name()))
+    format!("{url}?prefix={}", own_name())
+}
+
+pub(crate) fn postgres() -> Place {
+    Place::on(postgres_url())
+}
+
+pub(crate) fn mariadb() -> Place {
+    Place::on(mariadb_url())
+}
+
+pub(crate) fn redis() -> Place {
+    Place::on(redis_url())
+}
+
+/// A store with hashed identities on each server.
+pub(crate) fn hashed_on_servers() -> [Place; 3] {
+    [postgres_url(), mariadb_url(), redis_url()].map(Place::hashed_on)
+}
+
+#[test]
+fn id_5_hashed_records_are_found_and_changed_on_every_server() {
+    for place in hashed_on_servers() {
+        hashed_records_are_found_and_changed(&place);
+    }
 }
 
 #[test]
@@ -59,6 +88,30 @@ fn ops_3_records_are_listed_and_changed_on_every_server() {
     for place in [postgres(), mariadb(), redis()] {
         records_are_listed_and_changed(&place);
     }
+}
+
+#[test]
+fn ops_2_a_list_continues_at_a_printed_position_on_every_server() {
+    for (place, is_exact) in [(postgres(), true), (mariadb(), true), (redis(), false)] {
+        positions_lead_through_all_records(&place, is_exact);
+    }
+}
+
+#[test]
+fn ops_7_records_move_from_store_to_store() {
+    move_through(&[Place::sqlite(), postgres(), mariadb(), redis(), Place::sqlite()]);
+}
+
+#[test]
+fn ops_8_top_counts_the_records_of_every_server() {
+    for place in [postgres(), mariadb(), redis()] {
+        scopes_are_counted(&place);
+    }
+}
+
+#[test]
+fn cmp_8_a_key_of_another_type_is_refused_on_redis() {
+    a_key_of_another_type_is_refused(&redis());
 }
 
 #[test]

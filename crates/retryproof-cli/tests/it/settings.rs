@@ -9,7 +9,9 @@ fn cfg_1_each_setting_shows_its_source_and_no_secret() {
     let file = place.path("app.toml");
     let text = "[idempotency]\nstore = \"postgres://app:canary@db:5432/shop\"\n\
                 default-lease = \"PT20S\"\ndefault-ttl = \"P2D\"\nscope.\"payments\".wait = \"PT5S\"\n\
-                scope.\"payments\".enabled = false\n";
+                scope.\"payments\".enabled = false\n\
+                scope.\"payments\".fingerprint-while-in-flight = true\n\
+                scope.\"payouts\".shadow = true\n";
     std::fs::write(&file, text).unwrap();
     let show = |arguments: &[&str]| {
         let mut command = bare();
@@ -33,6 +35,9 @@ fn cfg_1_each_setting_shows_its_source_and_no_secret() {
     assert_eq!(row("default-ttl"), ("P2D".to_owned(), at(4)));
     assert_eq!(row("scope.\"payments\".wait"), ("PT5S".to_owned(), at(5)));
     assert_eq!(row("scope.\"payments\".enabled"), ("false".to_owned(), at(6)));
+    let early = "scope.\"payments\".fingerprint-while-in-flight";
+    assert_eq!(row(early), ("true".to_owned(), at(7)));
+    assert_eq!(row("scope.\"payouts\".shadow"), ("true".to_owned(), at(8)));
     assert_eq!(row("max-hold"), ("PT1H".to_owned(), "default".to_owned()));
     let overridden = show(&["--store", "memory:"]);
     assert!(overridden.contains(r#""source":"--store","value":"memory:""#), "{overridden}");

@@ -12,24 +12,58 @@ use retryproof_testkit::folder::Folder;
 /// busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The secret of stores with hashed identities, and its variable.
+pub(crate) const SECRET: &str = "5d3c9a1f0b7e4c2d8a6f1e3b5c7d9e0f";
+pub(crate) const SECRET_VARIABLE: &str = "IDEMPOTENCY_IDENTITY_SECRET";
+
 /// A store, and a folder for what commands write.
 pub(crate) struct Place {
     folder: Folder,
     pub(crate) url: String,
+    is_hashed: bool,
+    is_sealed: bool,
 }
+
+/// The variables of sealed results. The master keys are in the file `master`.
+const SEAL_VARIABLES: [(&str, &str); 2] =
+    [("IDEMPOTENCY_SEAL_KEYS", "sqlite:keys.db"), ("IDEMPOTENCY_SEAL_MASTER", "master")];
+/// A line of master keys.
+pub(crate) const MASTER: &str =
+    "one:a0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d1e2f3a4b5c6d7e8f9a0b1";
 
 impl Place {
     /// A SQLite file.
     pub(crate) fn sqlite() -> Self {
         let folder = Folder::new("cli").expect("a folder");
         let url = format!("sqlite:{}", folder.path().join("records.db").display());
-        Self { folder, url }.migrated()
+        Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
+    }
+
+    /// A SQLite file with sealed results.
+    pub(crate) fn sealed_sqlite() -> Self {
+        let folder = Folder::new("cli").expect("a folder");
+        std::fs::write(folder.path().join("master"), MASTER).expect("a file");
+        let url = format!("sqlite:{}", folder.path().join("records.db").display());
+        Self { folder, url, is_hashed: true, is_sealed: true }.migrated()
+    }
+
+    /// A SQLite file with hashed identities.
+    pub(crate) fn hashed_sqlite() -> Self {
+        let folder = Folder::new("cli").expect("a folder");
+        let url = format!("sqlite:{}", folder.path().join("records.db").display());
+        Self { folder, url, is_hashed: true, is_sealed: false }.migrated()
     }
 
     /// The store of a server, with tables or a prefix of its own.
     pub(crate) fn on(url: String) -> Self {
         let folder = Folder::new("cli").expect("a folder");
-        Self { folder, url }.migrated()
+        Self { folder, url, is_hashed: false, is_sealed: false }.migrated()
+    }
+
+    /// The same with hashed identities.
+    pub(crate) fn hashed_on(url: String) -> Self {
+        let folder = Folder::new("cli").expect("a folder");
+        Self { folder, url, is_hashed: true, is_sealed: false }.migrated()
     }
 
     fn migrated(self) -> Self {
@@ -54,6 +88,12 @@ impl Place {
     ) -> Command {
         let mut command = bare();
         command.env("IDEMPOTENCY_STORE", &self.url).current_dir(self.folder.path());
+        if self.is_hashed {
+            command.env(SECRET_VARIABLE, SECRET);
+        }
+        if self.is_sealed {
+            command.envs(SEAL_VARIABLES);
+        }
         command.args(arguments);
         command
     }

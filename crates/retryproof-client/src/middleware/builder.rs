@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware's settings; `build` refuses invalid values.
+//! The middleware's settings. `build` refuses invalid values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,77 +50,79 @@ impl Builder {
         }
     }
 
-    /// The maximum number of attempts, including the first; with 1, the middleware never retries.
+    /// The maximum number of attempts, including the first. With 1, the middleware never retries.
     /// Default: 8.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// The time limit for a call with all its attempts and pauses; at most a day. Default: 60 s,
-    /// which is longer than the default lease (30 s) of a server that died plus the wait (10 s) of
-    /// the server that takes over.
+    /// The time limit for a call with all its attempts and pauses, at most a day. Default: 60 s.
+    /// The default exceeds the lease of a server that died (30 s by default) plus the wait of the
+    /// server that takes over (10 s by default).
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The time limit for one attempt, from connecting until the middleware returns the answer. It
-    /// covers the part of the body that the middleware collects, but not what arrives as a stream
-    /// afterwards. This limit should exceed the server's wait timeout for duplicates (10 s by
-    /// default); otherwise, the attempt ends before the server's 409 arrives. Default: 20 s.
+    /// The time limit for one attempt, from connecting until the middleware returns the answer. The
+    /// limit covers the part of the body that the middleware collects, but not the part that the
+    /// caller reads as a stream. Set this limit above the server's wait timeout for duplicates (10
+    /// s by default). Otherwise the attempt ends before the server's 409 arrives. Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The pause before a retry is random, between zero and a ceiling that starts at `base` and
-    /// doubles up to `cap`. This pause is added to `Retry-After`. Defaults: 200 ms, 5 s.
+    /// The random pause before a retry: between zero and a ceiling that starts at `base` and
+    /// doubles up to `cap`. The pause is added to `Retry-After`. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
     }
 
-    /// The header that carries the key; it must match the server's `web.key-header`. Default:
+    /// The header that carries the key. It must match the server's `web.key-header`. Default:
     /// `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
     }
 
-    /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the
-    /// `Idempotency-Key` header requires, for servers that accept no other form. Servers guarded by
-    /// `retryproof` accept both forms of a key. By default, a key is quoted only if it contains a
-    /// space or a comma, or begins with a quotation mark.
+    /// Sends every key in quotation marks, as an RFC 9651 String. The draft of the
+    /// `Idempotency-Key` header requires this form, and some servers accept no other. Servers
+    /// guarded by `retryproof` accept both forms of a key. By default, a key is quoted only if it
+    /// contains a space or a comma, or begins with a quotation mark.
     pub fn quoted_keys(mut self) -> Self {
         self.quoted_keys = true;
         self
     }
 
-    /// Never generates a key: a call that needs a key but has none is refused. Use this for clients
-    /// inside guarded actions, where a generated key would differ in every run and protect nothing.
+    /// Never generates a key: a call that needs a key but has none is refused. Use this setting for
+    /// clients inside guarded actions. There, a generated key would differ in every run, and would
+    /// not protect the call.
     pub fn given_keys_only(mut self) -> Self {
         self.given_keys_only = true;
         self
     }
 
-    /// How many bytes of an answer the middleware collects before it returns the answer. The rest
-    /// arrives as a stream; if the connection is cut during the rest, the caller gets the error.
-    /// Default: 8 MiB, the largest answer that a server stores by default.
+    /// The maximum number of bytes of an answer's body that the middleware collects before it
+    /// returns the answer. The rest arrives as a stream. If the connection breaks during the rest,
+    /// the caller gets the error. Default: 8 MiB, the largest answer that a server stores by
+    /// default.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
     }
 
-    /// The source of random bits for the pauses, for tests. Default: the operating system. Keys
-    /// always use the random bits of the operating system.
+    /// Sets the source of random bits for the pauses, for tests. Default: the operating system.
+    /// Keys always use the random bits of the operating system.
     pub fn jitter_source(mut self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.bits = Arc::new(bits);
         self
     }
 
-    /// Sets the wall clock, for tests. It is used only for a `Retry-After` date in an answer
-    /// without a `Date`. Everything else uses tokio's clock, which tests can pause.
+    /// Sets the wall clock, for tests. The wall clock is used only for a `Retry-After` date in an
+    /// answer without a `Date`. Everything else uses tokio's clock, which tests can pause.
     pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now);
         self
@@ -128,8 +130,8 @@ impl Builder {
 
     /// Builds the middleware.
     /// # Errors
-    /// [`ErrorKind::Config`] if `attempts` is 0, a duration is zero or over a day, or the backoff's
-    /// base exceeds its cap.
+    /// [`ErrorKind::Config`] if `attempts` is 0, `deadline` or `attempt_timeout` is zero, a
+    /// duration exceeds one day, or the backoff's base exceeds its cap.
     pub fn build(self) -> Result<IdempotencyMiddleware, CallError> {
         let refuse = |detail: String| Err(CallError::new(ErrorKind::Config, detail));
         if self.attempts == 0 {
@@ -169,8 +171,8 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Returns 64 random bits, or all ones if the operating system provides none: a pause then has its
-/// full length, so that no retry comes too early.
+/// Returns 64 random bits. If the operating system provides none, all bits are ones: the pause then
+/// has its full length, so the retry does not come too early.
 fn random_bits() -> u64 {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))

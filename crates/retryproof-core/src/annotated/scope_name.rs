@@ -5,7 +5,7 @@ use std::any::type_name;
 
 use crate::identity::MAX_SCOPE_BYTES;
 
-/// At compile time, returns the full path of a function, for use as its scope (ANN-4).
+/// Returns `path`, the full path of a function, which is its default scope (ANN-4).
 ///
 /// # Panics
 /// Panics if the path is too long for a scope. The attribute calls this function in a `const`, so
@@ -19,13 +19,13 @@ pub const fn default_scope(path: &'static str) -> &'static str {
 pub(super) const TOO_LONG: &str =
     "the path of this function is too long for a scope; name the scope explicitly";
 
-/// The full path of the function that encloses a closure, as the compiler writes it, without
-/// lifetimes (it writes early-bound ones as `<'_>`). The path has no type or const parameters,
-/// because a generic function has to name its scope (ANN-1).
+/// Returns the full path of the function that encloses a closure, as the compiler writes it.
+/// Early-bound lifetimes, which the compiler writes as `<'_>`, are removed. The path has no type or
+/// const parameters, because a generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
-    // The path ends with one `{{closure}}` for the closure, another for the future of an async
-    // function, and more if other attributes wrapped the body.
+    // The path ends with one `{{closure}}` for the closure. The future of an async function adds
+    // another, and so does each attribute that wraps the body in a closure.
     while let Some(outer) = path.strip_suffix("::{{closure}}") {
         path = outer;
     }
@@ -33,8 +33,8 @@ pub(super) fn place<H>(_: &H) -> &'static str {
 }
 
 /// Returns `<Owner as Trait>::name` for a trait method, wherever its `impl` is, and `Owner::name`
-/// for any other method. If `place` has neither form, returns it unchanged: a later compiler may
-/// write paths differently, and a scope that is too narrow is better than one scope for two
+/// for any other method. Returns `place` unchanged if it has neither form, because a later compiler
+/// may write paths differently: a scope that is too narrow is better than one scope for two
 /// methods.
 pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
@@ -48,9 +48,9 @@ pub(super) fn method_path(owner: &str, name: &str, place: &str) -> String {
     let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
         return place.to_owned();
     };
-    // For a trait method, the block is `<Owner as Trait>`, or `<impl Trait for Owner>` if the
-    // `impl` is in a module that defines neither the trait nor the type. For an inherent method,
-    // the block is `<Owner>` or `<impl Owner>`.
+    // For a trait method, the block is `<Owner as Trait>`. For a trait method whose `impl` is in a
+    // module that defines neither the trait nor the type, the block is `<impl Trait for Owner>`.
+    // For an inherent method, the block is `<Owner>` or `<impl Owner>`.
     let block = &block[at + 1..block.len() - 1];
     let header = block.strip_prefix("impl ").unwrap_or(block);
     let of_trait = block
@@ -69,7 +69,7 @@ fn opening(path: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (at, byte) in path.bytes().enumerate().rev() {
         match byte {
-            // The `>` in `fn() -> u8` closes no bracket.
+            // The `>` in `fn() -> u8` is not a closing bracket.
             b'>' if !path[..at].ends_with('-') => open += 1,
             b'<' => open = open.checked_sub(1)?,
             _ => {}

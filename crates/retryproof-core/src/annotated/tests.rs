@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the default scopes (ANN-4), based on how today's compiler writes paths.
+//! Tests the default scopes (ANN-4) with the paths that today's compiler writes.
 
 use std::marker::PhantomData;
 
@@ -149,8 +149,8 @@ mod elsewhere {
     }
 }
 
-/// A method in an inherent `impl`, wherever that is: the scope is the type and the name, whatever
-/// the method's lifetimes.
+/// The scope of a method in an inherent `impl` is the type and the name. The module of the `impl`
+/// and the method's lifetimes do not matter.
 #[tokio::test]
 async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_eq!(Orders.on("").await, format!("{HERE}::Orders::on"));
@@ -163,8 +163,9 @@ async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_ne!(Batch(PhantomData::<&Created>).on().await, Batch(PhantomData::<&u8>).on().await);
 }
 
-/// Handlers with one name on one type are distinguished by their trait and its parameters (ID-1),
-/// which the compiler writes differently if the `impl` is in a different module from both.
+/// Two handlers with the same name on the same type have different scopes, because the scope
+/// includes the trait and its parameters (ID-1). The compiler writes the path differently if the
+/// `impl` is in a module without the trait and the type.
 #[tokio::test]
 async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters() {
     let of = |owner: &str, handled: &str, name: &str| {
@@ -217,7 +218,7 @@ fn ann_4_default_scopes_of_functions_are_full_paths() {
     let test = format!("{HERE}::ann_4_default_scopes_of_functions_are_full_paths");
     assert_eq!(free(), format!("{HERE}::free"));
     assert_eq!(raw::r#fn(), format!("{HERE}::raw::r#fn"));
-    // `module_path!()` does not show these enclosing items.
+    // `module_path!()` would leave out the test function that encloses these items.
     assert_eq!(inner(""), format!("{test}::inner"));
     assert_eq!(generic(1_u8), format!("{test}::generic::inner"));
     assert_eq!(r#fn(), format!("{test}::fn"));
@@ -251,7 +252,8 @@ mod raw {
     }
 }
 
-/// No compiler writes these paths today: two methods that had two scopes must never share one.
+/// No compiler writes these paths today. If a later compiler does, two methods must still have
+/// different scopes.
 #[test]
 fn ann_4_a_path_that_is_not_understood_is_taken_as_it_is() {
     for (place, path) in [

@@ -2,7 +2,9 @@
 //! The blocking [`Engine`], [`Call`] and [`HeldLease`].
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
@@ -17,16 +19,16 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
 
-/// Runs a unit of work once per (scope, key) and blocks its caller. Cheap to clone; all clones
-/// share one engine.
+/// Runs a unit of work once per (scope, key), and blocks the calling thread meanwhile. A clone is
+/// cheap and shares the engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     engine: IdempotencyEngine,
     runtime: Arc<Owned>,
 }
 
-/// The runtime of an engine. Dropping it does not wait for its tasks, so an engine can be dropped
-/// anywhere, even inside another runtime.
+/// The runtime of an engine. Dropping this value does not wait for the runtime's tasks, so an
+/// engine can be dropped anywhere, even inside another runtime.
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
@@ -44,8 +46,8 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Returns an entry that can block on this runtime. Fails if the thread is already inside a
-    /// runtime.
+    /// Returns a [`RuntimeEntry`], which can block on this runtime. Fails if the thread is already
+    /// inside a runtime.
     fn enter(&self) -> Result<RuntimeEntry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -80,7 +82,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
 }
 
-/// Proof that this thread is not inside a runtime, so that it may block.
+/// Proof that this thread is not inside a runtime and may therefore block.
 pub(super) struct RuntimeEntry<'a>(&'a Runtime);
 
 impl BlockOn for RuntimeEntry<'_> {
@@ -106,8 +108,8 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// Wraps an async engine, for example one with other settings. No other runtime may use that
-    /// engine.
+    /// Wraps an async engine, for example one with your own settings. Do not use the async engine
+    /// on another runtime.
     ///
     /// # Errors
     /// Same as [`new`](Self::new).
@@ -137,14 +139,31 @@ impl Engine {
         self.runtime.enter()
     }
 
-    /// Like [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's
-    /// identity.
+    /// Blocks until `ending`, which ends a lease, is finished. Inside a runtime, only polls `ending`
+    /// once. If that does not finish `ending`, returns an error, and `ending` continues in the
+    /// background (RUN-5).
+    fn finish<T>(&self, ending: impl Future<Output = T>) -> Result<T> {
+        let error = match self.enter() {
+            Ok(entry) => return Ok(entry.block_on(ending)),
+            Err(error) => error,
+        };
+        // The caller's runtime might have no timers, so the poll uses the engine's runtime.
+        let _entered = self.runtime.0.as_ref().map(Runtime::enter);
+        match pin!(ending).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(ended) => Ok(ended),
+            Poll::Pending => Err(error),
+        }
+    }
+
+    /// Runs `action` on this thread, once for the context's identity, like
+    /// [`IdempotencyEngine::execute`].
     ///
     /// # Errors
     /// See [`ExecuteError`]. Inside a runtime, the error is `Store` with the kind `Unsupported`.
     ///
     /// # Panics
-    /// A panic in the action resumes after the key is freed or held (RUN-4).
+    /// If the action panics, the engine frees the key, or lets the lease run out after
+    /// [`Lease::hold_on_error`] (RUN-4). Then the panic resumes.
     pub fn execute<T, E>(
         &self,
         ctx: IdempotencyContext,
@@ -171,7 +190,7 @@ impl Engine {
         self.call(ctx).execute_with(action)
     }
 
-    /// Creates a call whose options can be set before it runs.
+    /// Creates a call whose options you can set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call { engine: self.clone(), call: self.engine.call(ctx) }
     }
@@ -188,6 +207,7 @@ impl Engine {
             }
             engine::Acquisition::Complete(stored) => Acquisition::Complete(stored),
             engine::Acquisition::InFlight(busy) => Acquisition::InFlight(busy),
+            engine::Acquisition::Mismatch => Acquisition::Mismatch,
         })
     }
 
@@ -228,12 +248,14 @@ impl AsRef<Engine> for Engine {
 #[derive(Debug)]
 #[must_use]
 pub enum Acquisition {
-    /// The caller has the lease, and its heartbeat is running.
+    /// The caller has the lease, and the lease's heartbeat is running.
     Granted(HeldLease),
     /// The work is done, and this is its result.
     Complete(StoredResult),
     /// Another caller holds the key, and this call does not wait any longer.
     InFlight(InFlight),
+    /// Another caller holds the key, under a different fingerprint (FP-6).
+    Mismatch,
 }
 
 /// A granted lease; see [`crate::HeldLease`].
@@ -244,40 +266,37 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// The lease, to pass to the work.
+    /// The lease's handle, which the caller can pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         self.held.lease()
     }
 
-    /// Like [`crate::HeldLease::complete`]. Inside a runtime, returns `Unconfirmed` and finishes
-    /// the completion in the background.
+    /// Like [`crate::HeldLease::complete`]. Inside a runtime, this method does not wait for the
+    /// store. If the store answers immediately, as a memory store does, the result says so.
+    /// Otherwise the method returns `Unconfirmed`, and the completion is finished in the
+    /// background.
     pub fn complete(self, value: Payload) -> CompletionResult {
         let completing = self.held.complete(value);
-        match self.engine.enter() {
-            Ok(entry) => entry.block_on(completing),
-            Err(error) => CompletionResult::Unconfirmed(error),
-        }
+        self.engine.finish(completing).unwrap_or_else(CompletionResult::Unconfirmed)
     }
 
-    /// Like [`crate::HeldLease::complete_tombstone`]. Inside a runtime, returns `Unconfirmed` and
-    /// finishes the completion in the background.
+    /// Like [`crate::HeldLease::complete_tombstone`], and inside a runtime like
+    /// [`complete`](Self::complete).
     pub fn complete_tombstone(self, tombstone: Tombstone) -> CompletionResult {
         let completing = self.held.complete_tombstone(tombstone);
-        match self.engine.enter() {
-            Ok(entry) => entry.block_on(completing),
-            Err(error) => CompletionResult::Unconfirmed(error),
-        }
+        self.engine.finish(completing).unwrap_or_else(CompletionResult::Unconfirmed)
     }
 
     /// Like [`crate::HeldLease::release`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` when called inside a runtime; the release
-    /// is then finished in the background.
+    /// The errors of the async method. Inside a runtime, this method does not wait for the store:
+    /// unless the store answers immediately, the error is `Unsupported`, and the release is finished
+    /// in the background.
     pub fn release(self) -> Result<()> {
         let releasing = self.held.release();
-        self.engine.enter()?.block_on(releasing)
+        self.engine.finish(releasing)?
     }
 
     pub(super) fn into_parts(self) -> (engine::HeldLease, Engine) {

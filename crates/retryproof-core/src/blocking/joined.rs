@@ -10,8 +10,8 @@ use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;
 use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
 
-/// The blocking form of [`crate::JoinedEngine`]: runs actions whose writes and record are committed
-/// together. [`Engine::joined`] creates it.
+/// The blocking form of [`crate::JoinedEngine`], which commits the writes of each action together
+/// with its record. [`Engine::joined`] creates a blocking joined engine.
 #[derive(Debug)]
 pub struct JoinedEngine<T> {
     engine: Engine,
@@ -22,8 +22,8 @@ impl Engine {
     /// Like [`crate::IdempotencyEngine::joined`].
     ///
     /// # Errors
-    /// `Unsupported` if the store cannot join transactions at all (memory, Redis), or cannot join
-    /// transactions of the source's database.
+    /// `Unsupported` if the store cannot join transactions (memory, Redis), or cannot join those of
+    /// the source's database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -41,15 +41,16 @@ impl<T: Send + 'static> JoinedEngine<T> {
         &self.engine
     }
 
-    /// Like [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that
-    /// holds the action's writes and its record.
+    /// Runs `action` on this thread, in a transaction that contains the action's writes and its
+    /// record, like [`crate::JoinedEngine::execute`].
     ///
     /// # Errors
-    /// The errors of the async method; inside a runtime, `Store` with the kind `Unsupported`.
+    /// The errors of the async method. Inside a runtime, the error is `Store` with the kind
+    /// `Unsupported`.
     ///
     /// # Panics
-    /// A panic in the action resumes after the transaction is rolled back and the key is freed or
-    /// held (RUN-4).
+    /// If the action panics, the engine rolls the transaction back. It frees the key, or lets the
+    /// lease run out after [`Lease::hold_on_error`] (RUN-4). Then the panic resumes.
     pub fn execute<V, E>(
         &self,
         ctx: IdempotencyContext,
@@ -61,7 +62,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.call(ctx).execute(action)
     }
 
-    /// Creates a call whose options can be set before it runs.
+    /// Creates a call whose options you can set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
         JoinedCall { engine: self.engine.clone(), call: self.joined.call(ctx) }
     }
@@ -106,7 +107,7 @@ impl<T, C, H> JoinedCall<T, C, H> {
 }
 
 impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
-    /// Runs the action on this thread.
+    /// Runs the action on this thread, in a transaction.
     ///
     /// # Errors
     /// Same as [`JoinedEngine::execute`].
@@ -166,8 +167,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 }
 
 impl HeldLease {
-    /// Like [`crate::HeldLease::complete_in`]: writes the result in the caller's transaction. Inside
-    /// a runtime the call is refused, and the key is freed in the background.
+    /// Like [`crate::HeldLease::complete_in`]: writes the result in the caller's transaction.
+    /// Inside a runtime, the call returns an error, and the key is freed in the background.
     ///
     /// # Errors
     /// The errors of the async method. **Roll the transaction back on any error.**
@@ -183,7 +184,7 @@ impl HeldLease {
     }
 }
 
-/// A completion that waits for the caller's commit; see [`crate::PendingCommit`].
+/// A completion that the caller has not committed yet; see [`crate::PendingCommit`].
 #[derive(Debug)]
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
@@ -207,8 +208,8 @@ impl PendingCommit {
     /// Like [`crate::PendingCommit::rolled_back`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` when called inside a runtime; the call
-    /// then continues in the background.
+    /// The errors of the async method. Inside a runtime, the error is `Unsupported`, and the call
+    /// continues in the background.
     pub fn rolled_back(self) -> Result<()> {
         self.engine.enter()?.block_on(self.pending.rolled_back())
     }
@@ -216,8 +217,8 @@ impl PendingCommit {
     /// Like [`crate::PendingCommit::in_doubt`].
     ///
     /// # Errors
-    /// The errors of the async method, and `Unsupported` when called inside a runtime; the call
-    /// then continues in the background.
+    /// The errors of the async method. Inside a runtime, the error is `Unsupported`, and the call
+    /// continues in the background.
     pub fn in_doubt(self) -> Result<bool> {
         self.engine.enter()?.block_on(self.pending.in_doubt())
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the configuration from a TOML file and from `IDEMPOTENCY_*` variables (CFG-1).
 //!
-//! Both sources are read completely, so that one start of the program reports every mistake.
+//! Loading continues after a mistake, so one start of the program reports all mistakes.
 
 use std::fmt;
 use std::path::Path;
@@ -19,17 +19,17 @@ mod settings;
 
 const PREFIX: &str = "IDEMPOTENCY_";
 
-/// Every setting under `idempotency.` with the variable that overrides it, for tools that check or
-/// document a configuration. The keys below `scope."NAME"` are missing because they have no
-/// variable: a variable's name cannot spell every scope.
+/// Returns every setting under `idempotency.` with the variable that overrides it. Tools can use
+/// this list to check or document a configuration. The list omits the keys below `scope."NAME"`,
+/// which have no variables: a variable's name cannot spell every scope.
 pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
 }
 
 impl IdempotencyConfig {
-    /// Reads the `idempotency` table of the TOML file at `path`, if a path is given, and then the
-    /// process environment, which takes precedence (CFG-1). Settings that appear in neither keep
-    /// their defaults. Keys outside `idempotency` are ignored.
+    /// Reads the `idempotency` table of the TOML file at `path`, if a path is given. Then reads the
+    /// process environment, which takes precedence (CFG-1). A setting that appears in neither
+    /// source keeps its default. Keys outside `idempotency` are ignored.
     ///
     /// A setting's variable is its name in upper case, with `_` for each dot and dash:
     /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured only in
@@ -46,20 +46,20 @@ impl IdempotencyConfig {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the file cannot be read or is not TOML, if it has an unknown
-    /// setting, or if either source has a bad value. The message names each key, value and source,
-    /// but never shows the value of `store` (ID-4).
+    /// setting, or if either source has a bad value. The message names each wrong key, its value
+    /// and its source, but never shows the value of `store` or `identity-secret` (ID-4).
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // Names can safely be converted lossily, because the names of all settings are ASCII.
+        // Converting the names lossily is safe, because the names of all settings are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
     }
 
     /// Like [`load`](Self::load), but takes a TOML text (with the name of its source) and
-    /// variables. This method reads neither the file system nor the environment, which suits tests
-    /// and programs that get their settings another way.
+    /// variables. This method reads neither the file system nor the environment. Use it in tests,
+    /// and in programs that get their settings another way.
     ///
     /// ```
     /// # use retryproof_core as retryproof;
@@ -117,16 +117,16 @@ impl File<'_> {
     }
 }
 
-/// The configuration and the problems found so far.
+/// The configuration as read so far, and the problems found so far.
 struct Loading {
     config: IdempotencyConfig,
     problems: Vec<String>,
-    /// Where the file has `fingerprint-ignore`: key, value and place.
+    /// Each `fingerprint-ignore` in the file, with its key, value and place.
     ignoring: Vec<String>,
 }
 
 impl Loading {
-    /// Reads both sources. The value of a variable that is not UTF-8 is `None`.
+    /// Reads both sources. A variable whose value is not UTF-8 has the value `None`.
     fn all(
         file: Option<File<'_>>,
         variables: impl Iterator<Item = (String, Option<String>)>,
@@ -139,7 +139,7 @@ impl Loading {
         if let Some(file) = file {
             loading.file(&file);
         }
-        // The variables are sorted, so that the same mistakes always give the same message.
+        // Sort the variables, so that the same mistakes always give the same message.
         let mut variables: Vec<_> =
             variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
         variables.sort();
@@ -153,7 +153,7 @@ impl Loading {
         let document = match DeTable::parse(file.text) {
             Ok(document) => document.into_inner(),
             Err(error) => {
-                // The full text of the error quotes the line, which may contain a password (ID-4).
+                // The full text of the error quotes the line, which can contain a password (ID-4).
                 let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
                 return self.problem(format_args!("{place}: not TOML: {}", error.message()));
             }
@@ -171,7 +171,8 @@ impl Loading {
         }
     }
 
-    /// Walks a table below `idempotency`; `path` holds the names of the enclosing tables.
+    /// Reads `idempotency` or a table below it. `path` holds the names that lead from `idempotency`
+    /// to the table.
     fn table<'a>(&mut self, file: &File<'_>, table: &'a DeTable<'_>, path: &mut Vec<&'a str>) {
         for (key, value) in table {
             let place = || file.at(key.span());
@@ -226,8 +227,8 @@ impl Loading {
     }
 
     fn set(&mut self, setting: &Setting, value: &RawValue<'_>, place: &str) {
-        // The value is checked with defaults for all other settings, so that any problem is due to
-        // this setting.
+        // Check the value with defaults for all other settings, so that this setting must be the
+        // cause of any problem.
         let mut trial = IdempotencyConfig::default();
         let tried = (setting.set)(&mut trial, value).and_then(|()| {
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))
@@ -235,8 +236,11 @@ impl Loading {
         match tried.and_then(|()| (setting.set)(&mut self.config, value)) {
             Ok(()) => {}
             Err(problem) => {
-                let value =
-                    if setting.key == "store" { "(hidden)".to_owned() } else { shown(value) };
+                let is_secret = matches!(
+                    setting.key,
+                    "store" | "identity-secret" | "seal.keys" | "seal.master"
+                );
+                let value = if is_secret { "(hidden)".to_owned() } else { shown(value) };
                 self.problem(format_args!(
                     "idempotency.{} = {value} ({place}): {problem}",
                     setting.key
@@ -245,7 +249,7 @@ impl Loading {
         }
     }
 
-    /// Sets `scope."NAME".PART` to `value`, or records the problem with it.
+    /// Sets `scope."NAME".PART` to `value`, or records why `value` is wrong.
     fn scope(&mut self, path: &[&str], value: &DeValue<'_>, place: &str) {
         let [_, name, part] = path else { return };
         let value = RawValue::Toml(value);
@@ -265,9 +269,14 @@ impl Loading {
                 "store" => own.stored = Some(value.statuses()?),
                 "mismatch-status" => own.mismatch_status = Some(value.status()?),
                 "fingerprint-ignore" => own.fingerprint_ignore = value.pointers()?,
+                "fingerprint-while-in-flight" => {
+                    own.fingerprint_while_in_flight = Some(value.flag()?);
+                }
+                "shadow" => own.shadow = Some(value.flag()?),
                 _ => {
                     return Err("there is no such setting; a scope has `ttl`, `lease`, `wait`, \
-                                `enabled`, `store`, `mismatch-status` and `fingerprint-ignore`"
+                                `enabled`, `shadow`, `store`, `mismatch-status`, \
+                                `fingerprint-ignore` and `fingerprint-while-in-flight`"
                         .to_owned());
                 }
             }
@@ -297,7 +306,8 @@ impl Loading {
     }
 
     fn end(mut self) -> Result<IdempotencyConfig> {
-        // Checked last, because the two settings may come from different sources.
+        // `fingerprint-ignore` and `web.fingerprint` can come from different sources, so they are
+        // compared after all sources are read.
         if self.config.web.fingerprint != FingerprintMode::Json {
             let needing = self.ignoring.drain(..).map(|setting| format!("{setting}: {NEEDS_JSON}"));
             self.problems.extend(needing);

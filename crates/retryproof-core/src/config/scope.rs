@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::{LEASE_BOUNDS, OutOfBounds, TTL_BOUNDS, WAIT_BOUNDS, refused, within};
 
-/// The most members that a scope may leave out of its fingerprints.
+/// The largest number of JSON members that a scope can leave out of its fingerprints.
 const MAX_POINTERS: usize = 32;
-/// The longest JSON pointer, in bytes.
+/// The length of the longest JSON pointer, in bytes.
 const MAX_POINTER_BYTES: usize = 255;
 
-/// `scope."NAME".*`: the settings of one scope (CTX-3). `None`, or an empty list, keeps the call's
-/// value.
+/// `scope."NAME".*`: the settings of one scope (CTX-3). A setting that is `None`, or an empty list,
+/// overrides nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScopeConfig {
     /// `ttl`: how long results are kept after completion.
     pub ttl: Option<Duration>,
-    /// `lease`: how long a holder that stopped sending heartbeats keeps its key.
+    /// `lease`: how long a key stays held after its holder's last heartbeat.
     pub lease: Option<Duration>,
     /// `wait`: how long a duplicate waits for the holder.
     pub wait_timeout: Option<Duration>,
@@ -29,13 +29,19 @@ pub struct ScopeConfig {
     /// `mismatch-status`: the status for a key that was used with a different request, 409 or 422
     /// (HTTP-20). Default: 422.
     pub mismatch_status: Option<u16>,
-    /// `fingerprint-ignore`: JSON pointers to members that may differ in a retry (FP-5). They need
-    /// `web.fingerprint = "json"`.
+    /// `fingerprint-ignore`: JSON pointers to members that may differ in a retry (FP-5). The
+    /// pointers need `web.fingerprint = "json"`.
     pub fingerprint_ignore: Vec<String>,
+    /// `fingerprint-while-in-flight`. With `true`, a duplicate with another fingerprint is refused
+    /// immediately, even while the first call still runs (FP-6). Default: false.
+    pub fingerprint_while_in_flight: Option<bool>,
+    /// `shadow`. With `true`, every call of the scope runs unguarded, and the engine counts what
+    /// the guard would have done (CTX-6). Default: false.
+    pub shadow: Option<bool>,
 }
 
 impl ScopeConfig {
-    /// Takes over the settings that `new` has.
+    /// Overwrites each setting that `new` sets.
     #[cfg(feature = "config")]
     pub(super) fn take_from(&mut self, new: Self) {
         self.ttl = new.ttl.or(self.ttl);
@@ -44,12 +50,15 @@ impl ScopeConfig {
         self.enabled = new.enabled.or(self.enabled);
         self.stored = new.stored.or(self.stored);
         self.mismatch_status = new.mismatch_status.or(self.mismatch_status);
+        self.fingerprint_while_in_flight =
+            new.fingerprint_while_in_flight.or(self.fingerprint_while_in_flight);
+        self.shadow = new.shadow.or(self.shadow);
         if !new.fingerprint_ignore.is_empty() {
             self.fingerprint_ignore = new.fingerprint_ignore;
         }
     }
 
-    /// Checks the settings of the scope with this name.
+    /// Checks the settings. `scope` is the scope's name for messages.
     pub(super) fn check(&self, scope: &str) -> Result<(), OutOfBounds> {
         let key = |part: &str| format!("scope.{scope:?}.{part}");
         for (part, value, bounds) in [
@@ -60,6 +69,9 @@ impl ScopeConfig {
             if let Some(value) = value {
                 within(key(part), value, bounds)?;
             }
+        }
+        if self.shadow == Some(true) && self.enabled == Some(false) {
+            return Err(refused(key("shadow"), true, "`enabled` to be true, or no `shadow`"));
         }
         if let Some(status) = self.mismatch_status
             && !matches!(status, 409 | 422)
@@ -85,19 +97,19 @@ impl ScopeConfig {
     }
 }
 
-/// Whether `text` is a JSON pointer (RFC 6901) to a member. The pointer to the whole document is
-/// not, because without the document every body would be equal.
+/// Whether `text` is a JSON pointer (RFC 6901) of 2 to 255 bytes. Refuses the empty pointer, which
+/// means the whole document: without the document, all bodies would be equal.
 fn is_pointer(text: &str) -> bool {
     text.starts_with('/')
         && (2..=MAX_POINTER_BYTES).contains(&text.len())
         && text.split('~').skip(1).all(|after| after.starts_with(['0', '1']))
 }
 
-/// Which unmarked answers of a handler are stored, by status (HTTP-19). An answer that is not
-/// stored is released: its key is free, and **the next request runs the work again**.
+/// Which answers the HTTP filter stores, by status, unless the handler marks them (HTTP-19). If an
+/// answer is not stored, its key becomes free, and **the next request runs the work again**.
 ///
-/// An error status is stored unless it is left out. No value leaves out a status below 400, because
-/// such an answer commits the handler's writes.
+/// A 4xx or 5xx is stored only if the value includes it. Every value includes the statuses below
+/// 400, because an answer with such a status commits the handler's writes.
 ///
 /// ```
 /// use retryproof_core::config::StoredStatuses;
@@ -140,8 +152,8 @@ impl StoredStatuses {
         }
     }
 
-    /// Reads `2xx,4xx`. Returns `None` for another word, a repeated one, or a list without `2xx`.
-    /// `3xx` may be in the list, and adds nothing.
+    /// Reads `2xx,4xx`. Returns `None` if a word is unknown or repeated, or if `2xx` is missing.
+    /// The word `3xx` is accepted and has no effect.
     #[cfg(feature = "config")]
     pub(super) fn parse(text: &str) -> Option<Self> {
         let words: Vec<_> = text.split(',').map(str::trim).collect();

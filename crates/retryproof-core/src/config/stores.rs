@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The settings of the stores (CFG-1). The settings are plain data, because this crate depends on
-//! no database; the facade opens the stores.
+//! no database driver. The facade opens the stores.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,8 +12,9 @@ pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
 /// Bounds of a Redis store's `wait-replicas`, both as a setting and in the store's URL (CFG-1).
 pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
 
-/// Whether `name` is valid as a store's table name or key prefix: 1 to 48 ASCII letters, digits and
-/// underscores, not beginning with a digit (STO-3).
+/// Whether `name` is valid as a store's table name or key prefix (STO-3): 1 to 48 ASCII letters,
+/// digits and underscores, not beginning with a digit. SQLite also refuses names that begin with
+/// `sqlite_`.
 #[must_use]
 pub fn is_store_name(name: &str) -> bool {
     name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -48,8 +49,8 @@ pub enum Synchronous {
     /// `full`: every commit is on disk before it is acknowledged, and survives a power loss.
     #[default]
     Full,
-    /// `normal`: commits survive a crash of the process. A power loss may lose the latest commits,
-    /// and then their actions may run again.
+    /// `normal`: commits survive a crash of the process. A power loss can undo the latest commits,
+    /// and their actions may then run again.
     Normal,
 }
 
@@ -69,15 +70,15 @@ pub struct PostgresSettings {
 /// Whether there is a pooler between the PostgreSQL store and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooler {
-    /// The store detects a pooler when it connects: it checks several times, on each of two
-    /// connections, which server process answers.
+    /// The store detects a pooler when it connects. On each of two connections, it checks several
+    /// times which server process answers.
     #[default]
     Detect,
-    /// `session`: no pooler, or one that gives a client the same connection until the client
+    /// `session`: no pooler, or a pooler that keeps one connection for a client until the client
     /// disconnects (pgbouncer's `session`).
     Session,
-    /// `transaction`: a pooler that gives each transaction a different connection (pgbouncer's
-    /// `transaction`). Prepared statements are off, and waiters poll.
+    /// `transaction`: a pooler that can give each transaction a different connection (pgbouncer's
+    /// `transaction`). The store then uses no prepared statements, and its waiters poll.
     Transaction,
 }
 
@@ -106,8 +107,8 @@ pub struct RedisSettings {
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds. This crate checks them first, so that the error can
-// name the file or the variable that the value came from.
+// The stores check the same names and bounds. This crate checks them first, because only here can
+// the error name the file or variable with the wrong value.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {

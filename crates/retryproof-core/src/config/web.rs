@@ -10,8 +10,8 @@ use crate::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebConfig {
-    /// `web.required`: whether requests without a key are refused, throughout the API (HTTP-3).
-    /// Default: true.
+    /// `web.required`: whether the filter refuses requests without a key. The setting applies to
+    /// the whole API (HTTP-3). Default: true.
     pub required: bool,
     /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). Default: 1 MiB.
     pub max_body_bytes: usize,
@@ -22,11 +22,11 @@ pub struct WebConfig {
     pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. Default: `Idempotency-Key`.
     pub key_header: String,
-    /// `web.in-flight-status`: the status, any 4xx or 5xx, of the response to a duplicate while its
-    /// key is in flight (HTTP-10). Default: 409.
+    /// `web.in-flight-status`: the status of the response to a duplicate while its key is in flight
+    /// (HTTP-10). Any 4xx or 5xx is valid. Default: 409.
     pub in_flight_status: u16,
-    /// `web.publish-window`: whether an answer that is recorded carries the field
-    /// `Idempotency-Expires`, the time until which its key is remembered (HTTP-21). Default: false.
+    /// `web.publish-window`: whether a recorded answer carries the field `Idempotency-Expires`,
+    /// which says until when its key is remembered (HTTP-21). Default: false.
     pub publish_window: bool,
     /// `web.fingerprint`: what the fingerprint of a request covers (FP-3).
     pub fingerprint: FingerprintMode,
@@ -63,8 +63,8 @@ impl WebConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the first setting that is out of range
-    /// and its value.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config). The message names the first setting that is
+    /// out of range, with its value.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(OutOfBounds::into_error)
     }

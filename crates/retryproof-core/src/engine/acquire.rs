@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An acquire, from the call to its outcome: granted, complete, or in flight (ACQ-1 to ACQ-13).
 //!
-//! The first pass makes one attempt to acquire. Only a caller that finds the key busy continues
-//! with [`wait`](self::wait), where the callers of one identity share one wait.
+//! The first pass makes one attempt to acquire. A caller that finds the key taken continues with
+//! [`wait`](self::wait), where all callers of one identity share one wait.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,9 +10,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
-use self::clean_up::ReleaseIfGranted;
+use self::clean_up::OpenAcquire;
+use self::in_place::acquire_in_place;
 use self::shared_wait::Holder;
 use super::IdempotencyEngine;
 use super::lease::{GrantTerms, HeldLease};
@@ -28,43 +29,36 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::outcome::InFlight;
 use crate::owner::OwnerId;
-use crate::payload::StoredResult;
-use crate::store::{AcquireRequest, Acquired, StoreCall};
+use crate::seal::CallSeal;
+use crate::store::{AcquireRequest, Acquired, LiveLease};
 
-mod begin;
+mod answer;
 mod clean_up;
 mod in_place;
+mod sealed;
 mod shared_wait;
 mod wait;
 
-pub use begin::{AcquireRest, Acquiring, EndedAcquire};
+pub use answer::{AcquireRest, Acquiring, Acquisition, EndedAcquire};
+pub(super) use sealed::opened;
 pub(super) use shared_wait::SharedWaits;
 pub(super) use wait::watch;
-
-/// The result of [`IdempotencyEngine::try_acquire`].
-#[derive(Debug)]
-#[must_use]
-pub enum Acquisition {
-    /// The caller has the lease, and its heartbeat is running.
-    Granted(HeldLease),
-    /// The work is done, and this is its result, to be opened with the caller's fingerprint.
-    Complete(StoredResult),
-    /// Another caller holds the key, and this call does not wait any longer.
-    InFlight(InFlight),
-}
 
 /// The part of an acquire that stays the same across its passes.
 struct AcquireLoop<'a> {
     engine: &'a EngineState,
-    /// The engine's store, or what stands in for it if the scope is switched off (CTX-5).
+    /// The engine's store, or its replacement if the scope is switched off or in shadow mode
+    /// (CTX-5, CTX-6).
     store: &'a Arc<StoreClient>,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// When the call began. A replay that the store answers immediately reads the clock only here,
-    /// which keeps it fast. A lease granted in the first pass is measured from this instant.
+    /// When the call began. To keep an immediate replay fast, the acquire reads the clock only
+    /// here. A lease granted in the first pass is measured from this instant.
     began: Instant,
     deadline: Instant,
     tracked: bool,
+    /// Seals the result, if the store has sealed results (SEAL-1).
+    seal: Option<Arc<CallSeal>>,
 }
 
 /// The result of one pass.
@@ -74,21 +68,22 @@ enum Found {
 }
 
 impl IdempotencyEngine {
-    /// Like [`try_acquire`](Self::try_acquire), but for a tracked action, which counts against
-    /// `max-running` and which [`shutdown`](Self::shutdown) waits for (RUN-5). The call takes a
-    /// `max-running` permit before the acquire, and gives it back while it waits.
+    /// Like [`try_acquire`](Self::try_acquire), but for a tracked action. The action counts against
+    /// `max-running`, and [`shutdown`](Self::shutdown) waits for it (RUN-5). The call takes a
+    /// `max-running` permit before the acquire, and has none while it waits.
     ///
     /// # Errors
-    /// Same as [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing
-    /// is stored yet.
+    /// Same as [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and no
+    /// result is stored yet.
     ///
     /// # Cancel safety
     /// Same as [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
+        let ctx = &self.identified(ctx);
         try_acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
 
-    /// Acquires a lease for a caller that opens and reports a stored result itself.
+    /// Acquires a lease. If there is a stored result, the caller opens and reports it.
     pub(super) async fn acquire(&self, ctx: &IdempotencyContext) -> EndedAcquire {
         acquire(&self.0, ctx, false, self.0.store.owner()).await
     }
@@ -97,10 +92,55 @@ impl IdempotencyEngine {
     pub(super) async fn acquire_tracked(&self, ctx: &IdempotencyContext) -> EndedAcquire {
         acquire(&self.0, ctx, true, self.0.store.owner()).await
     }
+
+    /// Returns the span of a call that begins now, for an adapter that acquires with
+    /// [`begin_acquire`](Self::begin_acquire). The adapter runs the whole call inside this span
+    /// (RUN-10).
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn call_span(&self, ctx: &IdempotencyContext) -> Span {
+        span::of_call(ctx)
+    }
+
+    /// Like [`try_acquire_tracked`](Self::try_acquire_tracked), but gets as far as possible without
+    /// waiting and without creating a future. If the call has to wait, the returned [`AcquireRest`]
+    /// continues as the same owner, because the store may already have granted that owner a lease
+    /// (ACQ-9). If there is a stored result, the caller opens it and [reports](Self::report_answer)
+    /// the answer. The caller must [identify](Self::identify) the context first.
+    ///
+    /// # Cancel safety
+    /// The rest is as cancel-safe as [`try_acquire`](Self::try_acquire).
+    #[doc(hidden)]
+    pub fn begin_acquire(&self, ctx: &IdempotencyContext) -> Acquiring {
+        let owner = if self.0.store.is_immediate() {
+            match acquire_in_place(&self.0, ctx) {
+                Ok(end) => return Acquiring::Done(end),
+                Err(owner) => owner,
+            }
+        } else {
+            self.0.store.owner()
+        };
+        let (engine, ctx) = (Arc::clone(&self.0), ctx.clone());
+        Acquiring::Waiting(Box::pin(async move { acquire(&engine, &ctx, true, owner).await }))
+    }
+
+    /// Reports the answer to a call whose acquire found a stored result (RUN-7, RUN-8). `began` is
+    /// the instant from [`EndedAcquire`].
+    #[doc(hidden)]
+    #[inline]
+    pub fn report_answer<'a>(
+        &self,
+        ctx: &IdempotencyContext,
+        began: Instant,
+        answer: impl FnOnce() -> CallAnswer<'a>,
+    ) {
+        outcome_event::answered(&self.0.store, ctx, began, answer);
+    }
 }
 
-/// Acquires a lease. If there is a stored result, reports how the call is answered, which depends
-/// on the context's fingerprint.
+/// Acquires a lease. If there is a stored result, compares the fingerprints and reports the answer
+/// to the call.
 pub(super) async fn try_acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
@@ -109,7 +149,7 @@ pub(super) async fn try_acquire(
 ) -> Result<Acquisition> {
     // The lease keeps this span until the lease ends.
     let span = span::of_call(ctx);
-    let acquired = acquire(engine, ctx, tracked, owner).instrument(span.clone());
+    let acquired = span::run_in(&span, || acquire(engine, ctx, tracked, owner));
     let EndedAcquire { acquired, began } = acquired.await;
     if let Ok(Acquisition::Complete(stored)) = &acquired {
         let answer = || CallAnswer::from_record(ctx, stored);
@@ -118,16 +158,20 @@ pub(super) async fn try_acquire(
     acquired
 }
 
-/// Acquires a lease, and reports a call that got neither a lease nor a stored result.
+/// Acquires a lease. Reports a call that got neither a lease nor a stored result.
 pub(super) async fn acquire(
     engine: &EngineState,
     ctx: &IdempotencyContext,
     tracked: bool,
     owner: OwnerId,
 ) -> EndedAcquire {
-    let acquiring = AcquireLoop::new(engine, ctx, tracked);
+    let mut acquiring = AcquireLoop::new(engine, ctx, tracked);
     let acquired = match acquiring.check() {
-        Ok(()) => acquiring.run(owner).await,
+        Ok(()) => match acquiring.sealing() {
+            None => acquiring.run(owner).await,
+            // The future is boxed, because an unboxed one would enlarge every caller's future.
+            Some(sealing) => Box::pin(acquiring.run_sealed(sealing, owner)).await,
+        },
         Err(error) => Err(error),
     };
     acquiring.ended(acquired)
@@ -139,7 +183,8 @@ impl<'a> AcquireLoop<'a> {
         let durations = ctx.resolve(&engine.config);
         let store = engine.store_of(&durations);
         let began = store.now();
-        Self { engine, store, ctx, durations, began, deadline: began + durations.wait, tracked }
+        let deadline = began + durations.wait;
+        Self { engine, store, ctx, durations, began, deadline, tracked, seal: None }
     }
 
     /// Refuses a call whose ttl or lease is too long for the store.
@@ -153,19 +198,22 @@ impl<'a> AcquireLoop<'a> {
         self.ctx.identity()
     }
 
-    /// Runs the first pass, then the wait.
+    /// Makes the first pass, then waits if the key is taken.
     async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
         let permit = match self.permit() {
             Ok(permit) => permit,
-            // Nothing new may run, but a finished result is still replayed (HTTP-14).
+            // No action can start now, because the `max-running` limit is reached or the engine is
+            // shutting down. A stored result is still replayed (HTTP-14).
             Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
         let holder = match self.acquire(permit, self.began, owner).await? {
             Found::End(end) => return Ok(end),
             Found::Busy(holder) => holder,
         };
-        // One store call may run past the wait timeout (ACQ-6). If the first call did, no other
-        // call may follow. A call inside the action of its own key would wait for itself (ACQ-14).
+        // Only one store call is allowed to run past the wait timeout (ACQ-6). If the first store
+        // call used up the timeout, do not wait, because a wait needs another store call. Do not
+        // wait inside the action that holds the key either, because the call would wait for itself
+        // (ACQ-14).
         if self.durations.wait.is_zero()
             || self.left().is_zero()
             || nested::is_inside(self.store, self.identity(), holder.token)
@@ -173,17 +221,17 @@ impl<'a> AcquireLoop<'a> {
             return Ok(self.in_flight(holder));
         }
         match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {
-            // The wait is boxed, because otherwise it would enlarge every caller's future.
+            // The wait is boxed, because an unboxed wait would enlarge every caller's future.
             Some(ticket) => Box::pin(self.wait(&ticket)).await,
             None => Ok(self.in_flight(holder)),
         }
     }
 
-    /// Sends one acquire, at `sent` or later, and repeats it once as the same owner if its answer
-    /// was lost (ACQ-9).
+    /// Sends one acquire, at `sent` or later. If the answer is lost, repeats the acquire once as
+    /// the same owner (ACQ-9).
     ///
-    /// Code that does not await is in other functions, so that this future, which is part of every
-    /// guarded request, stays small.
+    /// This future is part of every guarded request. Code that does not await is in other
+    /// functions, so that the future stays small.
     async fn acquire(
         &self,
         permit: Option<BorrowedPermit<'_>>,
@@ -206,8 +254,8 @@ impl<'a> AcquireLoop<'a> {
         self.found(answer, counted_from, owner, permit, || Ok(runtime))
     }
 
-    /// Sends an acquire and polls it once. If the store answers during that poll, no timer is
-    /// needed, and dropping the future leaves nothing behind.
+    /// Sends an acquire and polls it once. If the store answers that poll, the acquire needs no
+    /// timer and no clean-up.
     fn first_poll(&self, owner: OwnerId, sent: Instant, cx: &mut Context<'_>) -> FirstPoll {
         let store = self.store;
         let request = self.request(owner);
@@ -227,40 +275,6 @@ impl<'a> AcquireLoop<'a> {
         } else {
             FirstPoll::Answered(answer)
         }
-    }
-
-    /// Continues an acquire that was sent at `sent` and polled once. Also returns the instant from
-    /// which a granted lease is measured.
-    async fn finish(
-        &self,
-        owner: OwnerId,
-        runtime: Handle,
-        sent: Instant,
-        open: OpenAcquire,
-    ) -> (Result<Acquired>, Instant) {
-        let store = self.store;
-        let mut guard = self.release_if_granted(owner, runtime);
-        let ends = (sent + store.operation_timeout()).min(self.last());
-        let left = || ends.saturating_duration_since(store.now());
-        let mut answer = match open {
-            OpenAcquire::Lost(answer) => answer,
-            OpenAcquire::Unanswered(call) => {
-                let answer = guard.answer(left(), call).await;
-                store.called("acquire", sent, &answer);
-                answer
-            }
-        };
-        let mut counted_from = sent;
-        if is_unavailable(&answer) && !left().is_zero() {
-            counted_from = store.now();
-            let again = store.acquire_call(self.identity(), self.request(owner));
-            answer = guard.answer(left(), again).await;
-            store.called("acquire", counted_from, &answer);
-        }
-        if !is_unavailable(&answer) {
-            guard.disarm();
-        }
-        (answer, counted_from)
     }
 
     /// Turns the store's answer into the result of a pass. A grant becomes a lease with a
@@ -285,42 +299,47 @@ impl<'a> AcquireLoop<'a> {
                     grant,
                     began: self.began,
                     counted_from,
+                    seal: self.seal.clone(),
                 };
                 engine.purge.keep_running(&engine.store, queue.runtime());
                 let permit = permit.map(BorrowedPermit::keep);
+                let store = engine.keeper_of(store, &grant);
                 let held = HeldLease::new(store, &engine.tasks, queue, ctx, terms, permit);
                 Found::End(Acquisition::Granted(held))
             }
             Acquired::Complete(result) => Found::End(Acquisition::Complete(result)),
-            Acquired::Busy(lease) => {
-                Found::Busy(Holder { token: lease.token, until: store.now() + lease.remaining })
-            }
+            Acquired::Busy(lease) => self.busy(&lease),
         })
+    }
+
+    /// Returns the result of a pass that found another holder. If fingerprints are compared in
+    /// flight, a different fingerprint ends the call (FP-6). If the holder's lease is over, the
+    /// holder may be dead, so the comparison does not count.
+    fn busy(&self, lease: &LiveLease) -> Found {
+        if lease.mismatch && !lease.remaining.is_zero() {
+            return Found::End(Acquisition::Mismatch);
+        }
+        Found::Busy(Holder { token: lease.token, until: self.store.now() + lease.remaining })
     }
 
     fn request(&self, owner: OwnerId) -> AcquireRequest {
         let lease = self.durations.lease;
-        AcquireRequest::new(owner, lease, self.durations.ttl)
+        let request = AcquireRequest::new(owner, lease, self.durations.ttl)
             .with_fingerprint(self.ctx.fingerprint().copied())
             .with_holder(self.engine.holder_notes.note(owner, lease))
+            .comparable_by(self.durations.compares_in_flight().then(|| self.ctx.comparable()));
+        match &self.seal {
+            None => request,
+            Some(seal) => request.hidden_by(seal),
+        }
     }
 
     fn named(&self, error: Error) -> Error {
         error.during("acquire").for_identity(self.identity())
     }
 
-    fn release_if_granted(&self, owner: OwnerId, runtime: Handle) -> ReleaseIfGranted<'a> {
-        ReleaseIfGranted::new(
-            self.engine,
-            self.ctx.identity(),
-            owner,
-            self.durations.lease,
-            runtime,
-        )
-    }
-
-    /// Returns the permit that a tracked action needs, or `None` for an untracked action. During
-    /// shutdown, both are refused.
+    /// Returns the permit that a tracked action needs, or `None` for an untracked action. During a
+    /// shutdown, refuses both kinds of action.
     fn permit(&self) -> Result<Option<BorrowedPermit<'_>>, ErrorKind> {
         if self.tracked {
             return self.engine.tasks.try_permit().map(Some);
@@ -328,8 +347,8 @@ impl<'a> AcquireLoop<'a> {
         if self.engine.tasks.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
     }
 
-    /// The latest time at which a store call may end. One call may run past the deadline, however
-    /// long the earlier calls took (ACQ-6).
+    /// The latest time at which a store call can end: one operation timeout after the deadline,
+    /// however slow the earlier calls were (ACQ-6).
     fn last(&self) -> Instant {
         self.deadline + self.store.operation_timeout()
     }
@@ -344,16 +363,17 @@ impl<'a> AcquireLoop<'a> {
         ))
     }
 
-    /// Ends the acquire, and reports a call that got neither a lease nor a stored result.
+    /// Ends the acquire. Reports a call that got neither a lease nor a stored result.
     #[inline]
     fn ended(&self, acquired: Result<Acquisition>) -> EndedAcquire {
         match &acquired {
-            // A grant is reported when its lease ends. A stored result is reported by the code that
-            // opens it.
+            // A grant is reported when its lease ends. The code that opens a stored result reports
+            // the outcome.
             Ok(Acquisition::Granted(_) | Acquisition::Complete(_)) => {}
             Ok(Acquisition::InFlight(busy)) => {
                 self.report(|| CallAnswer::InFlight(busy.remaining));
             }
+            Ok(Acquisition::Mismatch) => self.report(|| CallAnswer::Mismatch),
             Err(error) => self.report(|| CallAnswer::Refused(error.kind())),
         }
         EndedAcquire { acquired, began: self.began }
@@ -369,14 +389,6 @@ impl<'a> AcquireLoop<'a> {
 enum FirstPoll {
     Answered(Result<Acquired>),
     Open(OpenAcquire),
-}
-
-/// An acquire whose outcome is unknown.
-enum OpenAcquire {
-    /// The store answered with an error that leaves the outcome unknown.
-    Lost(Result<Acquired>),
-    /// The call was polled once and has not been answered yet.
-    Unanswered(StoreCall<Acquired>),
 }
 
 fn is_unavailable(answer: &Result<Acquired>) -> bool {

@@ -79,11 +79,12 @@ impl EngineBuilder {
         self
     }
 
-    /// Writes the trace of each call that is granted a lease into the note beside the call's
-    /// record, so that a replay can be linked to the execution (REC-2). `current` returns the trace
-    /// of the calling task, or `None` outside of a trace. `current` is called inside every acquire
-    /// and should be fast. If `current` panics, the panic is logged, and the call goes on without a
-    /// trace. By default, notes have no trace.
+    /// Adds the call's trace to the note that each grant writes beside its record, so that a replay
+    /// can be linked to the execution (REC-2). By default, notes have no trace.
+    ///
+    /// `current` returns the trace of the calling task, or `None` outside of a trace. Every acquire
+    /// calls `current`, so the function should be fast. If `current` panics, the panic is logged,
+    /// and the call goes on without a trace.
     pub fn current_trace(mut self, current: fn() -> Option<TraceContext>) -> Self {
         self.current_trace = Some(current);
         self
@@ -92,8 +93,8 @@ impl EngineBuilder {
     /// Checks the settings and builds the engine.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming the setting that is out of range
-    /// and its value.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config). The message names the setting that is out
+    /// of range and its value, or two settings that contradict each other.
     pub fn build(self) -> Result<IdempotencyEngine> {
         self.config.validate()?;
         Ok(self.assemble())

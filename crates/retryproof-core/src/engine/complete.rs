@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every way a lease ends: completed, released, held or dropped. A completion or a release is
-//! repeated while its outcome is unknown (CMP-1 to CMP-4, CMP-9, RUN-3 to RUN-5).
+//! The ways in which a lease ends: it is completed, released, left to run out, or dropped. A
+//! completion or a release is repeated while its outcome is unknown (CMP-1 to CMP-4, CMP-9, RUN-3
+//! to RUN-5).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,10 +23,13 @@ use crate::clock::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::observe::Phase;
-use crate::outcome::Recorded;
 use crate::owner::OwnerId;
 use crate::payload::{Payload, Tombstone};
-use crate::store::{Completion, FencedWrite, StoreCall};
+use crate::store::{FencedWrite, StoreCall};
+
+mod record;
+
+pub(super) use record::Record;
 
 /// The pauses between repetitions of a completion or a release.
 const REPEAT: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
@@ -37,82 +41,27 @@ const REPEAT: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_m
 pub enum CompletionResult {
     /// The store has the result.
     Recorded,
-    /// The store refused the value, or the detail of a tombstone, because of its size. A tombstone
-    /// without detail is recorded instead (CMP-9).
+    /// The value, or the detail of a tombstone, is too large for the store. A tombstone without
+    /// detail is recorded instead (CMP-9).
     Tombstoned(Error),
     /// The completion was refused, because another owner had taken over or the record was gone.
     /// Nothing was stored (CMP-2).
     NotOwner,
-    /// The completion was joined to a transaction that was rolled back with everything written in
-    /// it; the key is free again (CMP-7).
+    /// The transaction of a joined completion was rolled back, with all writes in it. The key
+    /// becomes free at the latest when the lease ends (CMP-7).
     RolledBack(Error),
-    /// The store did not confirm the completion (CMP-4). If repeating can help, the completion
+    /// The store did not confirm the completion (CMP-4). If a repetition can help, the completion
     /// continues in the background until the lease is over (CMP-3).
     Unconfirmed(Error),
 }
 
-/// What a completion writes: a value or a tombstone.
-pub(super) struct Record {
-    pub(super) done: Completion,
-    is_tombstone: bool,
-    /// Why a tombstone replaced the value.
-    refused: Option<Error>,
-}
-
-impl Record {
-    pub(super) fn new(lease: &HeldLease, envelope: Blob, is_tombstone: bool) -> Self {
-        let done = Completion::new(envelope, lease.ttl, lease.fingerprint);
-        Self { done, is_tombstone, refused: None }
-    }
-
-    /// What the store holds once the record is written.
-    pub(super) fn recorded(&self) -> Recorded {
-        if self.is_tombstone { Recorded::Tombstone } else { Recorded::Yes }
-    }
-
-    /// The result of a completion that was written.
-    pub(super) fn written(self) -> CompletionResult {
-        self.refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
-    }
-
-    /// Replaces a value that is too large for the store with a tombstone, and a tombstone that is
-    /// too large with one without detail (CMP-9).
-    pub(super) fn fit(&mut self, limit: usize, identity: &Identity) {
-        if self.exceeds(limit) {
-            let error =
-                Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
-                    .with("bytes", self.done.value.len())
-                    .with("limit", limit)
-                    .during("complete")
-                    .for_identity(identity);
-            self.shrink(error, identity);
-        }
-    }
-
-    fn exceeds(&self, limit: usize) -> bool {
-        self.done.value.len() > limit && self.can_shrink()
-    }
-
-    fn can_shrink(&self) -> bool {
-        !self.is_tombstone || self.done.value.len() > Tombstone::new().envelope().len()
-    }
-
-    fn shrink(&mut self, refused: Error, identity: &Identity) {
-        tracing::warn!(identity = %identity, error = %refused,
-            "the result cannot be stored, so a tombstone is recorded instead (CMP-9)");
-        self.done.value = Tombstone::new().into_envelope();
-        self.is_tombstone = true;
-        self.refused = Some(refused);
-    }
-}
-
 impl HeldLease {
-    /// Records the result (CMP-1): ends the heartbeat, then sends the completion, and repeats it if
-    /// the store does not answer (CMP-3).
+    /// Records the result (CMP-1): ends the heartbeat, sends the completion, and repeats the
+    /// completion if the store does not answer (CMP-3).
     ///
     /// The result is recorded whether the returned future is awaited or dropped (RUN-5). A memory
-    /// store has the result when this method returns. Any other store is sent the result when the
-    /// future is first polled or dropped; until then the heartbeat continues.
+    /// store usually has the result when this method returns. Any other store gets the result when
+    /// the future is first polled or dropped. Until then, the heartbeat continues.
     ///
     /// # Cancel safety
     /// If the future is dropped, polled or not, the completion is finished in the background
@@ -152,8 +101,8 @@ impl HeldLease {
         async move {
             let Some(rest) = rest else { return CompletionResult::Recorded };
             let state = &self.lease.0;
-            // The rest of the completion is boxed, because otherwise it would enlarge the future of
-            // a call to a memory store.
+            // The rest of the completion is boxed, because an unboxed future would enlarge the
+            // future of a call to a memory store.
             let rest = rest.within(state.store.operation_timeout(), "complete", &state.identity);
             Box::pin(rest.instrument(span::of_completion()))
                 .await
@@ -161,10 +110,10 @@ impl HeldLease {
         }
     }
 
-    /// Frees the key immediately (RUN-4), so the next caller sees an unused key.
+    /// Frees the key (RUN-4), so that the next caller finds an unused key.
     ///
     /// # Errors
-    /// An error means that the store did not confirm the release, which then continues in the
+    /// An error means that the store did not confirm the release. The release then continues in the
     /// background until the lease is over.
     ///
     /// # Cancel safety
@@ -173,10 +122,10 @@ impl HeldLease {
         self.release_after(Phase::Released)
     }
 
-    /// Like [`release`](Self::release), but also tells observers why the work failed. This method
-    /// is for an adapter that runs the work itself, and so knows whether the work returned an error
-    /// or panicked. If the work called [`hold_on_error`](Lease::hold_on_error), the lease is held
-    /// instead.
+    /// Like [`release`](Self::release), but also tells observers why the work failed. Adapters that
+    /// run the work themselves call this method, because they know whether the work returned an
+    /// error or panicked. If the work called [`hold_on_error`](Lease::hold_on_error), and `phase`
+    /// is not `Released`, the lease runs out instead.
     ///
     /// # Errors
     /// Same as [`release`](Self::release).
@@ -225,8 +174,8 @@ impl HeldLease {
         self.lease.0.end(End::Failed(phase));
     }
 
-    /// Wraps a future that ends a lease, so that it continues in the background if its caller drops
-    /// it.
+    /// Wraps `ending`, a future that ends a lease. If the caller drops the wrapper, the future
+    /// continues in the background.
     pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
         self.lease.0.detach(ending)
     }
@@ -268,12 +217,13 @@ impl LeaseState {
 /// The result of the first attempt at a completion.
 enum FirstTry {
     Recorded,
-    /// [`complete_until_over`] has to continue, with the call that was sent, if any.
+    /// [`complete_until_over`] has to finish the completion; with the call that was sent, if any.
     Unfinished(Option<StoreCall<FencedWrite>>),
 }
 
-/// Completes in an immediate store: ends the heartbeat and polls the completion once. A completion
-/// answered by that poll needs no timer and no future that outlives its caller.
+/// Tries to complete immediately, if the store is immediate: stops the heartbeat and polls the
+/// completion once. If the store answers that poll, the completion needs no timer and no background
+/// future.
 fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
     let state = &lease.0;
     let store = &*state.store;
@@ -290,7 +240,7 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
         Poll::Ready(answer @ Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
             store.called("complete", began, &answer);
             store.count(&answer);
-            state.end(End::Completed(record.recorded()));
+            state.end(record.end());
             FirstTry::Recorded
         }
         Poll::Ready(answer) => FirstTry::Unfinished(Some(Box::pin(std::future::ready(answer)))),
@@ -299,7 +249,7 @@ fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
 }
 
 /// Ends the heartbeat and completes. Returns when the outcome is known or the lease is over by the
-/// engine's clock. `sent` is a completion that was already sent.
+/// engine's clock. `sent` is the completion call that was already sent, if any.
 async fn complete_until_over(
     lease: Lease,
     mut record: Record,
@@ -322,7 +272,7 @@ async fn complete_until_over(
         );
         let error = match answer.await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => {
-                state.end(End::Completed(record.recorded()));
+                state.end(record.end());
                 return record.written();
             }
             Ok(FencedWrite::NotOwner) => {
@@ -335,7 +285,7 @@ async fn complete_until_over(
             record.shrink(error, &state.identity);
             continue;
         }
-        // This error is logged whichever features are enabled (CMP-4).
+        // This error is logged regardless of the enabled cargo features (CMP-4).
         tracing::error!(
             identity = %state.identity, token = %state.token, %error,
             "the action ran, but its result was not recorded; a retry after the lease ends may run \
@@ -346,7 +296,7 @@ async fn complete_until_over(
     }
 }
 
-/// Ends the heartbeat and releases. Returns when the outcome is known or the lease is over.
+/// Ends the heartbeat and releases the key. Returns when the outcome is known or the lease is over.
 pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     let state = &*lease.0;
     state.end_beats().await;
@@ -358,8 +308,8 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     )
 }
 
-/// Releases what `owner` holds, if anything. If the store is unavailable, the release is repeated
-/// until the time `until`.
+/// Releases the key if `owner` holds it. If the store is unavailable, the release is repeated until
+/// the time `until`.
 pub(super) async fn release_until(
     store: &StoreClient,
     identity: &Identity,
@@ -369,7 +319,7 @@ pub(super) async fn release_until(
     repeat_until(store, || until, || store.release(identity, owner)).await
 }
 
-/// Sends a call, and repeats it until the time `until` while the store is unavailable. The call
+/// Sends a call. While the store is unavailable, repeats the call until the time `until`. The call
 /// must be safe to send twice.
 pub(super) async fn repeat_until<F>(
     store: &StoreClient,

@@ -146,18 +146,18 @@ impl<C, H> Call<C, H> {
     {
         let Self { engine, ctx, options } = self;
         let span = span::of_call(&ctx);
-        let acquired = engine.acquire(&ctx).instrument(span.clone()).await;
+        let acquired = span::run_in(&span, || engine.acquire(&ctx)).await;
         match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => {
                 let guard = DropGuard::new(held, options.on_drop, Phase::Released);
-                run(&engine, &ctx, options, guard, action).instrument(span).await
+                span::run_in(&span, || run(&engine, &ctx, options, guard, action)).await
             }
             Err(answer) => answer,
         }
     }
 
-    /// Like [`report`](Self::report), but for a blocking action. The action runs between two calls
-    /// that block on a runtime, and never inside a runtime.
+    /// Like [`report`](Self::report), but for a blocking action. The action runs outside every
+    /// runtime, between two calls that block on a runtime.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<T, E, F>(
         self,
@@ -214,14 +214,14 @@ impl<C, H> Call<C, H> {
     {
         let Self { engine, ctx, options } = self;
         let span = span::of_call(&ctx);
-        let acquired = engine.acquire_tracked(&ctx).instrument(span.clone()).await;
+        let acquired = span::run_in(&span, || engine.acquire_tracked(&ctx)).await;
         let mut held = match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => held,
             Err(answer) => return answer.map(|report| report.outcome),
         };
         let permit = held.take_permit();
         // The guard is created before the spawn, so that the key is also released if the runtime
-        // drops the task unpolled.
+        // drops the task before its first poll.
         let guard = DropGuard::new(held, options.on_drop, Phase::Released);
         let running = async move {
             let result = run(&engine, &ctx, options, guard, action).await;
@@ -242,7 +242,7 @@ impl<C, H> Call<C, H> {
     }
 }
 
-/// Holds the lease of a running execution, and decides what happens to the lease on a drop (RUN-5).
+/// Owns the lease of a running execution, and decides what happens to the lease on a drop (RUN-5).
 pub(super) struct DropGuard {
     held: Option<HeldLease>,
     /// Whether the action has been polled.
@@ -261,7 +261,7 @@ impl DropGuard {
         self.freed_as = phase;
     }
 
-    /// Takes the lease, which the caller then has to end.
+    /// Takes the lease. The caller then has to end it.
     pub(super) fn take(&mut self) -> Option<HeldLease> {
         self.held.take()
     }
@@ -298,10 +298,9 @@ where
             match catch_panic(|| run_inside(&inside, || action(lease))) {
                 Ok(running) => {
                     let running = pin!(running);
-                    let acting = pin!(poll_inside(inside, running));
-                    catch_panic_of(acting).instrument(span::of_action()).await
+                    catch_panic_of(pin!(poll_inside(inside, running))).await
                 }
-                // The closure may run code, and panic, before it returns the future.
+                // The closure can panic before it returns the future.
                 Err(panic) => Err(panic),
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`HolderNotes`]: the note that each grant writes beside its record (REC-2).
+//! [`HolderNotes`] creates the note that each grant writes beside its record (REC-2).
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::owner::OwnerId;
 use crate::panics::catch_panic;
 use crate::store::{HolderNote, TraceContext};
 
-/// Returns the position of the current call in its distributed trace.
+/// A function that returns the position of the current call in its distributed trace.
 pub(super) type CurrentTrace = fn() -> Option<TraceContext>;
 
-/// What an engine writes into its notes.
+/// The data from which an engine creates the notes of its grants.
 pub(super) struct HolderNotes {
     /// The setting `instance`.
     instance: Option<String>,
     current_trace: Option<CurrentTrace>,
-    /// Whether this process alone sees the records, so that a note need not name the process.
+    /// Whether only this process sees the records. A note then need not name the process.
     private: bool,
 }
 
@@ -30,8 +30,8 @@ impl HolderNotes {
         Self { instance: config.instance.clone(), current_trace, private }
     }
 
-    /// The note of an acquire, or `None` if no note is needed, because the store is in the memory
-    /// of this process and the call has no trace.
+    /// Returns the note of an acquire, or `None` if no note is needed: the store is in the memory
+    /// of this process, and the call has no trace.
     #[inline]
     pub(super) fn note(&self, owner: OwnerId, lease: Duration) -> Option<HolderNote> {
         let trace = self.current_trace.and_then(trace_of);
@@ -46,14 +46,14 @@ impl HolderNotes {
         if let Some(instance) = &self.instance {
             return HolderNote::new(owner, lease, trace, instance);
         }
-        // The process id is read for each note, because it changes with a fork.
+        // The process id is read for each note, because a fork changes the process id.
         let label = format!("{}:{}", host_name(), std::process::id());
         HolderNote::new(owner, lease, trace, &label)
     }
 }
 
-/// The trace that the program's function returns. If the function panics, the call goes on without
-/// a trace.
+/// Calls the program's function, and returns its trace. If the function panics, the call goes on
+/// without a trace.
 fn trace_of(current: CurrentTrace) -> Option<TraceContext> {
     catch_panic(current).unwrap_or_else(|_| {
         tracing::error!(

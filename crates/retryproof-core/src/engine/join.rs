@@ -14,26 +14,26 @@ use super::store_client::in_time;
 use super::tasks::Permit;
 use crate::blob::Blob;
 use crate::error::{Error, Result};
-use crate::observe::Phase;
+use crate::observe::{Phase, ShadowVerdict};
 use crate::outcome::Recorded;
+use crate::panics::caught;
 use crate::payload::{Payload, Tombstone};
-use crate::store::caught::caught;
 use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 
-/// A completion that was written in a transaction and is not committed yet, as returned by
-/// [`HeldLease::complete_in`](crate::HeldLease::complete_in).
+/// A completion that is written in a transaction but not committed yet.
+/// [`HeldLease::complete_in`](crate::HeldLease::complete_in) returns it.
 ///
-/// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
+/// The heartbeat has ended, and the record's row is locked until the transaction ends. Commit soon,
 /// then call [`committed`](Self::committed).
 ///
 /// If this value is dropped, a background task uses the owner id to find out what happened to the
-/// transaction: a committed record stays, and a key whose transaction was rolled back is freed
-/// (CMP-7). Dropping a future between the commit and `committed` therefore does no harm, except
-/// that waiters in this process may get the result a little later.
+/// transaction. A committed record stays. If the transaction was rolled back, the key is freed
+/// (CMP-7). If the value is dropped between the commit and `committed`, the only effect is that
+/// waiters in this process may get the result a little later.
 #[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
               `rolled_back()`"]
 pub struct PendingCommit {
-    /// `None` once a method has begun to end the lease.
+    /// `None` after a method has begun to end the lease.
     open: Option<OpenCommit>,
 }
 
@@ -45,12 +45,12 @@ struct OpenCommit {
     _permit: Option<Permit>,
 }
 
-/// Why a completion was not written in the transaction. **Roll the transaction back**: its writes
-/// must not be committed without the record.
+/// Why a completion was not written in the transaction. **Roll the transaction back**: the other
+/// writes must not be committed without the record.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// Another owner has taken over, or the record is gone; nothing was written (CMP-2).
+    /// Another owner has taken over, or the record is gone. The completion was not written (CMP-2).
     LeaseLost,
     /// The store cannot join this transaction, or the database refused the statement. The key is
     /// freed in the background.
@@ -76,19 +76,20 @@ impl std::error::Error for JoinError {
 }
 
 impl HeldLease {
-    /// Writes the result as the last statement of the caller's transaction, so that it commits with
-    /// the caller's writes or not at all (CMP-7). Open the transaction after the lease has been
-    /// granted, write, call this method, commit, and then call [`PendingCommit::committed`].
+    /// Writes the result as the last statement of the caller's transaction, so that the result is
+    /// committed with the caller's writes or not at all (CMP-7). Open the transaction after the
+    /// lease has been granted, write, call this method, commit, and then call
+    /// [`PendingCommit::committed`].
     ///
-    /// This method first stops the heartbeat and awaits its end, so commit soon: once the lease has
-    /// run out, only the lock on the record's row prevents a takeover. Use the isolation level READ
-    /// COMMITTED: under a stricter level, the database may refuse the statement because a heartbeat
-    /// has changed the row.
+    /// This method first stops the heartbeat and awaits its end, so commit soon. After the lease
+    /// has run out, only the lock on the record's row prevents a takeover. Use the isolation level
+    /// READ COMMITTED. Under a stricter level, the database can refuse the statement because a
+    /// heartbeat has changed the row.
     ///
     /// # Errors
-    /// **Roll the transaction back on any error.** [`JoinError::LeaseLost`] when another owner has
-    /// taken over; [`JoinError::Failed`] when the store cannot join this transaction
-    /// (`Unsupported`) or the database refuses the statement.
+    /// **Roll the transaction back on any error.** The error is [`JoinError::LeaseLost`] if another
+    /// owner has taken over or the record is gone. It is [`JoinError::Failed`] if the store cannot
+    /// join this transaction (`Unsupported`) or the database refuses the statement.
     ///
     /// # Cancel safety
     /// If you drop the future, polled or not, roll the transaction back. The key is freed in the
@@ -135,8 +136,8 @@ impl HeldLease {
         P: TxPort<D> + ?Sized,
     {
         let store = Arc::clone(&self.lease.0.store);
-        // The pending commit is created before the first poll, so that dropping the future unpolled
-        // frees the key as well.
+        // Create the pending commit outside the future, so that the key is freed even if the future
+        // is dropped before its first poll.
         let pending = match store.shared().joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
             Err(error) => {
@@ -153,7 +154,7 @@ impl HeldLease {
                     pending.lost_soon();
                     Err(JoinError::LeaseLost)
                 }
-                // Dropping the pending commit frees the key once the transaction is rolled back.
+                // Dropping the pending commit frees the key after the transaction is rolled back.
                 Err(error) => Err(JoinError::Failed(error)),
             }
         }
@@ -175,8 +176,8 @@ impl HeldLease {
 }
 
 impl PendingCommit {
-    /// What a commit will record: the value, or a tombstone in its place if the store does not
-    /// accept a value of that size (CMP-9).
+    /// What a commit records: the value or a tombstone. A tombstone also replaces a value that is
+    /// too large for the store (CMP-9).
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())
@@ -190,7 +191,7 @@ impl PendingCommit {
         }
     }
 
-    /// Like [`committed`](Self::committed), but returns the result.
+    /// Like [`committed`](Self::committed), but returns how the completion ended.
     pub(super) fn recorded_by_commit(mut self) -> CompletionResult {
         match self.open.take() {
             Some(open) => {
@@ -204,7 +205,7 @@ impl PendingCommit {
     /// Frees the key immediately. Call this after the transaction has been rolled back.
     ///
     /// # Errors
-    /// An error means that the store did not confirm the release, which then continues in the
+    /// An error means that the store did not confirm the release. The release then continues in the
     /// background until the lease is over.
     ///
     /// # Cancel safety
@@ -218,13 +219,14 @@ impl PendingCommit {
         releasing.within(limit, "release", &state.identity).await?.map(drop)
     }
 
-    /// Checks with the store whether this owner's record was committed. Call this if COMMIT was not
-    /// answered. `true` means that the transaction was committed with everything in it, `false`
-    /// that it was rolled back and the key is free.
+    /// Checks with the store whether this owner's record was committed. Call this if COMMIT got no
+    /// answer. Returns `true` if the whole transaction was committed. Returns `false` if the
+    /// transaction was rolled back, and the key is then free.
     ///
     /// # Errors
-    /// An error means that the store did not answer; the check then continues in the background
-    /// until the lease is over.
+    /// An error means that the store did not answer, or that no record shows the outcome because
+    /// the scope is switched off or in shadow mode. A check that got no answer continues in the
+    /// background until the lease is over.
     ///
     /// # Cancel safety
     /// If the future is dropped, the check is finished in the background.
@@ -232,7 +234,8 @@ impl PendingCommit {
         Ok(self.find_out().await?.is_some())
     }
 
-    /// The result of a transaction whose COMMIT was not answered; `None` when it was rolled back.
+    /// Finds out how a transaction ended if COMMIT got no answer. Returns how the completion ended,
+    /// or `None` after a rollback.
     pub(super) async fn find_out(mut self) -> Result<Option<CompletionResult>> {
         let Some(open) = self.open.take() else { return Ok(None) };
         let lease = open.lease.clone();
@@ -242,7 +245,7 @@ impl PendingCommit {
     }
 
     /// Writes the record in the transaction: ends the heartbeat, awaits its end, then runs one
-    /// fenced statement. Returns how many rows the statement matched; any number other than one
+    /// fenced statement. Returns how many rows the statement matched. Any number other than one
     /// means that the lease is lost.
     pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(
         &mut self,
@@ -250,17 +253,18 @@ impl PendingCommit {
     ) -> Result<u64> {
         let Some(open) = &mut self.open else { return Ok(0) };
         let state = &open.lease.0;
-        // End the heartbeat first, because it would wait for the row that the statement locks
-        // (RUN-3).
+        // End the heartbeats first, because a heartbeat would wait for the row that the statement
+        // locks (RUN-3).
         state.end_beats().await;
         if !state.store.guards() {
-            // The scope is switched off: the writes commit without a record (CTX-5).
+            // The scope is switched off or in shadow mode: the writes commit without a record
+            // (CTX-5, CTX-6).
             return Ok(1);
         }
         open.record.fit(state.store.max_value(), &state.identity);
         let run = pin!(async {
-            let done = &open.record.done;
-            let statement = open.join.dyn_completion(&state.identity, &state.owner, done);
+            let (id, done) = (state.store.shared().stored(&state.identity), &open.record.done);
+            let statement = open.join.dyn_completion(&id, &state.owner, done);
             tx.run_statement(statement.sql, &statement.params).await
         });
         in_time(state.store.operation_timeout(), caught(run))
@@ -268,8 +272,8 @@ impl PendingCommit {
             .map_err(|error| error.during("complete").for_identity(&state.identity))
     }
 
-    /// Handles a lost lease. The store should no longer have a lease of this owner; if it has one,
-    /// because the transaction was on a different database, frees the key and returns `true`.
+    /// Handles a lost lease. If the store still has a lease of this owner, the transaction did not
+    /// see the store's record. This method then frees the key and returns `true`.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let state = &open.lease.0;
@@ -314,29 +318,37 @@ impl OpenCommit {
     fn committed(&self) {
         let state = &self.lease.0;
         if state.store.guards() {
-            self.join.dyn_committed(&state.identity);
+            self.join.dyn_committed(&state.store.shared().stored(&state.identity));
+        } else if state.shadow == Some(ShadowVerdict::Executed) {
+            // In shadow mode, the record must not affect the transaction, so the record is written
+            // after the commit (CTX-6).
+            let (state, done) = (Arc::clone(state), self.record.done.clone());
+            self.lease.0.end_in_background(async move {
+                let call = state.store.complete_call(&state.identity, state.owner, done);
+                state.store.complete(&state.identity, call).await
+            });
         }
-        state.end(End::Completed(self.record.recorded()));
+        state.end(self.record.end());
     }
 
     /// Finds out whether the transaction was committed or rolled back, using only the owner id and
-    /// calls that every store supports. A release distinguishes the two cases, and after a rollback
-    /// the key has to be released anyway. The release removes a record that is still in progress
-    /// under this owner, and no other. If the transaction still locks the row, the release is
-    /// answered when the transaction ends.
+    /// calls that every store supports. A release distinguishes the two cases. After a rollback,
+    /// the key has to be released anyway. The release removes the record only if it is still
+    /// `IN_PROGRESS` under this owner. If the transaction still locks the row, the store answers
+    /// the release when the transaction ends.
     async fn settle(self) -> Result<Option<CompletionResult>> {
         let state = &self.lease.0;
         if !state.store.guards() {
             state.end(End::Failed(Phase::Completion));
             return Err(Error::unavailable(
-                "the scope is switched off, so no record shows whether the transaction was \
-                 committed",
+                "the scope is switched off or in shadow mode, so no record shows whether the \
+                 transaction was committed",
             ));
         }
         let is_committed = match release_until_over(self.lease.clone()).await {
             Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
-            // The record is complete or belongs to another owner. To find out which,
-            // `is_recorded` repeats the completion, which writes nothing in either case.
+            // The record is complete or belongs to another owner. To find out which, `is_recorded`
+            // repeats the completion. The repeated completion writes nothing in either case.
             Ok(FencedWrite::NotOwner) => self.is_recorded().await,
             Err(error) => Err(error),
         };
@@ -361,7 +373,7 @@ impl OpenCommit {
         }
     }
 
-    /// Finds out whether the store has this completion, by completing once more (CMP-3).
+    /// Finds out whether the store has this completion, by sending the completion again (CMP-3).
     async fn is_recorded(&self) -> Result<bool> {
         let state = &self.lease.0;
         let store = &*state.store;

@@ -27,19 +27,24 @@ pub use call::JoinedCall;
 
 use source::{DynTxSource, ErasedSource, TxThrough};
 
-/// Runs actions whose writes and record are committed together. [`IdempotencyEngine::joined`]
-/// creates it at start-up; `T` is the transaction that an action receives. Cheap to clone.
+/// Runs actions, and commits the writes of each action together with its record.
+/// [`IdempotencyEngine::joined`] creates a joined engine at start-up. `T` is the type of the
+/// transaction that an action receives. A clone is cheap.
 ///
-/// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is
-/// opened; the action writes; the heartbeat is stopped and its end awaited; the record is written,
-/// fenced, as the last statement; the transaction is committed; waiters are woken. If the action
-/// fails, panics or is dropped, the transaction is rolled back, and the key is free unless the
-/// action called `hold_on_error`. If the process dies, the database rolls back and the lease runs
-/// out. If the record cannot be written, the call fails whatever the completion policy, because the
-/// writes are rolled back with it.
+/// A call takes these steps (CMP-7):
+/// 1. The grant is committed on the store's own connection.
+/// 2. The transaction is opened, and the action writes.
+/// 3. The engine stops the heartbeat and waits for its end.
+/// 4. The record is written as the last statement, if the owner is still recorded.
+/// 5. The transaction is committed, and waiters are woken.
 ///
-/// A retry that finds the lease of a dead process waits for that lease to run out, at most for its
-/// wait timeout. It never finds only a part of the transaction's writes.
+/// If the action fails, panics or is dropped, the transaction is rolled back, and the key is free
+/// unless the action called `hold_on_error`. If the process dies, the database rolls back and the
+/// lease runs out. If the record cannot be written, the action's writes are rolled back too, and
+/// the call fails under every completion policy.
+///
+/// After a process has died, a retry waits for the process's lease to run out, but no longer than
+/// its wait timeout. The retry never finds only a part of the transaction's writes.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
     source: Arc<dyn DynTxSource<T>>,
@@ -63,27 +68,32 @@ impl<T: Send + 'static> JoinedEngine<T> {
         &self.engine
     }
 
-    /// Runs `action` once for the context's identity, in a transaction that holds the action's
-    /// writes and its record. A duplicate gets the stored result. The value is stored as JSON; see
+    /// Runs `action` once for the context's identity, in a transaction that contains the action's
+    /// writes and its record. A duplicate gets the stored result. The value is stored as JSON. Use
     /// [`call`](Self::call) for other codecs.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. `Store`: no transaction could be opened, nothing ran, and the key is
-    /// free. `Action`: the action's own error; the transaction was rolled back, and the key is
-    /// free. `LeaseLost`: the completion was refused, and the transaction was rolled back (CMP-2).
-    /// `Completion`, whatever the completion policy: the commit failed; the
-    /// [`error`](crate::CompletionError::error) in it shows whether the transaction was rolled back
-    /// or is in doubt. Also `Completion`, with an `Unavailable` error: the transaction was open for
-    /// longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
+    /// See [`ExecuteError`]. In a joined call:
+    /// - `Store` can also mean that no transaction could be opened. In that case, nothing ran, and
+    ///   the key is free.
+    /// - `Action` means that the transaction was rolled back and the key is free.
+    /// - `LeaseLost` means that the completion was refused and the transaction was rolled back
+    ///   (CMP-2).
+    /// - `Completion` means that the record was not written, that the commit failed, or that the
+    ///   transaction was open for longer than [its store allows](OwnedTx::open_at_most) and was
+    ///   rolled back (`Unavailable`). In these cases, the call fails under every completion policy.
+    ///   The [`error`](crate::CompletionError::error) shows whether the transaction was rolled back
+    ///   or is in doubt.
     ///
     /// # Panics
-    /// A panic in the action resumes after the transaction is rolled back and the key is freed or
-    /// held (RUN-4).
+    /// If the action panics, the engine rolls the transaction back. It frees the key, or lets the
+    /// lease run out after [`Lease::hold_on_error`](crate::Lease::hold_on_error) (RUN-4). Then the
+    /// panic resumes.
     ///
     /// # Cancel safety
-    /// If the future is dropped before the commit, the transaction is rolled back and the key is
-    /// freed in the background. If it is dropped during the commit, the commit is finished in the
-    /// background.
+    /// If the future is dropped before the commit, the transaction is rolled back. The key is freed
+    /// in the background, unless the action called `hold_on_error`. If the future is dropped during
+    /// the commit, the commit is finished in the background.
     pub async fn execute<V, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -96,13 +106,13 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.call(ctx).execute(action).await
     }
 
-    /// Creates a call whose options can be set before it runs.
+    /// Creates a call whose options you can set before it runs.
     pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// Opens a transaction for a lease that has already been granted, for an adapter that runs the
-    /// work itself. End the transaction with [`commit`](Self::commit) or
+    /// Opens a transaction for a lease that has already been granted. Adapters that run the work
+    /// themselves call this method. End the transaction with [`commit`](Self::commit) or
     /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
@@ -112,12 +122,12 @@ impl<T: Send + 'static> JoinedEngine<T> {
         in_time(self.limit(), self.source.begin()).await.map_err(|error| error.during("begin"))
     }
 
-    /// Records the result in the transaction and commits it: ends the heartbeat, writes the record,
-    /// commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
-    /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes are committed;
+    /// Records the result in the transaction and commits the transaction: ends the heartbeat,
+    /// writes the record, commits and wakes waiters. [`Recorded`](CompletionResult::Recorded) and
+    /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes are committed.
     /// [`NotOwner`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack)
-    /// mean that they are not; [`Unconfirmed`](CompletionResult::Unconfirmed) means that the
-    /// outcome is not known yet.
+    /// mean that the writes are rolled back. [`Unconfirmed`](CompletionResult::Unconfirmed) means
+    /// that the outcome is not known yet.
     ///
     /// # Cancel safety
     /// If the future is dropped, the commit is finished in the background.
@@ -148,7 +158,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// database rolls back when the connection ends.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the transaction is dropped with it, which rolls it back.
+    /// If the future is dropped, the transaction is dropped too, which rolls it back.
     pub async fn roll_back(&self, tx: T) {
         roll_back(&*self.source, tx, self.limit()).await;
     }
@@ -177,7 +187,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 }
 
-/// Writes the record and commits; if COMMIT gets no answer, finds out whether it took effect.
+/// Writes the record and commits. If COMMIT gets no answer, finds out whether it took effect.
 async fn write_and_commit<T: Send>(
     source: Arc<dyn DynTxSource<T>>,
     mut pending: PendingCommit,
@@ -187,7 +197,8 @@ async fn write_and_commit<T: Send>(
 ) -> CompletionResult {
     let written = match is_ours {
         true => pending.write(&mut TxThrough { source: &*source, tx: &mut tx }).await,
-        // The lease's record is in a different store, perhaps of a different kind.
+        // The lease's record is in the store of another engine, which might be a store of another
+        // kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
             "the lease was granted by another engine; create the joined engine from the engine \

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Lease`]: a running action's view of its hold on the key; [`HeldLease`]: the same lease, owned
-//! by the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
+//! [`Lease`]: a running action's handle to its lease. [`HeldLease`]: the same lease, owned by the
+//! caller that has to end it (ACQ-1, ACQ-12, RUN-2).
 //!
-//! This file is over 400 lines long because both types share one private state, and the examples of
-//! [`HeldLease`] stand beside its methods.
+//! This file is over 400 lines long because both types share one private state, and their docs
+//! contain long examples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,19 +24,21 @@ use crate::error::{ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::lock::Mutex;
-use crate::observe::{LeaseEvent, Loss};
+use crate::observe::{LeaseEvent, Loss, ShadowVerdict};
 use crate::owner::{FencingToken, OwnerId};
+use crate::seal::CallSeal;
 use crate::store::{FencedWrite, Grant};
 
 mod heartbeat;
 
 pub(super) use heartbeat::{BeatQueue, BeatQueues};
 
-/// A handle to the lease of a running action. Cheap to clone; it does not keep the lease alive.
+/// A handle to the lease of a running action. A handle is cheap to clone, and does not keep the
+/// lease alive.
 ///
-/// A lease fences the *record*, not the world: a paused process may act after its lease is over.
-/// Pass [`downstream_key`](Self::downstream_key) to services that accept an idempotency key, and
-/// [`token`](Self::token) to resources that can refuse an older token.
+/// A lease protects only the *record*: a paused process can still act elsewhere after its lease is
+/// over. Pass [`downstream_key`](Self::downstream_key) to services that accept an idempotency key,
+/// and [`token`](Self::token) to resources that can refuse an older token.
 #[derive(Clone)]
 pub struct Lease(pub(super) Arc<LeaseState>);
 
@@ -49,6 +51,8 @@ pub(super) struct LeaseState {
     pub(super) owner: OwnerId,
     pub(super) token: FencingToken,
     pub(super) attempt: Attempt,
+    /// What the guard would have done, if the scope is in shadow mode (CTX-6).
+    pub(super) shadow: Option<ShadowVerdict>,
     pub(super) duration: Duration,
     granted_at: Instant,
     /// How long the call had taken when it requested the lease.
@@ -56,25 +60,27 @@ pub(super) struct LeaseState {
     /// After this instant the lease sends no more heartbeats (RUN-6).
     hold_until: Instant,
     beat: Mutex<BeatState>,
-    /// Notified when the lease is lost, when a heartbeat must end and when it has ended.
+    /// Notified when the lease is lost, when a running heartbeat has to end, and when that
+    /// heartbeat has ended.
     changed: Notify,
-    /// Set by the action once a failure would not show whether the action had an effect.
+    /// Set by [`Lease::hold_on_error`]. A failure then leaves it unknown whether the action had an
+    /// effect.
     hold_on_error: AtomicBool,
     /// Set when the lease's only terminal event is reported.
     pub(super) ended: AtomicBool,
-    /// The span of the call that took the lease, until the terminal event is reported; disabled if
-    /// the call has no span.
+    /// The span of the call that was granted the lease. The span is disabled if the call has no
+    /// span, and after the terminal event.
     pub(super) span: Mutex<Span>,
 }
 
 /// The state that the heartbeat and the end of the execution share.
 #[derive(Debug)]
 struct BeatState {
-    /// When the lease ends by the engine's clock, measured from just before its last acquire or
-    /// extend was sent.
+    /// When the lease ends by the engine's clock. The lease runs from just before the last acquire
+    /// or extend was sent.
     until: Instant,
     loss: Option<Loss>,
-    /// Whether further heartbeats are prevented from starting (RUN-3).
+    /// Whether the heartbeats are stopped, so that no further heartbeat starts (RUN-3).
     stopped: bool,
     /// Whether the last heartbeat failed and the next try is queued.
     retrying: bool,
@@ -104,39 +110,51 @@ impl Lease {
         &self.0.identity
     }
 
-    /// Whether other calls are kept out. `false` if the configuration of the scope has
-    /// `enabled = false`: then there is no record, nothing is replayed, another call may run at the
-    /// same time, the token fences nothing, and [`confirm`](Self::confirm) always succeeds (CTX-5).
+    /// Whether the lease keeps other calls from running. The result is `false` if the scope is
+    /// configured with `enabled = false` (CTX-5) or `shadow = true` (CTX-6). In such a scope,
+    /// nothing is replayed, and calls with the same key can run at the same time. The token fences
+    /// nothing, and [`confirm`](Self::confirm) does not check with the store.
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         self.0.store.guards()
+    }
+
+    /// What the guard would have done with this call, if its scope is in shadow mode (CTX-6);
+    /// otherwise `None`.
+    #[must_use]
+    pub fn shadow(&self) -> Option<ShadowVerdict> {
+        self.0.shadow
     }
 
     /// Whether the lease is still running by the engine's clock. To check with the store, use
     /// [`confirm`](Self::confirm).
     #[must_use]
     pub fn believed_held(&self) -> bool {
+        // Read the clock before the lock is taken, because an application's clock can call methods
+        // of this lease.
+        let now = self.0.store.now();
         let beat = self.0.beat.lock();
-        beat.loss.is_none() && !beat.stopped && self.0.store.now() < beat.until
+        beat.loss.is_none() && !beat.stopped && now < beat.until
     }
 
-    /// How much time is left on the lease by the engine's clock; zero if the lease is over or lost.
+    /// How much time is left on the lease by the engine's clock. Zero if the lease is over or lost.
     /// Each heartbeat extends the lease.
     #[must_use]
     pub fn remaining(&self) -> Duration {
+        let now = self.0.store.now();
         let beat = self.0.beat.lock();
         match beat.loss {
-            None => beat.until.saturating_duration_since(self.0.store.now()),
+            None => beat.until.saturating_duration_since(now),
             Some(_) => Duration::ZERO,
         }
     }
 
-    /// Checks with the store that the lease is still held, by extending it once. `false` means that
-    /// the lease is lost, or that its holder has completed it or stopped extending it. In these
-    /// cases the lease is not extended.
+    /// Checks with the store that the lease is still held, by extending it once. Returns `false` if
+    /// the lease is lost, or if its holder has completed, released or given up the lease. The lease
+    /// is not extended then.
     ///
     /// # Errors
-    /// The store's errors; whether the lease is held is then unknown.
+    /// The store's errors. After an error, it is unknown whether the lease is held.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lease may or may not be extended.
@@ -144,8 +162,8 @@ impl Lease {
         let state = &self.0;
         {
             let beat = state.beat.lock();
-            // A lost lease stays lost, and a lease that its holder stopped extending has to run out
-            // (RUN-5).
+            // A lost lease stays lost. If the holder stopped the heartbeat, the lease has to run
+            // out (RUN-5).
             if beat.loss.is_some() || beat.stopped {
                 return Ok(false);
             }
@@ -164,13 +182,14 @@ impl Lease {
         })
     }
 
-    /// **From here on the effect is unknown, unless this run returns a value.** Call this once a
-    /// request is on its way, or when an error does not show whether the request was carried out.
-    /// After that, an error, a panic or a drop of the action does not free the key: the key stays
-    /// taken until the lease runs out, and the next run knows that it is a
-    /// [takeover](Attempt::Takeover) (RUN-4). Without this call, an error, a panic or a drop frees
-    /// the key, and the next call runs immediately. An HTTP handler sets the fate of its answer
-    /// instead (`AnswerFate`).
+    /// **Declares that a failure of this run leaves it unknown whether the action had an effect.**
+    /// Call this method when a request is on its way, or when an error does not show whether the
+    /// request was carried out. After this call, an error, a panic or a drop of the action does not
+    /// free the key. The key stays taken until the lease runs out, and the next run knows that it
+    /// is a [takeover](Attempt::Takeover) (RUN-4). Without this call, an error or a panic frees the
+    /// key, and the next call runs immediately. The same holds for the drop of a joined call or of
+    /// a call with [`OnDrop::Release`](crate::OnDrop::Release). In an HTTP handler, set the fate of
+    /// the answer (`AnswerFate`) instead.
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine};
@@ -199,8 +218,8 @@ impl Lease {
         self.0.hold_on_error.load(Ordering::Acquire)
     }
 
-    /// Resolves when the lease is lost, with the reason (RUN-2, RUN-6). The future never resolves
-    /// while the lease is held, so race it against the work:
+    /// Waits until the lease is lost, and returns the reason (RUN-2, RUN-6). The future never
+    /// resolves while the lease is held, so race it against the work:
     /// `select! { () = work => .., loss = lease.lost() => .. }`.
     ///
     /// # Cancel safety
@@ -209,7 +228,7 @@ impl Lease {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // The waiter registers before the check, so that a loss in between is not missed.
+            // Register before the check, so that a loss between the two steps is not missed.
             changed.as_mut().enable();
             if let Some(loss) = self.0.beat.lock().loss {
                 return loss;
@@ -218,9 +237,9 @@ impl Lease {
         }
     }
 
-    /// Derives an idempotency key for a call that this action makes to another service: 64 hex
-    /// digits of SHA-256 over scope, key and `step`. The key is the same for this holder and for a
-    /// holder that takes over. Give each downstream call its own `step`.
+    /// Derives an idempotency key for a call that this action makes to another service. The derived
+    /// key has 64 hex digits: SHA-256 over the scope, the key and `step`. A holder that takes over
+    /// derives the same key. Give each downstream call a different `step`.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> String {
         let mut hash = Sha256::new();
@@ -253,6 +272,7 @@ impl LeaseState {
             attempt: self.attempt,
             waited: self.waited,
             held_for,
+            result_bytes: None,
         }
     }
 
@@ -273,10 +293,10 @@ impl LeaseState {
 /// and the next grant is a takeover (RUN-5). The effects of the work are then unknown, so the key
 /// is not freed early.
 /// # When to use
-/// Use a held lease for work that does not fit into a closure, for example in an adapter, which
-/// gets the lease from [`try_acquire`](crate::IdempotencyEngine::try_acquire) and has to end it on
-/// every path. Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends the lease
-/// itself.
+/// Use a held lease for work that does not fit into a closure, for example in an adapter. The
+/// adapter gets the lease from [`try_acquire`](crate::IdempotencyEngine::try_acquire), and has to
+/// end it on every path. Otherwise use [`execute`](crate::IdempotencyEngine::execute), which ends
+/// the lease itself.
 ///
 /// ```
 /// use retryproof_core::{
@@ -289,12 +309,13 @@ impl LeaseState {
 /// let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
 /// match engine.try_acquire(&ctx).await? {
 ///     Acquisition::Granted(held) => {
-///         // The work comes here; `held.release().await?` if it did not happen.
+///         // Do the work here. If it does not happen, call `held.release().await?` instead.
 ///         let receipt = Payload::new(CodecId::BYTES, 0, b"receipt 1");
 ///         assert!(matches!(held.complete(receipt).await, CompletionResult::Recorded));
 ///     }
 ///     Acquisition::Complete(stored) => drop(stored.open(ctx.fingerprint())?),
 ///     Acquisition::InFlight(busy) => println!("retry after {:?}", busy.retry_after()),
+///     Acquisition::Mismatch => println!("the key is in use for another request"),
 /// }
 /// # Ok(())
 /// # }
@@ -303,6 +324,8 @@ pub struct HeldLease {
     pub(super) lease: Lease,
     pub(super) ttl: Duration,
     pub(super) fingerprint: Option<Fingerprint>,
+    /// Seals the result, if the store has sealed results (SEAL-1).
+    pub(super) seal: Option<Arc<CallSeal>>,
     pub(super) permit: Option<Permit>,
     /// Whether a method has begun to end the lease.
     pub(super) consumed: bool,
@@ -316,13 +339,14 @@ pub(super) struct GrantTerms {
     pub(super) grant: Grant,
     /// When the call began.
     pub(super) began: Instant,
-    /// When the granted acquire was sent. The lease is measured from this instant, so that the
-    /// holder considers it over before the store does (ACQ-7).
+    /// When the granted acquire was sent. The lease is measured from this instant, so that it ends
+    /// for the holder before it ends for the store (ACQ-7).
     pub(super) counted_from: Instant,
+    pub(super) seal: Option<Arc<CallSeal>>,
 }
 
 impl HeldLease {
-    /// Starts the heartbeat of a lease that was granted.
+    /// Creates a held lease from a grant, and starts its heartbeat.
     pub(super) fn new(
         store: &Arc<StoreClient>,
         tasks: &Arc<Tasks>,
@@ -331,7 +355,7 @@ impl HeldLease {
         terms: GrantTerms,
         permit: Option<Permit>,
     ) -> Self {
-        let GrantTerms { durations, max_hold, owner, grant, began, counted_from } = terms;
+        let GrantTerms { durations, max_hold, owner, grant, began, counted_from, seal } = terms;
         let hold_until = counted_from + max_hold;
         let beat = BeatState {
             until: counted_from + durations.lease,
@@ -348,6 +372,7 @@ impl HeldLease {
             identity: ctx.identity().clone(),
             owner,
             token: grant.token,
+            shadow: grant.shadow,
             attempt: if grant.took_over { Attempt::Takeover } else { Attempt::First },
             duration: durations.lease,
             granted_at: counted_from,
@@ -372,19 +397,23 @@ impl HeldLease {
         Self {
             lease: Lease(state),
             ttl: durations.ttl,
-            fingerprint: ctx.fingerprint().copied(),
+            fingerprint: match &seal {
+                None => ctx.fingerprint().copied(),
+                Some(seal) => seal.fingerprint,
+            },
+            seal,
             permit,
             consumed: false,
         }
     }
 
-    /// The lease, to pass to the work.
+    /// The lease's handle, which the caller can pass to the work.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// Takes the `max-running` permit, for a caller that keeps it beyond the end of the lease:
+    /// Takes the `max-running` permit, so that the caller can keep it after the lease has ended.
     /// `shutdown` waits until the permit is dropped.
     #[must_use]
     pub fn take_permit(&mut self) -> Option<Permit> {

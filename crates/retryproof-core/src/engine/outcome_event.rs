@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports the outcome of each call once: to the observers (RUN-8), and in one `tracing` event at
-//! the level DEBUG under the target `retryproof::outcome` (RUN-7). The observers and the log get
-//! the same value, so they cannot disagree: an [`End`] if the call was granted a lease, and
-//! otherwise a [`CallAnswer`].
+//! Reports the outcome of each call once. The outcome goes to the observers (RUN-8), and into one
+//! `tracing` event at the level DEBUG under the target `retryproof::outcome` (RUN-7). The observers
+//! and the log get the same value, so they cannot disagree. The value is an [`End`] if the call was
+//! granted a lease, and a [`CallAnswer`] otherwise.
 //!
 //! Fields of the `tracing` event: `scope`, `outcome`, `identity` (masked, ID-4), and, where they
-//! apply, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds). With neither
-//! an observer nor a subscriber, a report costs one check of each and computes nothing.
+//! apply, `would_be`, `attempt`, `recorded`, `phase`, `error.type`, `held` and `took` (seconds).
+//! Without observers and subscribers, a report costs only a few checks and computes nothing.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::attempt::Attempt;
 use crate::clock::Instant;
 use crate::context::IdempotencyContext;
 use crate::error::ErrorKind;
-use crate::observe::{CallEvent, Phase};
+use crate::observe::{CallEvent, LeaseEvent, Phase, ShadowVerdict};
 use crate::outcome::Recorded;
 use crate::payload::{Opened, StoredResult};
 use crate::store::HolderNote;
@@ -29,18 +29,20 @@ const TARGET: &str = "retryproof::outcome";
 /// How a lease ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// The work was recorded, as a value or as a tombstone.
-    Completed(Recorded),
+    /// The work was recorded, as a value or as a tombstone. The second value is the size of the
+    /// stored envelope in bytes.
+    Completed(Recorded, usize),
     /// The lease ended without a completion.
     Failed(Phase),
-    /// The completion was refused, because another owner had taken over.
+    /// The completion was refused, because another owner had taken over or the record was gone.
     Lost,
 }
 
-/// How a call that was granted no lease ended.
+/// How a call without a lease ended.
 #[derive(Debug, Clone, Copy)]
 pub enum CallAnswer<'a> {
-    /// The stored result, with the note of the holder that executed the work.
+    /// The call got the stored result. Contains the note of the holder that executed the work, if
+    /// the store has one.
     Replayed(Option<&'a HolderNote>),
     /// The key was used with a different fingerprint.
     Mismatch,
@@ -54,7 +56,8 @@ pub enum CallAnswer<'a> {
 }
 
 impl<'a> CallAnswer<'a> {
-    /// The answer to a call that opens this record with the fingerprint of its context.
+    /// Returns the answer to a call that opens this record with the fingerprint of the call's
+    /// context.
     pub(super) fn from_record(ctx: &IdempotencyContext, stored: &'a StoredResult) -> Self {
         match stored.open(ctx.fingerprint()) {
             Ok(Opened::Value(_)) => Self::Replayed(stored.holder()),
@@ -80,17 +83,24 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     if is_enabled() {
         log_end(state, end);
     }
-    // The span ends here even if a clone of the lease lives on.
+    // The span ends here, even if a clone of the lease still exists.
     let span = std::mem::replace(&mut *state.span.lock(), Span::none());
     if !span.is_disabled() {
         record_end(&span, state, end);
+    }
+    if let Some(verdict) = state.shadow {
+        state.store.observers.tell(|o| o.shadowed(state.event(), verdict));
+        return;
     }
     if !state.store.guards() {
         state.store.observers.tell(|o| o.unguarded(state.event()));
         return;
     }
     state.store.observers.tell(|o| match end {
-        End::Completed(recorded) => o.completed(state.event(), recorded),
+        End::Completed(recorded, bytes) => {
+            let event = LeaseEvent { result_bytes: Some(bytes), ..state.event() };
+            o.completed(event, recorded);
+        }
         End::Failed(phase) => o.failed(state.event(), phase),
         End::Lost => o.lost(state.event()),
     });
@@ -148,6 +158,7 @@ fn report(
 /// The fields that describe a call's end, in the log and in the call's span.
 struct EndFields {
     outcome: &'static str,
+    would_be: Option<&'static str>,
     attempt: &'static str,
     recorded: Option<&'static str>,
     phase: Option<Phase>,
@@ -156,9 +167,10 @@ struct EndFields {
 impl EndFields {
     fn of(state: &LeaseState, end: End) -> Self {
         let (outcome, recorded, phase) = match end {
+            _ if state.shadow.is_some() => ("shadow", None, None),
             _ if !state.store.guards() => ("unguarded", None, None),
-            End::Completed(Recorded::Tombstone) => ("executed", Some("tombstone"), None),
-            End::Completed(_) => ("executed", Some("yes"), None),
+            End::Completed(Recorded::Tombstone, _) => ("executed", Some("tombstone"), None),
+            End::Completed(..) => ("executed", Some("yes"), None),
             End::Failed(phase @ Phase::Completion) => (phase.outcome(), Some("no"), None),
             End::Failed(phase @ Phase::Released) => (phase.outcome(), None, None),
             End::Failed(phase) => (phase.outcome(), None, Some(phase)),
@@ -168,18 +180,19 @@ impl EndFields {
             Attempt::First => "first",
             Attempt::Takeover => "takeover",
         };
-        Self { outcome, attempt, recorded, phase }
+        let would_be = state.shadow.map(ShadowVerdict::as_str);
+        Self { outcome, would_be, attempt, recorded, phase }
     }
 }
 
 #[cold]
 fn log_end(state: &LeaseState, end: End) {
-    let EndFields { outcome, attempt, recorded, phase } = EndFields::of(state, end);
+    let EndFields { outcome, would_be, attempt, recorded, phase } = EndFields::of(state, end);
     let held = state.event().held_for.as_secs_f64();
     let (identity, scope) = (&state.identity, state.identity.scope());
     let phase = phase.map(tracing::field::debug);
     tracing::debug!(
-        target: TARGET, %scope, outcome, %identity, attempt, recorded, phase, held,
+        target: TARGET, %scope, outcome, would_be, %identity, attempt, recorded, phase, held,
         "a call has ended"
     );
 }
@@ -187,9 +200,12 @@ fn log_end(state: &LeaseState, end: End) {
 /// Records in the call's span how a call with a lease ended.
 #[cold]
 fn record_end(span: &Span, state: &LeaseState, end: End) {
-    let EndFields { outcome, attempt, recorded, phase } = EndFields::of(state, end);
+    let EndFields { outcome, would_be, attempt, recorded, phase } = EndFields::of(state, end);
     let event = state.event();
     span.record("outcome", outcome);
+    if let Some(would_be) = would_be {
+        span.record("would_be", would_be);
+    }
     span.record("attempt", attempt);
     if let Some(recorded) = recorded {
         span.record("recorded", recorded);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deletes expired records in bounded batches, every `purge.interval` (STO-4).
+//! Deletes expired records in bounded batches, every `purge.interval` (STO-4). If several processes
+//! share a store, only the one that claims a round purges in it (STO-6).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,15 +12,15 @@ use tokio::time::sleep;
 use super::store_client::{StoreClient, in_time};
 use crate::clock::Instant;
 use crate::config::PurgeConfig;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::observe::PurgeEvent;
 use crate::store::IdempotencyStore;
 
-/// The maximum number of records in one batch, so that no batch holds a lock for long.
+/// The maximum number of records in one batch. It keeps a batch from holding a lock for long.
 const BATCH: usize = 1_000;
 
-/// A batch gets at least this much time, because a batch does more work than any other call, and no
-/// caller waits for it (STO-5).
+/// The shortest time limit of a batch. A batch does more work than any other call, and no caller
+/// waits for it (STO-5).
 const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The task that purges for as long as the engine exists. The first lease starts the task.
@@ -27,7 +28,10 @@ pub(super) struct PurgeTask {
     store: Weak<StoreClient>,
     interval: Duration,
     enabled: bool,
+    claims: bool,
     running: AtomicBool,
+    /// Whether the engine has warned that rounds cannot be claimed.
+    warned: AtomicBool,
 }
 
 impl PurgeTask {
@@ -36,7 +40,9 @@ impl PurgeTask {
             store: Arc::downgrade(store),
             interval: config.interval,
             enabled: config.enabled,
+            claims: config.claim,
             running: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         })
     }
 
@@ -73,10 +79,13 @@ impl PurgeTask {
 
     async fn run(&self) {
         loop {
-            sleep(self.interval).await;
-            // Between rounds the task holds only a weak reference to the store, so that the task
-            // ends once its engine is gone.
+            sleep(lengthened(self.interval)).await;
+            // Between rounds, the task has only a weak reference to the store. The task therefore
+            // ends after its engine is dropped.
             let Some(store) = self.store.upgrade() else { return };
+            if self.claims && !self.may_purge(&store).await {
+                continue;
+            }
             if let Err(error) = purge(&store, self.interval).await {
                 tracing::warn!(%error, "the purge failed; it will be retried after the next \
                                         interval");
@@ -85,7 +94,53 @@ impl PurgeTask {
     }
 }
 
-/// Allows the next lease to start the task again, even if the runtime dropped the running task.
+impl PurgeTask {
+    /// Claims this round. Returns `true` if this process should purge, because it has the claim or
+    /// because claims do not work.
+    async fn may_purge(&self, store: &StoreClient) -> bool {
+        // The claim ends before this process's next round, so a process that runs alone purges in
+        // every round.
+        let at_most = self.interval - self.interval / 10;
+        let sent = store.now();
+        let answer = in_time(store.operation_timeout(), store.shared().claim_purge(at_most)).await;
+        store.called("claim_purge", sent, &answer);
+        match answer {
+            Ok(Some(false)) => {
+                let now = store.now();
+                // A purge by another process also restarts the time since the last purge.
+                store.note_purge(now);
+                let took = now.saturating_duration_since(sent);
+                let event = PurgeEvent { deleted: 0, took, kept_up: true, left_to_another: true };
+                store.observers.tell(|o| o.purged(event));
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                // If the store is unavailable, the purge that follows fails and is reported, so do
+                // not warn here.
+                if error.kind() != ErrorKind::Unavailable
+                    && !self.warned.swap(true, Ordering::Relaxed)
+                {
+                    tracing::warn!(
+                        %error,
+                        "the purge cannot be claimed, so each process purges; does the store's user \
+                         lack the privilege to write the `_meta` table? (logged once, STO-6)"
+                    );
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Returns the pause before a round: `interval`, plus a random part of at most a tenth of it.
+fn lengthened(interval: Duration) -> Duration {
+    let share = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
+    interval + (interval / 10).mul_f64(share)
+}
+
+/// When dropped, allows the next lease to start the task again. A runtime that drops the task drops
+/// this value too.
 struct RunningPurge(Arc<PurgeTask>);
 
 impl Drop for RunningPurge {
@@ -102,8 +157,13 @@ pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Opt
     if let Ok(false) = ended {
         return Ok(None);
     }
-    let took = store.now().saturating_duration_since(began);
-    let event = PurgeEvent { deleted, took, kept_up: ended.is_ok() && took < interval };
+    let now = store.now();
+    let took = now.saturating_duration_since(began);
+    if ended.is_ok() {
+        store.note_purge(now);
+    }
+    let kept_up = ended.is_ok() && took < interval;
+    let event = PurgeEvent { deleted, took, kept_up, left_to_another: false };
     store.observers.tell(|o| o.purged(event));
     ended.map(|_| Some(deleted))
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The spans of a call (RUN-10): one span `idempotency.call` at the level INFO, from the acquire to
-//! the answer, and below it, at the level DEBUG, one span for each phase. A span that no subscriber
-//! wants costs one check. The fields of the outcome are recorded by `outcome_event`.
+//! The spans of a call (RUN-10). The span `idempotency.call`, at the level INFO, lasts from the
+//! acquire to the answer. Inside this span, each phase has one span at the level DEBUG. A span that
+//! no subscriber wants costs one check. `outcome_event` records the fields of the outcome.
 
-use tracing::{Level, Span, field};
+use std::future::Future;
+
+use tracing::{Instrument as _, Level, Span, field};
 
 use crate::context::IdempotencyContext;
 
@@ -13,12 +15,16 @@ const CALL: &str = "idempotency.call";
 /// Creates the span of a call that begins now.
 #[inline]
 pub(super) fn of_call(ctx: &IdempotencyContext) -> Span {
+    if !tracing::level_enabled!(Level::INFO) {
+        return Span::none();
+    }
     tracing::info_span!(
         target: TARGET,
         CALL,
         scope = %ctx.identity().scope(),
         identity = %ctx.identity(),
         outcome = field::Empty,
+        would_be = field::Empty,
         attempt = field::Empty,
         recorded = field::Empty,
         phase = field::Empty,
@@ -29,32 +35,52 @@ pub(super) fn of_call(ctx: &IdempotencyContext) -> Span {
     )
 }
 
-/// Creates the span of an acquire, until the store has answered.
+/// Creates the span of an acquire that waits for the store's answer.
 #[inline]
 pub(super) fn of_acquire() -> Span {
-    tracing::debug_span!(target: TARGET, "idempotency.acquire")
+    phase(|| tracing::debug_span!(target: TARGET, "idempotency.acquire"))
 }
 
-/// Creates the span of the time in which a call waits for a holder.
+/// Creates the span that covers a call's wait for a holder.
 #[inline]
 pub(super) fn of_wait() -> Span {
-    tracing::debug_span!(target: TARGET, "idempotency.wait")
+    phase(|| tracing::debug_span!(target: TARGET, "idempotency.wait"))
 }
 
-/// Creates the span of the time in which a call's action runs.
+/// Creates the span that covers the run of a call's action.
 #[inline]
 pub(super) fn of_action() -> Span {
-    tracing::debug_span!(target: TARGET, "idempotency.action")
+    phase(|| tracing::debug_span!(target: TARGET, "idempotency.action"))
 }
 
-/// Creates the span of the time in which a call's result is recorded.
+/// Creates the span that covers the recording of a call's result.
 #[inline]
 pub(super) fn of_completion() -> Span {
-    tracing::debug_span!(target: TARGET, "idempotency.complete")
+    phase(|| tracing::debug_span!(target: TARGET, "idempotency.complete"))
 }
 
-/// Returns the current span if it is the span of a call; otherwise a disabled span, so that the
-/// fields of a program's own spans are never changed.
+/// Creates the span of a phase if the level DEBUG is enabled. `Span::none()` is cheaper than a span
+/// that the macro disables, because that span keeps its metadata for the `log` feature of
+/// `tracing`.
+#[inline]
+fn phase(span: impl FnOnce() -> Span) -> Span {
+    if tracing::level_enabled!(Level::DEBUG) { span() } else { Span::none() }
+}
+
+/// Creates a future, and polls and drops it inside a span. The future is large, and an
+/// `Instrumented` would move it. If the span is disabled, the future is therefore awaited where it
+/// is created. Otherwise the future is boxed.
+#[inline]
+pub(super) async fn run_in<F: Future>(span: &Span, future: impl FnOnce() -> F) -> F::Output {
+    if span.is_disabled() {
+        future().await
+    } else {
+        Box::pin(future()).instrument(span.clone()).await
+    }
+}
+
+/// Returns the current span if it is the span of a call. Otherwise returns a disabled span, so that
+/// the fields of a program's own spans never change.
 #[inline]
 pub(super) fn current() -> Span {
     if !tracing::span_enabled!(target: TARGET, Level::INFO) {

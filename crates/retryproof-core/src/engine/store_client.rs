@@ -27,7 +27,8 @@ use crate::store::{
 /// The number of failures in a row after which only one call at a time tries the store.
 const FAILURES: u32 = 5;
 
-/// The operation that is not reported to observers, because it lasts as long as the holder works.
+/// The operation that is not reported to observers, because its duration depends only on the
+/// holder.
 const WAIT: &str = "wait_for_change";
 
 /// The engine's store with its limits, the clock that times leases, and the observers of leases.
@@ -42,6 +43,8 @@ pub(super) struct StoreClient {
     operation_timeout: Duration,
     breaker: CircuitBreaker,
     clock: Arc<dyn Clock>,
+    /// When the last purge round without an error ended.
+    last_purge: Mutex<Option<Instant>>,
     pub(super) observers: Observers,
 }
 
@@ -54,24 +57,28 @@ impl StoreClient {
     ) -> Self {
         let store = shared.as_dyn();
         let profile = store.dyn_profile();
+        // A call of a store with sealed results waits for a key first (SEAL-2).
+        let immediate = profile.immediate && !shared.seals();
         Self {
             shared,
             store,
             name: profile.name,
             max_value: profile.max_value,
             max_duration: profile.max_duration,
-            immediate: profile.immediate,
+            immediate,
             guards: true,
             operation_timeout,
             breaker: CircuitBreaker::default(),
             clock,
+            last_purge: Mutex::default(),
             observers,
         }
     }
 
-    /// Creates a client with the limits, the clock and the observers of this client, which sends
-    /// its calls to `store`, which keeps nothing (CTX-5). [`shared`](Self::shared) stays this
-    /// client's store, so that a transaction of a wrong database is still refused.
+    /// Creates a second client, which sends its calls to `store`. That store grants every call
+    /// (CTX-5, CTX-6). The second client has the same time limits, clock and observers as the
+    /// first. It also has the same [`shared`](Self::shared) store, so that a transaction on a wrong
+    /// database is still refused.
     pub(super) fn unguarded(&self, store: Arc<dyn DynStore>) -> Self {
         let profile = store.dyn_profile();
         Self {
@@ -85,11 +92,18 @@ impl StoreClient {
             operation_timeout: self.operation_timeout,
             breaker: CircuitBreaker::default(),
             clock: Arc::clone(&self.clock),
+            last_purge: Mutex::default(),
             observers: self.observers.clone(),
         }
     }
 
-    /// Whether the store keeps records, which is not so in a scope that is switched off (CTX-5).
+    /// Accepts durations of any length, for a store that keeps no records itself.
+    pub(super) fn for_any_duration(self) -> Self {
+        Self { max_duration: Duration::MAX, ..self }
+    }
+
+    /// Whether the store guards its calls. The result is `false` for a scope that is switched off
+    /// (CTX-5) or in shadow mode (CTX-6).
     #[inline]
     pub(super) fn guards(&self) -> bool {
         self.guards
@@ -105,12 +119,22 @@ impl StoreClient {
         self.clock.now()
     }
 
+    pub(super) fn note_purge(&self, ended: Instant) {
+        *self.last_purge.lock() = Some(ended);
+    }
+
+    /// The time since the last purge round without an error.
+    pub(super) fn purged_ago(&self) -> Option<Duration> {
+        let ended = *self.last_purge.lock();
+        ended.map(|ended| self.now().saturating_duration_since(ended))
+    }
+
     /// Whether the store answers a call at its first poll.
     pub(super) fn is_immediate(&self) -> bool {
         self.immediate
     }
 
-    /// The largest value that the store accepts (CMP-9).
+    /// The size of the largest value that the store accepts, in bytes (CMP-9).
     pub(super) fn max_value(&self) -> usize {
         self.max_value
     }
@@ -120,7 +144,7 @@ impl StoreClient {
         self.operation_timeout
     }
 
-    /// An owner id that is unique among all owners of the store's records (ACQ-9).
+    /// Creates an owner id that is unique among all owners of the store's records (ACQ-9).
     pub(super) fn owner(&self) -> OwnerId {
         if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
     }
@@ -171,8 +195,8 @@ impl StoreClient {
         self.bounded(limit, "peek", id, call).await
     }
 
-    /// Waits for at most `limit` for the store to report that the record may no longer be held
-    /// under the token `seen`. The store may take up to `operation-timeout` longer than `limit`.
+    /// Waits until the store reports that the record may no longer be held under the token `seen`,
+    /// but at most for `limit`. The answer of the store can take up to `operation-timeout` longer.
     pub(super) async fn wait_for_change(
         &self,
         id: &Identity,
@@ -194,7 +218,7 @@ impl StoreClient {
         self.bounded(self.operation_timeout, "extend", id, call).await
     }
 
-    /// Creates an extend call without a time limit, for the heartbeat, which sets a limit and
+    /// Creates an extend call without a time limit. The heartbeat sets a limit and
     /// [counts](Self::count) the answer.
     pub(super) fn extend_call(
         &self,
@@ -233,7 +257,8 @@ impl StoreClient {
         Arc::clone(&self.store).dyn_release(id.clone(), owner)
     }
 
-    /// Runs one call until it is answered: polls it in place first, then under the time limit.
+    /// Runs one call until it is answered. The first poll needs no timer; the later polls have a
+    /// time limit.
     async fn bounded<T>(
         &self,
         limit: Duration,
@@ -242,7 +267,7 @@ impl StoreClient {
         mut call: StoreCall<T>,
     ) -> Result<T> {
         let began = self.call_began();
-        // An immediate store answers at the first poll, so no timer is created for it.
+        // If the store answers at the first poll, the call needs no timer.
         let first = poll_fn(|cx| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => Poll::Ready(None),
@@ -263,8 +288,8 @@ impl StoreClient {
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.count_failure(),
-            // Any other error is also an answer from the store, so it shows that the store is
-            // available.
+            // Any other error is also an answer from the store, so the error shows that the store
+            // is available.
             _ => {
                 if self.breaker.answered() {
                     self.observers.tell(|o| o.circuit_closed());
@@ -289,7 +314,8 @@ impl StoreClient {
         self.count_failure();
     }
 
-    /// The current time, or `None` if there are no observers, so the call is not timed.
+    /// Returns the current time, or `None` if there are no observers. The call need not be timed
+    /// then.
     #[inline]
     pub(super) fn call_began(&self) -> Option<Instant> {
         if self.observers.is_empty() { None } else { Some(self.now()) }
@@ -327,7 +353,7 @@ impl fmt::Debug for StoreClient {
     }
 }
 
-/// Awaits a call for at most `limit`, and then fails with `Unavailable`.
+/// Awaits a call. If there is no answer within `limit`, returns `Unavailable`.
 pub(super) async fn in_time<T>(
     limit: Duration,
     call: impl Future<Output = Result<T>>,
@@ -340,7 +366,7 @@ pub(super) fn no_answer(limit: Duration) -> Error {
     Error::unavailable("the store did not answer in time").with("after", format_args!("{limit:?}"))
 }
 
-/// Counts failures in a row. Once there are [`FAILURES`], one call at a time tries the store and
+/// Counts failures in a row. After [`FAILURES`] failures, one call at a time tries the store, and
 /// the others fail immediately.
 #[derive(Debug, Default)]
 struct CircuitBreaker {
@@ -352,13 +378,14 @@ struct CircuitBreaker {
 /// Permission for one store call, held until the store has answered.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    /// If this call probes a failing store, the breaker and the instant at which the probe began.
+    /// The breaker and the start of the probe, if this call probes a failing store.
     probe: Option<(&'a CircuitBreaker, Instant)>,
 }
 
 impl CircuitBreaker {
-    /// A probe ends after `limit` even if its call does not end, because that call may be in a
-    /// future that is no longer polled.
+    /// Admits a call. While the store keeps failing, admits only one call at a time, as a probe.
+    /// After `limit`, a probe no longer counts, because its call may be in a future that is no
+    /// longer polled.
     #[inline]
     fn admit(&self, limit: Duration, now: impl FnOnce() -> Instant) -> Result<Admission<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {
@@ -394,7 +421,7 @@ impl CircuitBreaker {
     /// Notes a failure, and returns whether it opened the circuit.
     #[cold]
     fn failed(&self) -> bool {
-        // The count saturates, because all that matters is whether it has reached the bound.
+        // The count saturates, because a count that wraps to 0 would close the circuit.
         let before = self
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
@@ -405,7 +432,7 @@ impl CircuitBreaker {
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if let Some((breaker, since)) = self.probe {
-            // An admission clears only its own probe; a later probe keeps running.
+            // Clear only this admission's probe, because a later probe might be running.
             breaker.probing.lock().take_if(|probing| *probing == since);
         }
     }

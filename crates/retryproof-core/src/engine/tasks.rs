@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tasks`]: permits, which count tracked actions under `max-running`; lease endings that continue
-//! in the background; and what `shutdown` waits for (RUN-5). The actions themselves are run by the
-//! callers.
+//! [`Tasks`] hands out the permits of tracked actions (`max-running`), runs lease endings in the
+//! background, and tells `shutdown` when all actions and endings are over (RUN-5). The callers run
+//! the actions themselves.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,19 +19,18 @@ use crate::identity::Identity;
 
 #[derive(Debug)]
 pub(super) struct Tasks {
-    /// Permits that are currently taken.
+    /// The number of permits that are taken.
     running: AtomicUsize,
-    /// Completions and releases that continue in the background.
+    /// The number of completions and releases that continue in the background.
     endings: AtomicUsize,
     max_running: usize,
     closing: AtomicBool,
     /// Notified when a permit is given back or a background task has ended its lease.
     freed: Notify,
-    /// Notifies one waiter when a permit is given back, and all waiters when no more are handed
-    /// out.
+    /// Notifies one waiter when a permit is given back, and all waiters when the engine closes.
     permits: Notify,
-    /// How many tasks listen to the two fields above. Usually no task listens, so a replay, which
-    /// takes a permit and gives it back, notifies no task.
+    /// How many tasks listen to `freed` or `permits`. Usually the number is zero, so a replay,
+    /// which takes a permit and gives it back, can skip the notifications.
     watchers: AtomicUsize,
 }
 
@@ -40,17 +39,17 @@ pub(super) struct Tasks {
 #[derive(Debug)]
 pub struct Permit(Arc<Tasks>);
 
-/// A permit for a call that gives it back unused if nothing has to run. The permit borrows the
-/// `Tasks`, so a replay changes no reference count.
+/// A permit that a call gives back unused if no action has to run. The permit borrows the `Tasks`,
+/// so a replay changes no reference count.
 #[derive(Debug)]
 pub(super) struct BorrowedPermit<'a>(&'a Arc<Tasks>);
 
 impl BorrowedPermit<'_> {
-    /// Keeps the permit, because an action will run.
+    /// Converts this permit into one that the call keeps, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The count now covers the new permit. Dropping the borrowed permit would lower the count,
-        // so the borrowed permit is forgotten.
+        // The new permit takes the place of the borrowed permit in the count. Forget the borrowed
+        // permit, because its drop would lower the count.
         std::mem::forget(self);
         permit
     }
@@ -83,9 +82,10 @@ impl Tasks {
 
     /// Hands out a permit, unless `max-running` permits are taken or the engine is closing.
     ///
-    /// This method counts, then checks whether the engine is closing; `shutdown` closes, then
-    /// counts. So at least one of them sees the other: either the shutdown counts the new action,
-    /// or this method refuses it. This requires a single order of all four steps (`SeqCst`).
+    /// This method first counts the action, then checks whether the engine is closing. `shutdown`
+    /// first closes the engine, then reads the count. Therefore either `shutdown` sees the new
+    /// action, or this method refuses it. These four steps must have a single order, so they use
+    /// `SeqCst`.
     pub(super) fn try_permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);
@@ -100,7 +100,7 @@ impl Tasks {
         permit.ok_or(ErrorKind::TooBusy)
     }
 
-    /// Hands out a permit as soon as one is free. Waiters are woken one by one, in order; a call
+    /// Hands out a permit as soon as one is free. Waiters are woken one by one, in order. A call
     /// that finds a free permit can take it ahead of the waiters.
     pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
         let _watching = self.watch();
@@ -113,8 +113,8 @@ impl Tasks {
         }
     }
 
-    /// Lowers the count, then checks for watchers; watchers register, then check the count. So at
-    /// least one side sees the other.
+    /// Lowers the count, then checks for watchers. Watchers register, then check the count. At
+    /// least one side therefore sees the other.
     fn give_back(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
         if self.watchers.load(Ordering::SeqCst) > 0 {
@@ -128,13 +128,13 @@ impl Tasks {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// How many things a shutdown waits for: tracked actions, and lease endings that have outlived
-    /// their callers (CMP-3).
+    /// The number of tracked actions and background lease endings that have not ended (CMP-3). A
+    /// shutdown waits for both.
     pub(super) fn left(&self) -> usize {
         self.running() + self.endings.load(Ordering::SeqCst)
     }
 
-    /// Resolves when there is nothing left to wait for.
+    /// Resolves when no tracked action and no lease ending is left.
     pub(super) async fn idle(&self) {
         let _watching = self.watch();
         loop {
@@ -158,8 +158,8 @@ impl Tasks {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Ends a lease in a task on `runtime`. A shutdown waits for the task. A runtime that has shut
-    /// down drops the task, and the lease runs out instead.
+    /// Ends a lease in a task on `runtime`. A shutdown waits for the task. If the runtime has shut
+    /// down, it drops the task, and the lease runs out instead.
     pub(super) fn end_in_background<F>(self: &Arc<Self>, runtime: &Handle, ending: F)
     where
         F: Future + Send + 'static,
@@ -207,8 +207,8 @@ pub(super) fn current_runtime() -> Result<Handle> {
     })
 }
 
-/// A future that continues on the runtime when its caller drops it, so that a call in flight is
-/// never dropped halfway (ACQ-11, RUN-5). A shutdown then waits for the future.
+/// A future that continues on the runtime when its caller drops it, so that no store call is
+/// dropped halfway (ACQ-11, RUN-5). A shutdown then waits for the future.
 pub(super) struct DetachOnDrop<F: Future + Send + 'static> {
     future: Option<Pin<Box<F>>>,
     runtime: Handle,
@@ -220,8 +220,8 @@ impl<F: Future + Send + 'static> DetachOnDrop<F> {
         Self { future: Some(Box::pin(future)), runtime, tasks }
     }
 
-    /// Awaits the future for at most `limit`. After that the future continues in the background,
-    /// and the error says so.
+    /// Awaits the future for at most `limit`. After that, the future continues in the background,
+    /// and this method returns an error with the kind `Unavailable`.
     pub(super) async fn within(
         self,
         limit: Duration,
@@ -293,7 +293,7 @@ mod tests {
         for (found, permit) in found.iter().zip(&permits) {
             assert!(
                 permit.is_none() || *found == 1,
-                "an action runs, and the shutdown found {found}"
+                "an action runs, but the shutdown counted {found} actions"
             );
         }
     }

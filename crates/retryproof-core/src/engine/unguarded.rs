@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scopes that `scope."NAME".enabled = false` switches off (CTX-5). Their calls take the same
-//! path as all others, but their store is [`UnguardedStore`], which grants every call and keeps
-//! nothing. So no call of such a scope depends on the store, waits for another call, or finds a
-//! result.
+//! Handles the scopes that `scope."NAME".enabled = false` switches off (CTX-5). Calls of such a
+//! scope take the same path as all other calls, but their store is [`UnguardedStore`], which grants
+//! every call and keeps nothing. These calls neither depend on the configured store, nor wait for
+//! another call, nor find a result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use crate::store::{
     StoreProfile,
 };
 
-/// How often the log repeats that calls run unguarded, in microseconds.
+/// The shortest time between two warnings that calls run unguarded, in microseconds.
 const REMINDER: u64 = 60_000_000;
 
-/// Creates the stand-in for the store, with one warning for each scope that is switched off; `None`
-/// if there is no such scope.
+/// Creates the client that replaces the store in the scopes that are switched off, and logs one
+/// warning for each of them. Returns `None` if there is no such scope.
 pub(super) fn stand_in(
     store: &StoreClient,
     config: &IdempotencyConfig,
@@ -46,7 +46,7 @@ pub(super) fn stand_in(
 
 /// A store that grants every acquire and keeps nothing.
 #[derive(Debug)]
-struct UnguardedStore {
+pub(super) struct UnguardedStore {
     scopes: Box<[SwitchedOff]>,
     last_token: AtomicU64,
 }
@@ -56,23 +56,26 @@ struct UnguardedStore {
 struct SwitchedOff {
     scope: Box<str>,
     calls: AtomicU64,
+    /// The calls that the guard would have stopped. Only shadow mode counts these calls.
+    stopped: AtomicU64,
     warned_at: AtomicU64,
 }
 
 impl UnguardedStore {
-    fn new(scopes: &[&str], now: u64) -> Self {
+    pub(super) fn new(scopes: &[&str], now: u64) -> Self {
         let scopes = scopes.iter().map(|&scope| SwitchedOff {
             scope: scope.into(),
             calls: AtomicU64::new(0),
+            stopped: AtomicU64::new(0),
             warned_at: AtomicU64::new(now),
         });
         Self { scopes: scopes.collect(), last_token: AtomicU64::new(0) }
     }
 
-    /// A token that no earlier call of this process has. Like a token of the SQL stores it is the
-    /// time, so if the scope is switched on again, its next tokens are larger, unless the clocks
-    /// differ.
-    fn token(&self, now: u64) -> FencingToken {
+    /// Returns a token that no earlier call of this process got. Like a token of the SQL stores,
+    /// this token is a time. If the scope is switched on again, its next tokens are therefore
+    /// larger, unless the clocks differ.
+    pub(super) fn token(&self, now: u64) -> FencingToken {
         let after = |last: u64| now.max(last.saturating_add(1));
         let last = self
             .last_token
@@ -80,29 +83,32 @@ impl UnguardedStore {
         FencingToken::new(last.map_or(now, after))
     }
 
-    /// Counts a call. Returns the calls since the last warning if the next warning is due.
-    fn count(&self, scope: &str, now: u64) -> Option<u64> {
+    /// Counts a call. If the next warning is due, returns the number of calls since the last
+    /// warning, and how many of these calls the guard would have stopped.
+    pub(super) fn count(&self, scope: &str, now: u64, stopped: bool) -> Option<(u64, u64)> {
         let off = self.scopes.iter().find(|off| *off.scope == *scope)?;
         off.calls.fetch_add(1, Ordering::Relaxed);
+        off.stopped.fetch_add(u64::from(stopped), Ordering::Relaxed);
         let before = off.warned_at.load(Ordering::Relaxed);
-        // Compare the absolute difference, because the wall clock may go back.
+        // Compare the absolute difference, because the wall clock can be set back.
         let is_due = now.abs_diff(before) >= REMINDER
             && off
                 .warned_at
                 .compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        is_due.then(|| off.calls.swap(0, Ordering::Relaxed))
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        is_due.then(|| (take(&off.calls), take(&off.stopped)))
     }
 }
 
 impl IdempotencyStore for UnguardedStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let now = wall_clock_micros();
-        if let Some(calls) = self.count(id.scope().as_str(), now) {
+        if let Some((calls, _)) = self.count(id.scope().as_str(), now, false) {
             tracing::warn!(
                 scope = %id.scope(), calls,
-                "calls of this scope ran unguarded since the last warning, because it is switched \
-                 off (`enabled = false`); their retries run the work again (CTX-5)"
+                "calls in this scope have run unguarded since the last warning, because the scope \
+                 is switched off (`enabled = false`); their retries run the work again (CTX-5)"
             );
         }
         Ok(Acquired::Granted(Grant::new(self.token(now), req.lease, false)))
@@ -135,18 +141,62 @@ impl IdempotencyStore for UnguardedStore {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn ctx_5_a_warning_a_minute_counts_the_calls_of_each_scope() {
+    fn ctx_5_ctx_6_a_warning_a_minute_counts_the_calls_of_each_scope() {
         let store = UnguardedStore::new(&["pay", "ship"], 0);
-        assert_eq!(store.count("pay", 1), None);
-        assert_eq!(store.count("pay", REMINDER - 1), None);
-        assert_eq!(store.count("pay", REMINDER), Some(3));
-        assert_eq!(store.count("pay", REMINDER + 1), None, "one warning a minute");
-        assert_eq!(store.count("ship", REMINDER + 1), Some(1), "each scope has its own");
-        assert_eq!(store.count("pay", 2 * REMINDER), Some(2));
-        assert_eq!(store.count("pay", 0), Some(1), "the clock went back");
+        assert_eq!(store.count("pay", 1, false), None);
+        assert_eq!(store.count("pay", REMINDER - 1, true), None);
+        assert_eq!(store.count("pay", REMINDER, false), Some((3, 1)));
+        assert_eq!(store.count("pay", REMINDER + 1, true), None, "one warning a minute");
+        assert_eq!(store.count("ship", REMINDER + 1, false), Some((1, 0)), "each has its own");
+        assert_eq!(store.count("pay", 2 * REMINDER, false), Some((2, 1)));
+        assert_eq!(store.count("pay", 0, false), Some((1, 0)), "the clock went back");
+    }
+
+    #[test]
+    fn ctx_5_the_warning_of_a_minute_is_logged() {
+        let (text, mut context) =
+            (Arc::<Mutex<Vec<u8>>>::default(), Context::from_waker(Waker::noop()));
+        let writer = Arc::clone(&text);
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || Shared(Arc::clone(&writer)))
+            .finish();
+        let store = UnguardedStore::new(&["pay"], 0);
+        let id = Identity::of("pay", "canary").unwrap();
+        let minute = Duration::from_secs(60);
+        let request = AcquireRequest::new(OwnerId::new(), minute, minute);
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..3 {
+                let granted = pin!(store.acquire(&id, &request)).poll(&mut context);
+                assert!(matches!(granted, Poll::Ready(Ok(Acquired::Granted(_)))));
+            }
+        });
+        // The store was created with time 0, so its last warning seems to be from 1970. The first
+        // call therefore logs a warning.
+        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches("have run unguarded since the last warning").count(), 1, "{text}");
+        assert!(text.contains("WARN") && text.contains("scope=pay calls=1"), "{text}");
+        assert!(!text.contains("canary"), "ID-4: {text}");
     }
 
     #[test]

@@ -2,27 +2,27 @@
 //! The digest of a serializable value (FP-4): its shape and content in serde's data model, hashed
 //! with SHA-256.
 //!
-//! No text format is involved. JSON would give different values the same text (`None` and
-//! `Some(())`, or infinity and NaN), and how `serde_json` writes numbers and orders maps depends on
-//! features that other crates can enable.
+//! No text format is involved. JSON would give different values the same text, for example `None`
+//! and `Some(())`, or infinity and NaN. How `serde_json` writes numbers and orders maps also
+//! depends on features that other crates can enable.
 //!
-//! Each value is hashed with a tag and, where needed, its length, so that different values never
-//! feed the same bytes to the hash. Records store the digests, so a tag is never changed or reused.
+//! Each value is hashed with a tag and, where needed, its length, so different values never feed
+//! the same bytes to the hash. Records store the digests, so a tag must never be changed or reused.
 
 use std::fmt;
 
 use serde::ser::{self, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Computes the digest of a value; fails if the value's own `Serialize` fails.
+/// Computes the digest of a value. Fails if the value's own `Serialize` fails.
 pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Result<[u8; 32], NotSerializable> {
     let mut hash = Sha256::new();
     value.serialize(ValueHasher(&mut hash))?;
     Ok(hash.finalize().into())
 }
 
-/// The value could not be serialized. The serializer's message is dropped, because it may quote the
-/// value (ID-4).
+/// The value could not be serialized. This error drops the serializer's message, which can quote
+/// the value (ID-4).
 #[derive(Debug)]
 pub(super) struct NotSerializable;
 
@@ -55,8 +55,8 @@ impl<'a> ValueHasher<'a> {
         Ok(())
     }
 
-    /// Hashes the number without leading zeros, so that the width of its type does not matter: a
-    /// field may change from `u32` to `u64` while records exist.
+    /// Hashes the number without leading zeros, so that the width of its type does not matter. A
+    /// field can then change from `u32` to `u64` while records exist.
     fn integer(self, tag: u8, magnitude: u128) -> Result<(), NotSerializable> {
         let bytes = magnitude.to_be_bytes();
         let from = magnitude.leading_zeros() as usize / 8;
@@ -92,8 +92,8 @@ impl SequenceHasher<'_> {
     }
 }
 
-/// Hashes entries regardless of their order. A hash map's order differs between processes, and the
-/// order of a struct's fields may differ between versions of a program.
+/// Hashes entries regardless of their order. A hash map's order differs between processes, and a
+/// struct's fields can change their order between versions of a program.
 struct EntryHasher<'a> {
     hash: &'a mut Sha256,
     entry: Sha256,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`AttemptRules`]: what a listener does with a message that is not done.
+//! [`AttemptRules`]: decides what a listener does with a message that is not done.
 
 use std::time::Duration;
 
 use super::{Backoff, Reason, Verdict};
 
-/// Rules for when an unfinished message is tried again, and when it becomes a dead letter (LST-2).
+/// Decides when an unfinished message is tried again, and when it becomes a dead letter (LST-2).
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptRules {
     backoff: Backoff,
@@ -14,7 +14,7 @@ pub struct AttemptRules {
 }
 
 impl AttemptRules {
-    /// Allows any number of attempts, with these pauses between them.
+    /// Creates rules that allow any number of attempts, with the pauses of `backoff` between them.
     #[must_use]
     pub const fn new(backoff: Backoff) -> Self {
         Self { backoff, max_attempts: None, in_flight: Duration::ZERO }
@@ -27,8 +27,8 @@ impl AttemptRules {
         self
     }
 
-    /// Sets the minimum pause before a retry while another delivery is in flight, for listeners
-    /// that run the handler again themselves. Without this pause, a handler that keeps returning
+    /// Sets the minimum pause before a retry while another delivery is in flight. Set this pause in
+    /// a listener that runs the handler again itself. Otherwise, a handler that keeps returning
     /// `InFlight` immediately would run in a hot loop.
     #[must_use]
     pub const fn in_flight(mut self, pause: Duration) -> Self {
@@ -42,19 +42,20 @@ impl AttemptRules {
         self.backoff
     }
 
-    /// Applies the rules to a verdict. A nack is delayed by at least the pause that applies. If the
-    /// message has no attempts left, the nack becomes a dead letter.
+    /// Applies the rules to a verdict. Delays a nack by at least the pause for its reason. If the
+    /// message has no attempts left, turns the nack into a dead letter.
     ///
-    /// `failures` is how many attempts have failed, and `outages` how often the store was
-    /// unavailable; both numbers include this verdict. Nothing runs while the store is unavailable,
-    /// so an outage does not use up an attempt.
+    /// `failures` counts the failed attempts, and `outages` counts how often in a row the store was
+    /// unavailable. Both counts include this verdict. Nothing runs while the store is unavailable,
+    /// so an outage does not use up an attempt. A count of outages that is too high only makes the
+    /// pause longer.
     pub fn judge(&self, verdict: Verdict, failures: u64, outages: u32) -> Verdict {
         let Verdict::Nack { after, reason } = verdict else { return verdict };
         let pause = match reason {
             Reason::InFlight => self.in_flight,
             Reason::Store => self.backoff.after(outages),
-            // For every other nack, the work ran but no result was recorded, possibly because the
-            // lease was lost.
+            // Every other nack means that the work ran and no result was recorded, for example
+            // because the work failed or the lease was lost.
             _ if self.max_attempts.is_some_and(|max| failures >= max) => return verdict.given_up(),
             _ => self.backoff.after(u32::try_from(failures).unwrap_or(u32::MAX)),
         };

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Poison, Reason, Verdict};
 
-/// Counts the verdicts of a consumer by reason. Like [`Counters`](crate::observe::Counters), it
-/// needs no metrics library.
+/// Counts the verdicts of a consumer by reason. Like [`Counters`](crate::observe::Counters),
+/// `VerdictCounters` works without a metrics library.
 #[derive(Debug, Default)]
 pub struct VerdictCounters {
     acks: AtomicU64,
@@ -15,13 +15,13 @@ pub struct VerdictCounters {
     reasons: [AtomicU64; REASONS.len()],
 }
 
-/// The counts of [`VerdictCounters`] at one instant.
+/// The counts that [`VerdictCounters::read`] returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerdictCounts {
     /// Messages that were acknowledged.
     pub acks: u64,
-    /// Messages to be redelivered.
+    /// Messages that the broker was asked to redeliver.
     pub nacks: u64,
     /// Messages that became dead letters.
     pub dead_letters: u64,

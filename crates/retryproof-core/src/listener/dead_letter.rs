@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a dead letter contains, for every broker: the names of its headers, and the parts of the
-//! message that it holds.
+//! The content of a dead letter, which is the same for every broker: the header names and the parts
+//! of the message.
 
-/// The name of the header that holds the [`Reason`](super::Reason).
+/// The name of the header that contains the [`Reason`](super::Reason).
 pub const REASON: &str = "retryproof-reason";
 
-/// The name of the header that lists the omitted parts of the message; see
+/// The name of the header that lists the omitted parts of the message. See
 /// [`LetterContent::omitted`].
 pub const OMITTED: &str = "retryproof-omitted";
 
-/// The parts of the original message that a dead letter holds.
+/// The parts of the original message that a dead letter contains.
 ///
 /// If a letter is too large for its target, parts of the message are omitted. Otherwise the message
 /// would block the messages behind it forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LetterContent {
-    /// Whether the letter holds the body.
+    /// Whether the letter contains the body.
     pub body: bool,
-    /// Whether the letter holds the headers.
+    /// Whether the letter contains the headers.
     pub headers: bool,
 }
 
@@ -35,8 +35,9 @@ impl LetterContent {
     /// The whole message.
     pub const WHOLE: Self = Self { body: true, headers: true };
 
-    /// The content to try next: without the headers if they are too large, otherwise without the
-    /// body, and finally without both. `None` if nothing is left to omit.
+    /// Returns the content to try next. Headers that are too large are omitted. If the whole letter
+    /// is too large, the body is omitted first, and then the headers. Returns `None` if nothing is
+    /// left to omit.
     #[must_use]
     pub fn reduced(self, too_large: TooLarge) -> Option<Self> {
         match too_large {
@@ -47,7 +48,7 @@ impl LetterContent {
         }
     }
 
-    /// The value of the header [`OMITTED`]; `None` if nothing is omitted.
+    /// Returns the value of the header [`OMITTED`], or `None` if nothing is omitted.
     #[must_use]
     pub fn omitted(self) -> Option<&'static str> {
         match (self.body, self.headers) {

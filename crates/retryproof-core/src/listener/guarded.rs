@@ -11,17 +11,18 @@ use super::{AnyDelivery, Poison, Verdict, json};
 use crate::codec::{Codec, JsonCodec};
 use crate::engine::{IdempotencyEngine, Lease};
 
-/// A handler's future, which returns the verdict on one message.
+/// The future of a handler. It returns the verdict on one message.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
 /// Creates a handler for a listener's `run`. The handler decodes the body from JSON and runs `work`
 /// once for each key, guarded by `engine`. A message is acknowledged after its work has returned
-/// and been recorded (LST-2).
+/// and its completion has ended (LST-2). Under the policy `log-and-return`, this completion may
+/// have failed (CMP-4).
 ///
 /// # When to use
-/// Use this handler for work whose record does not join a transaction. For other work, write a
-/// closure that calls an engine with the delivery's context, or calls an `#[idempotent(key = ..)]`
-/// function, and returns the [`Verdict`] on the result.
+/// Use this handler unless the record joins the work's transaction. For a joined record, write a
+/// closure that calls an engine with the delivery's context and returns the [`Verdict`] on the
+/// result. The closure can also call an `#[idempotent(key = ..)]` function.
 ///
 /// ```
 /// # use retryproof_core::{IdempotencyContext, IdempotencyEngine, listener};

@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use super::{Poison, Verdict, body_fingerprint, verdict_of};
 use crate::context::{ContextBuilder, IdempotencyContext};
 use crate::error::Result;
-use crate::identity::{Identity, Key, Scope};
+use crate::identity::{Identity, IdentitySecret, Key, Scope};
 use crate::panics::catch_panic;
 
 /// A message of any broker, as [`guarded`](super::guarded) sees it. The deliveries of this
-/// library's listeners implement this trait; implement it yourself to use
-/// [`guarded`](super::guarded) with another broker.
+/// library's listeners implement this trait. To use `guarded` with another broker, implement the
+/// trait for that broker's deliveries.
 pub trait AnyDelivery: Clone + Send + 'static {
     /// The body.
     fn payload(&self) -> &[u8];
@@ -27,9 +27,9 @@ pub trait AnyDelivery: Clone + Send + 'static {
     fn context(&self) -> Result<IdempotencyContext, Poison>;
 }
 
-/// A program's options for the calls that handle its messages. By default, the scope's lease and
-/// ttl apply, the wait timeout is zero (LST-1), and the body is fingerprinted (FP-1).
-#[derive(Debug, Clone, Copy, Default)]
+/// The program's options for the calls that handle messages. By default, the scope's lease and ttl
+/// apply, the wait timeout is zero (LST-1), and the body is fingerprinted (FP-1).
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MessageOptions {
     /// Same as [`ContextBuilder::ttl`].
@@ -38,8 +38,11 @@ pub struct MessageOptions {
     pub lease: Option<Duration>,
     /// Same as [`ContextBuilder::wait_timeout`].
     pub wait_timeout: Duration,
-    /// Whether a message with a known key is treated as a redelivery even if its body differs.
+    /// Whether a message with a known key counts as a redelivery even if its body differs.
     pub any_body: bool,
+    /// The identity secret of the handler's store, which the listener does not know. With the
+    /// secret, the listener's logs print the same digests as the store's logs (ID-5).
+    pub identity_secret: Option<IdentitySecret>,
 }
 
 /// The scope and the checked options of a listener.
@@ -67,7 +70,7 @@ impl MessageSettings {
     }
 
     fn context_builder(&self, key: &str, payload: &[u8]) -> ContextBuilder {
-        let MessageOptions { ttl, lease, wait_timeout, any_body } = self.options;
+        let MessageOptions { ttl, lease, wait_timeout, any_body, .. } = self.options;
         let mut builder = IdempotencyContext::builder(&self.scope, key).wait_timeout(wait_timeout);
         if let Some(ttl) = ttl {
             builder = builder.ttl(ttl);
@@ -83,20 +86,26 @@ impl MessageSettings {
 #[derive(Debug, Clone)]
 pub struct MessageCall {
     settings: Arc<MessageSettings>,
-    key: Result<Key, Poison>,
+    identity: Result<Identity, Poison>,
 }
 
 impl MessageCall {
     /// Finds the key of a message with `find_key`, the program's key function. If `find_key`
-    /// panics, the key counts as bad, because a panic must affect only the message that caused it
-    /// (LST-2).
+    /// panics, the key counts as bad, so the panic affects only this message (LST-2).
     pub fn new(settings: Arc<MessageSettings>, find_key: impl FnOnce() -> Option<String>) -> Self {
         let key = match catch_panic(find_key) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
             Ok(None) => Err(Poison::NoKey),
             Err(_) => Err(Poison::BadKey),
         };
-        Self { settings, key }
+        let identity = key.map(|key| {
+            let id = Identity::new(settings.scope.clone(), key);
+            match &settings.options.identity_secret {
+                Some(secret) => id.hashed(secret),
+                None => id,
+            }
+        });
+        Self { settings, identity }
     }
 
     /// The key.
@@ -104,7 +113,7 @@ impl MessageCall {
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
-        self.key.as_ref().map_err(|poison| *poison)
+        self.identity.as_ref().map(Identity::key).map_err(|poison| *poison)
     }
 
     /// The context of the call that handles the message.
@@ -124,30 +133,29 @@ impl MessageCall {
         Ok(self.settings.context_builder(self.key()?.expose(), payload))
     }
 
-    /// Runs the handler, unless the message has no usable key. If the handler panics, the message
-    /// still gets a verdict.
+    /// Runs the handler if the message has a usable key. If the handler panics, the message still
+    /// gets a verdict.
     pub async fn handle<Fut>(&self, handler: impl FnOnce() -> Fut) -> Verdict
     where
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        match &self.key {
+        match &self.identity {
             Ok(_) => verdict_of(async { handler().await.unwrap_or_else(Verdict::poison) }).await,
             Err(poison) => Verdict::poison(*poison),
         }
     }
 
-    /// The identity, for logs; `None` if the message has no usable key.
+    /// Returns the identity for logs, or `None` if the message has no usable key.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
-        let key = self.key.as_ref().ok()?;
-        Some(Identity::new(self.settings.scope.clone(), key.clone()))
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref().ok()
     }
 }
 
 /// Decodes a body from JSON.
 ///
 /// # Errors
-/// [`Poison::Unreadable`], without details, because they would quote the body (ID-4).
+/// [`Poison::Unreadable`]. The error has no details, because they would quote the body (ID-4).
 pub fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Poison> {
     serde_json::from_slice(payload).map_err(|_| Poison::Unreadable)
 }
@@ -170,6 +178,19 @@ mod tests {
         let panicked = call(|| panic!("planted"));
         assert_eq!(panicked.key().map(drop), Err(Poison::BadKey));
         assert!(panicked.identity().is_none());
+    }
+
+    #[test]
+    fn id_5_the_listener_prints_the_digest_of_the_store() {
+        let secret = IdentitySecret::new("s".repeat(32)).expect("the secret should be long enough");
+        let options =
+            MessageOptions { identity_secret: Some(secret.clone()), ..MessageOptions::default() };
+        let call = call(options, || Some("o-1".into()));
+        let shown = call.identity().expect("the key should be valid").to_string();
+        let id = Identity::of("orders.paid", "o-1").expect("the identity should be valid");
+        assert_eq!(shown, id.stored(&secret).to_string());
+        assert!(format!("{call:?}").contains(&shown), "{call:?}");
+        assert_eq!(call.key().map(Key::expose), Ok("o-1"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of LST-2, row by row, for an engine's result and for an annotated function's, and of
+//! Tests each row of LST-2, for the result of an engine and of an annotated function. Also tests
 //! messages that are handled concurrently.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
 const NOW: Duration = Duration::ZERO;
 
 fn action() -> ExecuteError<Rejected> {
-    // If the work itself returns a `Rejected`, that is still an error of the work.
+    // If the work itself returns `Rejected`, the error still counts as an error of the work.
     ExecuteError::Action(Rejected::Mismatch)
 }
 
@@ -33,7 +33,8 @@ fn completion(recorded: Recorded) -> ExecuteError<Rejected> {
     ExecuteError::Completion(CompletionError::new(Error::unavailable("planted"), recorded))
 }
 
-/// The verdict on the result, and on the same result as an annotated function returns it.
+/// Returns the verdict on a result, and the verdict on the same result as an annotated function
+/// returns it.
 fn both(result: Executed) -> (Verdict, Verdict) {
     (Verdict::of(&result), Verdict::of_function(&settle(result)))
 }
@@ -50,7 +51,7 @@ fn lst_2_ann_5_executed_and_replayed_are_acknowledged() {
     assert_eq!(
         of_function,
         Verdict::Ack { reason: Reason::Executed },
-        "a function does not distinguish them"
+        "a function does not distinguish a replay from a run"
     );
 }
 
@@ -83,7 +84,7 @@ fn lst_2_mismatch_and_poison_are_dead_letters() {
     }
 }
 
-/// The message is good, so it is redelivered and handled once the program is fixed.
+/// The message itself is good, so it is redelivered until the program is fixed.
 #[test]
 fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
     let long: &'static str = "p".repeat(256).leak();
@@ -132,8 +133,8 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
     assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
 }
 
-/// A function's error does not contain the rest of the lease, so its message is found in flight
-/// when it is redelivered.
+/// The error of an annotated function does not say how much of the lease is left. The redelivered
+/// message therefore finds its key in flight.
 #[test]
 fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure()
  {

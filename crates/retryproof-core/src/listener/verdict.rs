@@ -16,7 +16,7 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an unanswered message is redelivered"]
 pub enum Verdict {
-    /// Acknowledge the message: its work is done and recorded.
+    /// Acknowledge the message, because its work is done.
     #[non_exhaustive]
     Ack {
         /// The reason.
@@ -25,8 +25,8 @@ pub enum Verdict {
     /// Ask the broker to redeliver the message.
     #[non_exhaustive]
     Nack {
-        /// The minimum time until the redelivery. Zero leaves the pause to the listener's
-        /// [`Backoff`](super::Backoff).
+        /// The minimum time until the redelivery. If this time is zero, only the listener's
+        /// [`Backoff`](super::Backoff) sets the pause.
         after: Duration,
         /// The reason.
         reason: Reason,
@@ -44,13 +44,16 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The work ran in this delivery and was recorded.
+    /// The work ran in this delivery. Its result is recorded, unless the completion failed under
+    /// the policy `log-and-return` (CMP-4). An annotated function that succeeds always gets this
+    /// reason, even after a replay.
     Executed,
     /// The work ran in an earlier delivery (LST-1).
     Replayed,
     /// The work is done, but its result cannot be replayed (HTTP-13, CMP-9).
     NotReplayable,
-    /// Another delivery of the message is in flight.
+    /// Another delivery of the message is in flight, or the consumer stopped before it handled this
+    /// delivery.
     InFlight,
     /// The key was used with a different fingerprint (FP-1).
     Mismatch,
@@ -58,38 +61,39 @@ pub enum Reason {
     Poison(Poison),
     /// A stored result or record cannot be decoded (CMP-8).
     Unreadable,
-    /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
+    /// A joined transaction lost its lease and was rolled back (CMP-7).
     LeaseLost,
-    /// Nothing ran: the store could not answer, the engine accepts no more work, or the program's
-    /// scope or durations are out of range.
+    /// Nothing ran. The store did not answer, the engine accepts no more work, or the program
+    /// passed a scope or duration that is out of range.
     Store,
-    /// The work ran, but its completion could not be recorded (CMP-4).
+    /// The work ran, but its result could not be recorded (CMP-4).
     NotRecorded,
-    /// The work returned an error; its key is free again (RUN-4).
+    /// The work returned an error, and the engine frees the key (RUN-4).
     Failed,
-    /// The work returned an error, and its effect is unknown, so its key stays held until the lease
+    /// The work returned an error and its effect is unknown. The key stays held until the lease
     /// runs out (RUN-4).
     Held,
-    /// The work panicked; its key is free again, or held if the effect is unknown (RUN-4).
+    /// The work panicked. The engine frees the key, or holds it until the lease runs out if the
+    /// effect of the work is unknown (RUN-4).
     Panicked,
 }
 
-/// Why a message can never be handled, however often it is delivered.
+/// The reason why a message can never be handled, even if it is redelivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Poison {
     /// The message has no key.
     NoKey,
-    /// The message's key violates ID-3, which requires 1 to 512 bytes of text that is not blank and
-    /// has no control characters.
+    /// The message's key violates ID-3: a key must have 1 to 512 bytes, must not be blank, and must
+    /// not contain control characters.
     BadKey,
     /// The message's body or headers cannot be decoded.
     Unreadable,
 }
 
 impl Verdict {
-    /// The verdict on an execution by the engine. A consumer that forwards the result must also
-    /// apply [`replying`](Self::replying).
+    /// Returns the verdict for the result of an execution. A consumer that forwards the result must
+    /// also apply [`replying`](Self::replying).
     pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
         match result {
             Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
@@ -111,9 +115,9 @@ impl Verdict {
         }
     }
 
-    /// The verdict on the result of an `#[idempotent(key = ..)]` function (ANN-5). A success is
-    /// acknowledged with [`Reason::Executed`], because it does not show whether the function ran or
-    /// an earlier result was replayed.
+    /// Returns the verdict for the result of an `#[idempotent(key = ..)]` function (ANN-5). A
+    /// success always gets [`Reason::Executed`], because a success does not show whether the
+    /// function ran or an earlier result was replayed.
     pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
         match returned {
             Ok(_) => Self::ack(Reason::Executed),
@@ -121,8 +125,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on the error of an annotated function that did not run, or whose result cannot
-    /// be returned.
+    /// Returns the verdict for an annotated function that did not run, or whose result cannot be
+    /// returned.
     pub fn of_rejected(rejected: &Rejected) -> Self {
         match rejected {
             Rejected::InFlight { retry_after } => {
@@ -137,26 +141,27 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a message that can never be handled.
+    /// Returns the verdict for a message that can never be handled.
     pub fn poison(poison: Poison) -> Self {
         Self::dead_letter(Reason::Poison(poison))
     }
 
-    /// The verdict on work that failed, for a consumer that runs the work itself.
+    /// Returns the verdict for failed work. Use it in a consumer that runs the work without an
+    /// engine.
     pub fn failed() -> Self {
         Self::nack(Reason::Failed)
     }
 
-    /// Redelivers the message, no sooner than `after`, without counting a failure. Use this verdict
-    /// when another delivery is in flight, or when the consumer stops before it has begun to handle
-    /// the message.
+    /// Returns a verdict that redelivers the message after at least `after` and does not count as a
+    /// failure. Use it if another delivery is in flight, or if the consumer stops before it begins
+    /// to handle the message.
     pub fn delayed(after: Duration) -> Self {
         Self::Nack { after, reason: Reason::InFlight }
     }
 
     /// Adapts the verdict for a consumer that forwards the result, for example as a reply to the
-    /// sender: if the result cannot be decoded, there is nothing to send, so the message becomes a
-    /// dead letter.
+    /// sender. If the result cannot be decoded, there is nothing to forward, so the message becomes
+    /// a dead letter.
     pub fn replying(self) -> Self {
         match self {
             Self::Ack { reason: reason @ Reason::Unreadable } => Self::DeadLetter { reason },
@@ -164,8 +169,8 @@ impl Verdict {
         }
     }
 
-    /// Adapts the verdict for a message that has no redeliveries left and that the broker would
-    /// drop: a nack becomes a dead letter with the same reason.
+    /// Turns a nack into a dead letter with the same reason. Use this method if the message has no
+    /// redeliveries left and the broker would drop the message.
     pub fn given_up(self) -> Self {
         match self {
             Self::Nack { reason, .. } => Self::DeadLetter { reason },
@@ -184,15 +189,15 @@ impl Verdict {
     }
 
     /// Whether this delivery counts against the broker's redelivery limit. Every nack counts,
-    /// except when another delivery is in flight.
+    /// except a nack with [`Reason::InFlight`].
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)
     }
 
-    /// Whether this delivery uses up one of the message's attempts: its work ran and failed, lost
-    /// its lease, or was not recorded. A nack with [`Reason::Store`] does not count, because
-    /// nothing ran.
+    /// Whether this delivery uses up one of the message's attempts. A nack uses up an attempt if
+    /// the work failed or panicked, lost its lease, or was not recorded. A nack with
+    /// [`Reason::Store`] does not, because nothing ran.
     #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         self.is_failure() && self.reason() != Reason::Store
@@ -231,8 +236,8 @@ impl Verdict {
             // program's fault.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
             // If the error names no operation, the engine failed to decode the result of a record
-            // that is known to be complete. Otherwise the store failed to decode the record: it is
-            // unknown whether the work is done, and an ack could skip work that never ran.
+            // that is known to be complete. Otherwise the store failed to decode the record. In
+            // that case, the work might not have run, and an ack would lose the message.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::{Reason, Verdict};
 use crate::panics::{catch_panic, catch_panic_of};
 
-/// Handles a bounded number of messages concurrently, each in a separate task, so that a slow
-/// message does not hold up the others. Use a pool in consumers that receive messages one by one,
-/// and [`batch`] in consumers that fetch several at a time.
+/// Handles a bounded number of messages concurrently. Each message has its own task, so a slow
+/// message does not delay the others. Use a pool in consumers that receive messages one by one, and
+/// [`batch`] in consumers that fetch several at a time.
 ///
 /// Dropping the pool drops the running work, so its leases run out and the messages are redelivered
 /// (RUN-5). Call [`drain`](Self::drain) first.
@@ -25,7 +25,7 @@ pub struct WorkerPool {
     running: JoinSet<()>,
 }
 
-/// Permission to handle one message; see [`WorkerPool::slot`].
+/// The permission to handle one message, from [`WorkerPool::slot`].
 #[derive(Debug)]
 pub struct WorkerSlot {
     _permit: OwnedSemaphorePermit,
@@ -39,8 +39,8 @@ impl WorkerPool {
         Self { slots: Arc::new(Semaphore::new(slots)), running: JoinSet::new() }
     }
 
-    /// Waits for a free slot. Receive the next message only once you have the slot, because no
-    /// other consumer can take a message that waits here.
+    /// Waits for a free slot. Receive the next message only after you have a slot. A message that
+    /// already waits here cannot go to another consumer.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
@@ -68,8 +68,8 @@ impl WorkerPool {
         self.running.len()
     }
 
-    /// Waits for at most `limit` until all work has finished. Then drops the work that is still
-    /// running, and returns how many messages were dropped.
+    /// Waits until all work has finished, but no longer than `limit`. Then drops the work that is
+    /// still running, and returns the number of dropped messages.
     ///
     /// # Cancel safety
     /// If the future is dropped, the work continues.
@@ -78,8 +78,8 @@ impl WorkerPool {
     }
 }
 
-/// Waits for at most `limit` until all tasks have finished. Then drops the tasks that are still
-/// running, and returns how many there were. This function is for listeners that limit their tasks
+/// Waits until all tasks have finished, but no longer than `limit`. Then drops the tasks that are
+/// still running, and returns their number. Use this function in a listener that limits its tasks
 /// without a [`WorkerPool`].
 ///
 /// # Cancel safety
@@ -92,9 +92,9 @@ pub async fn drain(running: &mut JoinSet<()>, limit: Duration) -> usize {
     left
 }
 
-/// Handles all `messages`, at most `concurrency` at a time, and answers each message as soon as its
-/// work has ended (LST-2), without waiting for slower messages. A panic in `work`, or in its
-/// future, also results in a verdict.
+/// Handles all `messages`, at most `concurrency` at a time. Answers each message as soon as its
+/// work has ended (LST-2), without waiting for slower messages. If `work` or its future panics, the
+/// message gets a nack with [`Reason::Panicked`].
 ///
 /// # Cancel safety
 /// Dropping the future drops the running work, so its leases run out (RUN-5) and unanswered
@@ -115,7 +115,8 @@ pub async fn batch<M, W, Working, A, Answering>(
     for message in messages {
         let slot = workers.slot().await;
         let answer = answer.clone();
-        // `work` can panic before it returns a future. Even then, the other messages are handled.
+        // Catch a panic in the call that creates the future, so that the other messages are still
+        // handled.
         let working = catch_panic(|| work(&message));
         workers.spawn(slot, async move {
             let verdict = match working {
@@ -129,8 +130,8 @@ pub async fn batch<M, W, Working, A, Answering>(
 }
 
 /// Awaits the work's verdict. If the work panics, the verdict is a nack with [`Reason::Panicked`],
-/// so that the message is still answered. By then the engine has already freed or held the key
-/// (RUN-4).
+/// so that the message is still answered. If an engine ran the work, that engine has already freed
+/// or held the key (RUN-4).
 pub async fn verdict_of(work: impl Future<Output = Verdict>) -> Verdict {
     catch_panic_of(pin!(work)).await.unwrap_or_else(|_| Verdict::nack(Reason::Panicked))
 }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{CallEvent, LeaseEvent, Loss, Observer, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
+use super::{
+    CallEvent, LeaseEvent, Loss, Observer, Phase, PurgeEvent, ShadowVerdict, StoreCallEvent,
+    WaitEnd,
+};
 use crate::error::ErrorKind;
 use crate::identity::Identity;
 use crate::outcome::Recorded;
 use crate::store::HolderNote;
 
-/// Counts every event, for programs that export their own metrics, and for tests.
+/// Counts every event. Use it in a program that exports its own metrics, and in tests.
 ///
 /// Register the counters with [`EngineBuilder::observer`](crate::EngineBuilder::observer), keep a
 /// clone of the `Arc`, and [`read`](Self::read) them at any time.
@@ -46,6 +49,7 @@ pub struct Counters {
     failed: AtomicU64,
     lost: AtomicU64,
     unguarded: AtomicU64,
+    shadowed: AtomicU64,
     waiting: AtomicU64,
     waited: AtomicU64,
     replayed: AtomicU64,
@@ -59,7 +63,8 @@ pub struct Counters {
     purged: AtomicU64,
 }
 
-/// The values of [`Counters`] at one instant.
+/// The values of [`Counters`]. Each counter is read separately, so an event that arrives during the
+/// read may be missing in some fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each field counts calls to the observer method of the same name")]
@@ -72,6 +77,7 @@ pub struct Counts {
     pub failed: u64,
     pub lost: u64,
     pub unguarded: u64,
+    pub shadowed: u64,
     pub waiting: u64,
     pub waited: u64,
     pub replayed: u64,
@@ -105,6 +111,7 @@ impl Counters {
             failed: get(&self.failed),
             lost: get(&self.lost),
             unguarded: get(&self.unguarded),
+            shadowed: get(&self.shadowed),
             waiting: get(&self.waiting),
             waited: get(&self.waited),
             replayed: get(&self.replayed),
@@ -155,6 +162,10 @@ impl Observer for Counters {
 
     fn unguarded(&self, _: LeaseEvent<'_>) {
         count(&self.unguarded);
+    }
+
+    fn shadowed(&self, _: LeaseEvent<'_>, _: ShadowVerdict) {
+        count(&self.shadowed);
     }
 
     fn waiting(&self, _: &Identity) {

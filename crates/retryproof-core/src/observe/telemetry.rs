@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`MeasuringObserver`]: turns the engine's events into the measurements of a metrics system
-//! (RUN-9). A crate for such a system implements [`Measurements`]; the instruments, their labels
-//! and their buckets are the same for every system.
+//! (RUN-9). A crate that supports a metrics system implements [`Measurements`]. All systems get the
+//! same instruments, labels and buckets.
+//!
+//! This file is over 400 lines long because the observer has a method for each event.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallEvent, LeaseEvent, Loss, Observer, Phase, PurgeEvent, StoreCallEvent, WaitEnd};
+use super::{
+    CallEvent, LeaseEvent, Loss, Observer, Phase, PurgeEvent, ShadowVerdict, StoreCallEvent,
+    WaitEnd,
+};
 use crate::attempt::Attempt;
 use crate::config::IdempotencyConfig;
 use crate::error::ErrorKind;
@@ -18,7 +23,7 @@ mod instrument;
 mod scopes;
 mod series;
 
-pub use instrument::{Instrument, InstrumentKind, SECONDS};
+pub use instrument::{BYTES, Instrument, InstrumentKind, SECONDS};
 pub use scopes::{MAX_SCOPES, OTHER_SCOPES};
 pub use series::{Series, SeriesHandles};
 
@@ -28,8 +33,24 @@ use series::Label;
 /// The reasons of [`Instrument::LeasesLost`].
 const LOSS_REASONS: [&str; 4] = ["expired", "taken_over", "max_hold", "refused"];
 
-/// A metrics system, as a [`MeasuringObserver`] uses it. The methods are called inside guarded
-/// calls, so each should return quickly.
+/// The outcome of a call whose scope is switched off.
+const UNGUARDED: &str = "unguarded";
+
+/// The outcome of a call whose scope is in shadow mode.
+const SHADOW: &str = "shadow";
+
+/// The verdicts whose counters start at 0. `Refused` is not among them, because its series also
+/// depend on the kind of error.
+const VERDICTS: [ShadowVerdict; 5] = [
+    ShadowVerdict::Executed,
+    ShadowVerdict::Replayed,
+    ShadowVerdict::Mismatch,
+    ShadowVerdict::NotReplayable,
+    ShadowVerdict::InFlight,
+];
+
+/// Receives the measurements of a [`MeasuringObserver`] for a metrics system. The engine calls each
+/// method during a guarded call, so each method should return quickly.
 pub trait Measurements: Send + Sync + 'static {
     /// Adds to a [`Counter`](InstrumentKind::Counter). Adding 0 creates the series.
     fn count(&self, series: &Series, increment: u64);
@@ -43,27 +64,31 @@ pub trait Measurements: Send + Sync + 'static {
     /// Records a duration in a [`Histogram`](InstrumentKind::Histogram).
     fn time(&self, series: &Series, took: Duration);
 
+    /// Records a size in a [`Histogram`](InstrumentKind::Histogram) of bytes.
+    fn size(&self, series: &Series, bytes: usize);
+
     /// Links the current span, which belongs to a replay, to the trace of the call that executed
-    /// the work. By default, nothing is linked, which is right for a system without traces.
+    /// the work. The default implementation does nothing, which suits a system without traces.
     fn link(&self, executed: TraceContext) {
         let _ = executed;
     }
 }
 
-/// Observes an engine, and measures its events with the instruments of [`Instrument`].
+/// Observes an engine and turns its events into the measurements of each [`Instrument`].
 ///
-/// The label for the scope names at most [`MAX_SCOPES`] scopes: the configured scopes, then those
-/// that are used first. All other scopes share the label [`OTHER_SCOPES`]. Keys and callers are
-/// never labels.
+/// The scope label names at most [`MAX_SCOPES`] scopes: first the configured scopes, then other
+/// scopes in the order of their first event. All other scopes share the label [`OTHER_SCOPES`].
+/// Keys and callers are never labels.
 ///
-/// The counters that alerts watch have the value 0 from the start for each configured scope that is
-/// named, and from the first event for each scope that is named later. A counter whose first value
-/// is 1 would not raise an alert, because a rate needs an earlier value.
+/// Each counter that an alert watches starts at 0. For the configured scopes that are named and for
+/// [`OTHER_SCOPES`], the counter is created together with the observer. For any other named scope,
+/// the counter is created at the scope's first event. If the first value were 1, no alert would
+/// follow, because a rate needs an earlier value.
 ///
 /// # When to use
-/// Use the crates `retryproof-otel` and `retryproof-metrics`, which create this observer for
-/// OpenTelemetry and for the facade `metrics`. To feed another metrics system, implement
-/// [`Measurements`].
+/// For OpenTelemetry, use the crate `retryproof-otel`; for the facade `metrics`, use
+/// `retryproof-metrics`. Both crates create this observer. To feed another metrics system,
+/// implement [`Measurements`].
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +112,7 @@ pub trait Measurements: Send + Sync + 'static {
 ///     fn change(&self, _: &Series, _: i64) {}
 ///     fn set(&self, _: &Series, _: u64) {}
 ///     fn time(&self, _: &Series, _: Duration) {}
+///     fn size(&self, _: &Series, _: usize) {}
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -107,19 +133,31 @@ pub struct MeasuringObserver<M> {
 }
 
 impl<M: Measurements> MeasuringObserver<M> {
-    /// Creates an observer for an engine that is built with `config`. The scopes of this
-    /// configuration are named first.
+    /// Creates an observer for an engine that is built with `config`. The scopes in `config` are
+    /// the first to be named.
     #[must_use = "pass the observer to `EngineBuilder::observer`"]
     pub fn new(system: M, config: &IdempotencyConfig) -> Self {
         let observer = Self { system, scopes: MeasuredScopes::default() };
         observer.system.count(&Series::new(Instrument::Purged), 0);
         observer.system.change(&Series::new(Instrument::OpenCircuits), 0);
-        // Sort the scopes, so that each process names the same ones if there are more than
-        // `MAX_SCOPES`.
+        observer.count_from_0(observer.scopes.other());
+        // Sort the scopes, so that every process names the same scopes if more than `MAX_SCOPES`
+        // are configured.
         let mut configured: Vec<&String> = config.scopes.keys().collect();
         configured.sort_unstable();
         for name in configured {
             observer.scope_named(name);
+        }
+        for name in config.disabled_scopes() {
+            let (scope, _) = observer.scopes.get(name);
+            observer.count(&scope, Instrument::Calls, &[(Label::Outcome, UNGUARDED)], 0);
+        }
+        for name in config.shadowed_scopes() {
+            let (scope, _) = observer.scopes.get(name);
+            for verdict in VERDICTS {
+                let labels = [(Label::Outcome, SHADOW), (Label::WouldBe, verdict.as_str())];
+                observer.count(&scope, Instrument::Calls, &labels, 0);
+            }
         }
         observer
     }
@@ -134,18 +172,24 @@ impl<M: Measurements> MeasuringObserver<M> {
         self.scope_named(identity.scope().as_str())
     }
 
-    /// The scope's measurements. The counters that alerts watch are created with the scope.
+    /// Returns the scope's measurements. The first use of a named scope also creates the counters
+    /// that alerts watch.
     fn scope_named(&self, name: &str) -> Arc<MeasuredScope> {
         let (scope, is_new) = self.scopes.get(name);
         if is_new {
-            for reason in LOSS_REASONS {
-                self.count(&scope, Instrument::LeasesLost, &[(Label::Reason, reason)], 0);
-            }
-            for instrument in [Instrument::Takeovers, Instrument::Unrecorded, Instrument::Saved] {
-                self.count(&scope, instrument, &[], 0);
-            }
+            self.count_from_0(&scope);
         }
         scope
+    }
+
+    /// Creates the counters that alerts watch.
+    fn count_from_0(&self, scope: &MeasuredScope) {
+        for reason in LOSS_REASONS {
+            self.count(scope, Instrument::LeasesLost, &[(Label::Reason, reason)], 0);
+        }
+        for instrument in [Instrument::Takeovers, Instrument::Unrecorded, Instrument::Saved] {
+            self.count(scope, instrument, &[], 0);
+        }
     }
 
     fn count(
@@ -250,14 +294,18 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
         self.count(&self.scope(event.identity), Instrument::BeatsFailed, &labels, 1);
     }
 
-    fn completed(&self, event: LeaseEvent<'_>, _: Recorded) {
+    fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {
         let scope = self.lease_ended(&event, "executed", None, true);
         scope.executed(event.held_for);
+        if let (Recorded::Yes, Some(bytes)) = (recorded, event.result_bytes) {
+            let series = Series::of_scope(Instrument::ResultSize, scope.name(), &[]);
+            self.system.size(&series, bytes);
+        }
     }
 
     fn failed(&self, event: LeaseEvent<'_>, phase: Phase) {
-        // If an execution was released or dropped, nothing shows how far its action came, so the
-        // action's duration is not measured.
+        // The action of a released or dropped execution is not timed, because nothing shows how far
+        // the action got.
         let (error, acted) = match phase {
             Phase::Action => (Some("action"), true),
             Phase::Panic => (Some("panic"), true),
@@ -278,10 +326,25 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
         self.count(&scope, Instrument::LeasesLost, &[(Label::Reason, "refused")], 1);
     }
 
-    /// The call's lease was not in the store, so the leases are not counted.
+    /// Counts no lease, because an unguarded call has no lease in the store.
     fn unguarded(&self, event: LeaseEvent<'_>) {
         let scope = self.scope(event.identity);
-        self.call_ended(&scope, "unguarded", None, event.waited + event.held_for);
+        self.call_ended(&scope, UNGUARDED, None, event.waited + event.held_for);
+    }
+
+    /// Counts what the guard would have done, but counts no lease.
+    fn shadowed(&self, event: LeaseEvent<'_>, verdict: ShadowVerdict) {
+        let scope = self.scope(event.identity);
+        let outcome = (Label::Outcome, SHADOW);
+        let would_be = (Label::WouldBe, verdict.as_str());
+        match verdict {
+            ShadowVerdict::Refused(kind) => {
+                let labels = [outcome, would_be, (Label::ErrorType, error_type(kind))];
+                self.count(&scope, Instrument::Calls, &labels, 1);
+            }
+            _ => self.count(&scope, Instrument::Calls, &[outcome, would_be], 1),
+        }
+        self.time(&scope, Instrument::CallDuration, &[outcome], event.waited + event.held_for);
     }
 
     fn waited(&self, identity: &Identity, waited: Duration, end: WaitEnd) {

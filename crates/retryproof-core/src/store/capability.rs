@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
 
-/// Deletes expired records to free space. Correctness does not depend on purging, because an
-/// expired record is treated as absent, whether purged or not (CMP-6).
+/// Deletes expired records to free space. Correctness does not depend on purging, because every
+/// call treats an expired record as absent (CMP-6).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot delete expired records",
     label = "expected a store that implements `Purge`",
@@ -19,22 +19,42 @@ use crate::owner::FencingToken;
             itself"
 )]
 pub trait Purge: IdempotencyStore {
-    /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`
-    /// means that no expired record is left.
+    /// Deletes up to `limit` expired records and returns how many it deleted. A number below
+    /// `limit` means that no expired record is left.
     ///
-    /// A COMPLETE record expires at the end of its ttl. An IN_PROGRESS record expires when both its
-    /// lease and its ttl, measured from the acquire, are over (STO-4). Several instances can purge
-    /// concurrently. A dropped call may have deleted some of the records.
+    /// A COMPLETE record expires at the end of its ttl. An IN_PROGRESS record counts as expired for
+    /// a purge only when both its lease and its ttl are over. The ttl is measured from the acquire
+    /// (STO-4). Several instances can purge concurrently. A dropped call may have deleted some of
+    /// the records.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be reached.
     fn purge(&self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Claims the purge for `at_most`, so that only one of the processes that share the records
+    /// purges (STO-6). Returns whether the caller has the claim.
+    ///
+    /// A claim ends after `at_most` by the store's clock, and never earlier. A claimer that dies
+    /// therefore blocks the purge for at most this time. A claim that would end more than twice
+    /// `at_most` from now is ignored, because only a clock that was set back can leave such a
+    /// claim. [`purge`](Self::purge) itself does not check for a claim. A dropped call may have
+    /// taken the claim.
+    ///
+    /// The default implementation always returns `true`, which suits a store whose records only one
+    /// process sees.
+    ///
+    /// # Errors
+    /// The store's errors. The engine then purges without a claim.
+    fn claim_purge(&self, at_most: Duration) -> impl Future<Output = Result<bool>> + Send {
+        let _ = at_most;
+        async { Ok(true) }
+    }
 }
 
 /// The state of a record, as shown to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// A holder is working, or has died and its lease has run out.
+    /// The work has no recorded result. The holder may still be running it, or may have died.
     InProgress,
     /// The work is done.
     Complete,
@@ -48,17 +68,17 @@ pub struct RecordSummary {
     pub state: RecordState,
     /// The token of the last grant.
     pub token: FencingToken,
-    /// The time left, by the store's clock, until the end of the lease or of the result's ttl;
-    /// `None` if that end has passed.
+    /// The time left on the lease, or on the ttl of a complete record, by the store's clock; `None`
+    /// if no time is left.
     pub remaining: Option<Duration>,
     /// The size of the stored value with its envelope, in bytes; 0 while the work is in progress.
     pub value_bytes: usize,
     /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,
-    /// The time since the last grant, measured by the store's clock, if the store knows it.
+    /// The time since the last grant by the store's clock, or `None` if the store does not know it.
     pub granted_ago: Option<Duration>,
-    /// How often the key was taken over since it was last free, if the store knows it. The count
-    /// stops at 32,767.
+    /// How often the key was taken over since it was last free, or `None` if the store does not
+    /// know it. The count stops at 32,767.
     pub takeovers: Option<u16>,
     /// The note about the holder that was granted the lease last (REC-2).
     pub holder: Option<HolderNote>,
@@ -98,6 +118,31 @@ impl RecordSummary {
         (self.granted_ago, self.takeovers, self.holder) = (granted_ago, takeovers, holder);
         self
     }
+
+    /// The time since the last heartbeat, or since the grant if there was no heartbeat; `None` if
+    /// the record is complete, its lease is over, or the length of its lease is unknown.
+    #[must_use]
+    pub fn last_beat_ago(&self) -> Option<Duration> {
+        let left = self.remaining.filter(|_| self.state == RecordState::InProgress)?;
+        // Each heartbeat restores the full length of the lease.
+        Some(self.lease()?.saturating_sub(left))
+    }
+
+    /// Whether a record in progress lacks heartbeats: its lease is over, or less than half of the
+    /// lease is left. A working holder extends the lease to its full length every half lease.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        let beats_are_missing = match (self.lease(), self.remaining) {
+            (Some(lease), Some(left)) => left < lease / 2,
+            (None, Some(_)) => false,
+            (_, None) => true,
+        };
+        self.state == RecordState::InProgress && beats_are_missing
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.holder.as_ref().and_then(HolderNote::lease)
+    }
 }
 
 /// Totals over a whole store.
@@ -133,7 +178,7 @@ pub trait Inspect: IdempotencyStore {
     /// The store's errors.
     fn get(&self, id: &Identity) -> impl Future<Output = Result<Option<RecordSummary>>> + Send;
 
-    /// Counts the records. The store may have to scan all of them.
+    /// Counts the records. The store may have to scan all records.
     ///
     /// # Errors
     /// The store's errors.
@@ -143,15 +188,16 @@ pub trait Inspect: IdempotencyStore {
     /// record, or after the cursor that the previous page returned.
     ///
     /// # Behaviour
-    /// The store examines about `limit` records for a page, at least one, and fewer if its own
-    /// limit is lower. A page can be empty although more pages follow; the last page has no cursor.
+    /// For each page, the store examines about `limit` records, but at least one, and no more than
+    /// its own limit. A page can be empty even if more pages follow; the last page has no cursor.
     ///
-    /// A scan returns at least once each record that exists during the whole scan. A record that is
-    /// created, granted again or deleted during the scan may be missing. A store's documentation
-    /// says whether a scan can return a record twice. Each store has its own order.
+    /// A scan returns every record that exists during the whole scan, at least once. A record that
+    /// is created, granted again or deleted during the scan may be missing. A store's documentation
+    /// says whether a scan can return a record twice. The order of the records depends on the
+    /// store.
     ///
-    /// A page is found by the position of the cursor, never by counting the records before it, and
-    /// without an index that only the scan would need.
+    /// The store finds a page by the position of the cursor. The store never counts the records
+    /// before the page, and needs no index that only a scan would use.
     ///
     /// # Errors
     /// `Invalid` for a cursor that the store cannot read; otherwise the store's errors. A record
@@ -161,4 +207,38 @@ pub trait Inspect: IdempotencyStore {
         after: Option<&ScanCursor>,
         limit: usize,
     ) -> impl Future<Output = Result<ScanPage>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::OwnerId;
+
+    fn record(state: RecordState, left: Option<u64>, lease: Option<u64>) -> RecordSummary {
+        let left = left.map(Duration::from_secs);
+        let note = lease
+            .map(|lease| HolderNote::new(OwnerId::new(), Duration::from_secs(lease), None, "pod"));
+        RecordSummary::new(state, FencingToken::new(7), left, 0, false).with_grant(None, None, note)
+    }
+
+    #[test]
+    fn ops_2_a_record_is_stuck_if_half_of_its_lease_is_over() {
+        let running = RecordState::InProgress;
+        assert!(record(running, None, None).is_stuck());
+        assert!(record(running, Some(14), Some(30)).is_stuck());
+        assert!(!record(running, Some(15), Some(30)).is_stuck());
+        assert!(!record(running, Some(1), None).is_stuck(), "the length of the lease is unknown");
+        assert!(!record(RecordState::Complete, None, None).is_stuck());
+    }
+
+    #[test]
+    fn rec_2_the_last_heartbeat_is_as_long_ago_as_the_lease_is_shorter() {
+        let ago = |state, left, lease| record(state, left, lease).last_beat_ago();
+        let running = RecordState::InProgress;
+        assert_eq!(ago(running, Some(12), Some(30)), Some(Duration::from_secs(18)));
+        assert_eq!(ago(running, Some(40), Some(30)), Some(Duration::ZERO));
+        assert_eq!(ago(running, None, Some(30)), None);
+        assert_eq!(ago(running, Some(12), None), None);
+        assert_eq!(ago(RecordState::Complete, Some(12), Some(30)), None);
+    }
 }

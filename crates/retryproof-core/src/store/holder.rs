@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`HolderNote`]: what a grant writes beside its record, so that an operator can find the process
-//! that holds a key (REC-2).
+//! [`HolderNote`]: the note that a grant adds to its record, so that an operator can find the
+//! process that holds a key (REC-2).
 //!
 //! Layout, version 1, little endian, at most 64 bytes:
 //!
@@ -13,9 +13,9 @@
 //! | 10 | 0 or 24 | trace id and span id |
 //! | rest | 0 to 54 | the label, UTF-8 |
 //!
-//! Every version keeps the version and the owner at these positions. A program that does not know
-//! about notes leaves the note of an earlier grant in the record; the owner's bytes then differ, so
-//! the note is ignored.
+//! All versions of this layout keep the fields version and owner at these positions. A program that
+//! does not know about notes leaves the note of an earlier grant in the record. A reader ignores
+//! that note, because the owner bytes in it differ from those of the record's owner.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,8 +31,9 @@ const HEADER: usize = LEASE + 4;
 const TRACE: usize = 24;
 
 /// Describes the holder of a lease: the label of its process, the length of its lease, and the
-/// trace to which its call belongs. The engine writes a note for each grant, and a store keeps the
-/// bytes beside the record, unchanged (REC-2).
+/// trace to which its call belongs. The engine writes a note for each grant, and the store keeps
+/// the note's bytes unchanged with the record (REC-2). If the store is in the memory of this
+/// process, only a call with a trace writes a note.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,8 +50,15 @@ const TRACE: usize = 24;
 /// assert_eq!(read.lease(), Some(Duration::from_secs(30)));
 /// assert!(HolderNote::of_owner(note.as_bytes(), OwnerId::new()).is_none());
 /// ```
+// The bytes are stored inline, so dropping a note needs no code. The answer to an acquire can
+// contain a note, and the compiler inlines the drop of that answer only if the drop needs little
+// code.
 #[derive(Clone, PartialEq, Eq)]
-pub struct HolderNote(Box<[u8]>);
+pub struct HolderNote {
+    /// Zeros follow the first `len` bytes.
+    bytes: [u8; Self::MAX_BYTES],
+    len: usize,
+}
 
 /// The position of a call in a distributed trace: the ids that `traceparent` carries (W3C Trace
 /// Context).
@@ -68,72 +76,87 @@ impl HolderNote {
     /// The maximum length of a note, in bytes.
     pub const MAX_BYTES: usize = 64;
 
-    /// Writes the note of a grant. A label that does not fit loses its beginning, because the names
-    /// of pods and processes differ at the end.
+    /// Writes the note of a grant. If the label does not fit, its beginning is cut off, because the
+    /// names of pods and processes differ at the end.
     #[must_use]
     pub fn new(owner: OwnerId, lease: Duration, trace: Option<TraceContext>, label: &str) -> Self {
         let used = HEADER + trace.map_or(0, |_| TRACE);
         let label = end_of(label, Self::MAX_BYTES - used);
-        let mut note = Vec::with_capacity(used + label.len());
+        let mut note = Self::empty();
         let flags = trace.map_or(0, |trace| TRACED | if trace.sampled { SAMPLED } else { 0 });
-        note.extend_from_slice(&[VERSION, flags]);
-        note.extend_from_slice(end_of_owner(&owner));
+        note.append(&[VERSION, flags]);
+        note.append(end_of_owner(&owner));
         let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-        note.extend_from_slice(&lease.to_le_bytes());
+        note.append(&lease.to_le_bytes());
         if let Some(trace) = trace {
-            note.extend_from_slice(&trace.trace_id);
-            note.extend_from_slice(&trace.span_id);
+            note.append(&trace.trace_id);
+            note.append(&trace.span_id);
         }
-        note.extend_from_slice(label.as_bytes());
-        Self(note.into_boxed_slice())
+        note.append(label.as_bytes());
+        note
     }
 
-    /// Restores the note that a store kept for the grant to `owner`. Returns `None` if the bytes
-    /// are not a note, or are the note of an earlier grant.
+    /// Reads the note that a store kept for the grant to `owner`. Returns `None` if the bytes are
+    /// not a note, or if the note belongs to an earlier grant.
     #[must_use]
     pub fn of_owner(bytes: &[u8], owner: OwnerId) -> Option<Self> {
         let written_for = bytes.get(OWNER..LEASE)?;
         if bytes.len() > Self::MAX_BYTES || written_for != end_of_owner(&owner) {
             return None;
         }
-        Some(Self(bytes.into()))
+        let mut note = Self::empty();
+        note.append(bytes);
+        Some(note)
+    }
+
+    fn empty() -> Self {
+        Self { bytes: [0; Self::MAX_BYTES], len: 0 }
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        self.bytes[self.len..end].copy_from_slice(bytes);
+        self.len = end;
     }
 
     /// The bytes for a store to keep.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes[..self.len]
     }
 
-    /// Whether a newer version of this library wrote the note, so its content is unknown.
+    /// Whether a newer version of this library wrote the note. This version cannot read the content
+    /// of such a note.
     #[must_use]
     pub fn is_newer(&self) -> bool {
-        self.0[0] > VERSION
+        self.bytes[0] > VERSION
     }
 
-    /// The label of the process that took the lease; `None` if it cannot be read.
+    /// The label of the process that took the lease; `None` if the note has no label or cannot be
+    /// read.
     #[must_use]
     pub fn label(&self) -> Option<&str> {
         let at = if self.flags()? & TRACED == 0 { HEADER } else { HEADER + TRACE };
-        std::str::from_utf8(self.0.get(at..)?).ok().filter(|label| !label.is_empty())
+        std::str::from_utf8(self.as_bytes().get(at..)?).ok().filter(|label| !label.is_empty())
     }
 
-    /// The length of the lease as requested at the grant; `None` if it cannot be read.
+    /// The length of the lease as requested at the grant; `None` if the note cannot be read.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.flags()?;
-        let bytes = self.0.get(LEASE..HEADER)?.first_chunk()?;
+        let bytes = self.as_bytes().get(LEASE..HEADER)?.first_chunk()?;
         Some(Duration::from_millis(u32::from_le_bytes(*bytes).into()))
     }
 
-    /// The trace of the call that took the lease, if that call had a trace.
+    /// The trace of the call that took the lease; `None` if the call had no trace or the note
+    /// cannot be read.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         let flags = self.flags()?;
         if flags & TRACED == 0 {
             return None;
         }
-        let ids = self.0.get(HEADER..HEADER + TRACE)?;
+        let ids = self.as_bytes().get(HEADER..HEADER + TRACE)?;
         let (trace_id, span_id) = ids.split_first_chunk()?;
         Some(TraceContext {
             trace_id: *trace_id,
@@ -142,16 +165,16 @@ impl HolderNote {
         })
     }
 
-    /// The flags of a note that this version can read.
+    /// Returns the flags, or `None` if this version cannot read the note.
     fn flags(&self) -> Option<u8> {
-        match self.0[..] {
+        match *self.as_bytes() {
             [VERSION, flags, ..] => Some(flags),
             _ => None,
         }
     }
 }
 
-/// Prints the label and the lease, which are not secret.
+/// Prints the label, the lease and whether there is a trace, none of which is secret.
 impl fmt::Debug for HolderNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HolderNote")
@@ -162,8 +185,8 @@ impl fmt::Debug for HolderNote {
     }
 }
 
-/// The bytes by which a note names its owner. The first bytes would not distinguish owners, because
-/// they are the same for all owners that a process creates for its own memory.
+/// Returns the last bytes of an owner id, which the note contains. The first bytes would not
+/// distinguish owners: they are the same in all ids that a process creates for its own memory.
 fn end_of_owner(owner: &OwnerId) -> &[u8] {
     &owner.as_bytes()[12..]
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the caller's transaction (CMP-7): the interface between a store and a database driver.
 //!
-//! This crate depends on no driver. A store that keeps its records in a SQL database implements
-//! [`Join`], which provides the completion as one statement, fenced by owner. A driver's
-//! transaction runs that statement through [`TxPort`], so that the record commits together with the
-//! business writes or not at all. [`TxSource`] and [`OwnedTx`] let the engine open and end the
-//! transaction itself.
+//! This crate does not depend on a database driver. A store that keeps its records in a SQL
+//! database implements [`Join`]. The trait returns the completion as one SQL statement, fenced by
+//! owner. A driver's transaction runs that statement through [`TxPort`]. The record then commits
+//! together with the business writes, or not at all. [`TxSource`] and [`OwnedTx`] let the engine
+//! open and end the transaction itself.
 //!
-//! The driver traits have the store's [`Dialect`] as a parameter. The parameter prevents a
-//! statement for one database from running in a transaction on another, and it allows a store crate
-//! to implement the traits for types from other crates.
+//! Each driver trait takes the store's [`Dialect`] as a parameter. The parameter prevents a
+//! statement for one database from running in a transaction on another. It also allows a store
+//! crate to implement the traits for types from other crates.
 
 use std::fmt;
 use std::future::Future;
@@ -32,7 +32,7 @@ pub trait Dialect: Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// One bound value. A completion needs only these types, and every driver supports them.
+/// A bound value. A completion needs only these types, and every driver supports them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Param<'a> {
@@ -68,8 +68,8 @@ impl<'a> From<Option<&'a [u8]>> for Param<'a> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct JoinStatement<'a> {
-    /// The SQL text, with the dialect's placeholders. The only part that an application controls is
-    /// a validated table name.
+    /// The SQL text, with the dialect's placeholders. An application controls only the table name
+    /// in it, which has been validated.
     pub sql: &'a str,
     /// The values.
     pub params: Vec<Param<'a>>,
@@ -96,13 +96,13 @@ pub trait Join: IdempotencyStore {
     /// Returns the completion as one statement.
     ///
     /// # Behaviour
-    /// If the record is IN_PROGRESS for `owner`, expired or not, it becomes COMPLETE with
-    /// `done.value`, and exactly one row counts as changed. Otherwise no row changes. The record is
-    /// kept for `done.ttl`, measured from the time of the statement, not from the beginning of the
-    /// transaction.
+    /// If the record is IN_PROGRESS for `owner`, even after the lease has ended, it becomes
+    /// COMPLETE with `done.value`. Exactly one row then counts as changed. Otherwise no row
+    /// changes. The record is kept for `done.ttl`, measured from the time of the statement, not
+    /// from the beginning of the transaction.
     ///
-    /// The statement has the effect of [`complete`](IdempotencyStore::complete), and never waits
-    /// for a lock that the transaction itself holds.
+    /// The statement has the same effect as [`complete`](IdempotencyStore::complete). It never
+    /// waits for a lock that the transaction itself holds.
     fn completion<'a>(
         &'a self,
         id: &'a Identity,
@@ -115,28 +115,29 @@ pub trait Join: IdempotencyStore {
     fn committed(&self, id: &Identity);
 }
 
-/// The part of a driver's transaction that a completion needs. Most drivers can implement it in ten
-/// lines.
+/// The part of a driver's transaction that a completion needs. An implementation usually takes
+/// about ten lines.
 #[diagnostic::on_unimplemented(
-    message = "no record can join `{Self}`",
+    message = "a record cannot join `{Self}`",
     label = "not a transaction on the store's database",
     note = "use a transaction from a driver that the store supports, on the store's database, or \
             implement `TxPort` for a wrapper around your driver's transaction"
 )]
 pub trait TxPort<D: Dialect> {
-    /// Runs one statement inside the transaction and returns how many rows it matched.
+    /// Runs one statement inside the transaction and returns the number of rows that the statement
+    /// matched.
     ///
     /// A blocking driver is allowed to run the statement before it returns the future.
     ///
-    /// If the connection is no longer in a transaction, the call fails and runs nothing, because in
-    /// autocommit mode the record would be committed without the business writes (CMP-7). Some
-    /// databases end a transaction themselves after an error: MySQL after a deadlock, SQLite on a
-    /// full disk. PostgreSQL marks the transaction as aborted and refuses every further statement,
-    /// so its ports do not check whether the action ended the transaction.
+    /// If the connection is no longer in a transaction, the call fails and runs nothing (CMP-7). In
+    /// autocommit mode, the record would be committed without the business writes. Some databases
+    /// end a transaction themselves after an error: MySQL after a deadlock, SQLite on a full disk.
+    /// PostgreSQL instead refuses every further statement in the transaction, so its ports make no
+    /// check. These ports do not notice if the action itself ended the transaction.
     ///
     /// # Errors
-    /// An [`Error`](crate::Error) with the driver's error as its source. The transaction will be
-    /// rolled back.
+    /// Fails with an [`Error`](crate::Error) whose source is the driver's error. The transaction
+    /// will be rolled back.
     fn run_statement(
         &mut self,
         sql: &str,
@@ -144,7 +145,8 @@ pub trait TxPort<D: Dialect> {
     ) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// An owned transaction, which the engine can move and end. A dropped transaction is rolled back.
+/// An owned transaction, which the engine can move, commit and roll back. A drop rolls the
+/// transaction back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be committed by the engine",
     label = "expected an owned transaction",
@@ -152,32 +154,32 @@ pub trait TxPort<D: Dialect> {
             for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may keep the transaction open, measured from when it was opened. `None`,
-    /// the default, means no limit.
+    /// How long an action may keep the transaction open, measured from the opening. `None`, the
+    /// default, means no limit.
     ///
-    /// A limit is needed in a database where an open transaction delays the heartbeats of other keys,
-    /// such as SQLite with its single writer. The engine drops an async action that takes longer and
-    /// rolls the transaction back.
+    /// Set a limit for a database in which an open transaction delays the heartbeats of other keys,
+    /// such as SQLite with its single writer. If an async action takes longer, the engine drops the
+    /// action and rolls the transaction back.
     fn open_at_most(&self) -> Option<Duration> {
         None
     }
 
     /// Commits the transaction that the source opened, never a later one on the same connection.
     ///
-    /// If the database rolled the transaction back, or the action ended it, the call fails, and
-    /// nothing written on the connection since then is committed (CMP-7). The conformance kit
-    /// checks this.
+    /// The call fails if the database rolled the transaction back or the action ended it. A failed
+    /// call commits nothing that was written later on the same connection (CMP-7). The conformance
+    /// kit checks this promise.
     ///
     /// # Errors
-    /// Fails if the transaction was not committed, **or if that is unknown**. The engine then reads
-    /// the record to find out.
+    /// Fails if the transaction was not committed, **or if the outcome is unknown**. The engine
+    /// then reads the record to find out whether the transaction was committed.
     fn commit_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 
     /// Rolls the transaction back.
     ///
     /// # Errors
-    /// Fails if the rollback could not be confirmed. The connection must then be closed, so that
-    /// the database rolls back.
+    /// Fails if the rollback could not be confirmed. The connection must then be closed, which
+    /// makes the database roll back.
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 

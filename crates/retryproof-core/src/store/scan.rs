@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ScanPage`] and [`ScanCursor`]: all records of a store, page by page (OPS-1), and what is built
-//! on them once for all stores (OPS-2): [`RecordFilter`] and [`ScopeStats`].
+//! [`ScanPage`] and [`ScanCursor`]: a scan returns all records of a store page by page (OPS-1).
+//! [`RecordFilter`] and [`ScopeStats`] work on the pages of every store (OPS-2).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,22 +9,22 @@ use std::time::Duration;
 use super::{HolderNote, RecordState, RecordSummary};
 use crate::identity::{Identity, Scope};
 
-/// Where a scan continues. Only the store that returned a cursor can read it; another store may
-/// refuse it as `Invalid`, or continue at the wrong record.
+/// The position at which a scan continues. Only the store that returned a cursor can read it.
+/// Another store may refuse the cursor as `Invalid`, or continue at the wrong record.
 ///
-/// The bytes may contain a key, so `Debug` prints only their number (ID-4).
+/// The bytes of a cursor can contain a key, so `Debug` prints only their number (ID-4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScanCursor(Box<[u8]>);
 
 impl ScanCursor {
-    /// Creates a cursor from bytes that a store can read, or that
-    /// [`as_bytes`](Self::as_bytes) has returned.
+    /// Creates a cursor from the bytes of an earlier cursor, or from other bytes that the store can
+    /// read.
     #[must_use]
     pub fn new(bytes: impl Into<Box<[u8]>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes, to continue the scan later or in another process.
+    /// Returns the bytes, so that the scan can continue later or in another process.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -55,7 +55,7 @@ impl ScannedRecord {
     }
 }
 
-/// One page of a scan. A page can be empty although more pages follow.
+/// One page of a scan. A page can be empty even if more pages follow.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ScanPage {
@@ -118,16 +118,16 @@ impl RecordFilter {
         self
     }
 
-    /// Selects only records whose last grant is at least this long ago. A record whose age the
-    /// store does not know is not selected.
+    /// Selects only records whose last grant is at least this long ago. The filter leaves out a
+    /// record whose age the store does not know.
     #[must_use]
     pub fn with_older_than(mut self, age: Duration) -> Self {
         self.older_than = Some(age);
         self
     }
 
-    /// Selects only records whose holder's label contains this text. A record without a readable
-    /// note is not selected.
+    /// Selects only records whose holder's label contains this text. The filter leaves out a record
+    /// without a readable note.
     #[must_use]
     pub fn with_holder(mut self, text: impl Into<String>) -> Self {
         self.holder = Some(text.into());
@@ -149,14 +149,14 @@ impl RecordFilter {
     }
 }
 
-/// The counts of one scope.
+/// The record counts of one scope.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScopeCounts {
     /// How many records are in progress, including those whose lease is over.
     pub in_progress: u64,
-    /// How many records in progress have a lease that is over. The next acquire of such a record's
-    /// key takes the record over.
+    /// The number of records in progress whose lease is over. The next acquire of the key takes
+    /// such a record over.
     pub abandoned: u64,
     /// How many records are complete, including those past their ttl.
     pub complete: u64,
@@ -164,14 +164,15 @@ pub struct ScopeCounts {
     pub expired: u64,
     /// The bytes of all stored values with their envelopes.
     pub value_bytes: u64,
-    /// The longest time since a record's last grant, among the records whose age the store knows.
+    /// The longest time since any record's last grant. Records whose age the store does not know
+    /// are left out.
     pub oldest: Option<Duration>,
 }
 
 /// Counts the records of each scope, from the pages of a scan.
 ///
-/// A caller that adds the pages itself can show progress and stop at any page;
-/// [`SharedStore::stats_by_scope`](super::SharedStore::stats_by_scope) adds all pages at once.
+/// To show progress or to stop early, add the pages of a scan one by one.
+/// [`SharedStore::stats_by_scope`](super::SharedStore::stats_by_scope) adds all pages in one call.
 #[derive(Debug, Clone, Default)]
 pub struct ScopeStats {
     scopes: BTreeMap<String, ScopeCounts>,
@@ -190,7 +191,8 @@ impl ScopeStats {
         self.unreadable += page.unreadable;
         for record in &page.records {
             let scope = record.id.scope().as_str();
-            // Look before inserting: almost every record's scope is already in the map.
+            // Look up the scope before inserting it, because almost every record's scope is already
+            // in the map.
             let counts = match self.scopes.get_mut(scope) {
                 Some(counts) => counts,
                 None => self.scopes.entry(scope.to_owned()).or_default(),
@@ -199,7 +201,7 @@ impl ScopeStats {
         }
     }
 
-    /// Returns the scopes, ordered by their bytes, with their counts.
+    /// Returns each scope with its counts, ordered by the bytes of the scope.
     pub fn scopes(&self) -> impl Iterator<Item = (&str, &ScopeCounts)> {
         self.scopes.iter().map(|(scope, counts)| (scope.as_str(), counts))
     }
@@ -259,11 +261,11 @@ mod tests {
         assert!(running.selects(&dead) && !running.selects(&done));
         let older = |secs| RecordFilter::new().with_older_than(Duration::from_secs(secs));
         assert!(older(60).selects(&dead) && !older(61).selects(&dead));
-        assert!(!older(0).selects(&done), "an unknown age should not be selected");
+        assert!(!older(0).selects(&done), "a record of unknown age should not be selected");
         let holder = |text: &str| RecordFilter::new().with_holder(text);
         assert!(holder("api-7").selects(&dead) && !holder("api-8").selects(&dead));
         assert!(!holder("api").selects(&done));
-        // All conditions have to hold.
+        // A record must meet all conditions.
         assert!(!scope("pay").with_state(RecordState::Complete).selects(&dead));
     }
 

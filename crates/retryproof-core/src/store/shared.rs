@@ -2,7 +2,7 @@
 //! [`DynStore`], the contract with boxed futures, and [`SharedStore`], an engine's store with its
 //! capabilities.
 //!
-//! This file is over 400 lines long because it contains each call of the contract twice: boxed and
+//! This file has over 400 lines because it contains each call of the contract twice: boxed and
 //! forwarded.
 
 use std::any::TypeId;
@@ -13,23 +13,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::caught::{caught, caught_now};
+use super::audit::DynAudit;
+use super::hashed::Hashed;
 use super::{
-    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Force, ForceRequest, Forced,
-    IdempotencyStore, Inspect, Join, JoinStatement, Peeked, Purge, RecordFilter, RecordSummary,
-    ScanCursor, ScanPage, ScopeStats, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Audit, Completion, Dialect, FencedWrite, Force, ForceAction,
+    ForceRequest, Forced, IdempotencyStore, Inspect, Join, JoinStatement, Peeked, Purge,
+    RecordFilter, RecordSummary, ScanCursor, ScanPage, ScopeStats, StoreProfile, StoreStats,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::identity::Identity;
+use crate::identity::{Identity, IdentitySecret};
 use crate::owner::{FencingToken, OwnerId};
+use crate::panics::{caught, caught_now};
+use crate::payload::StoredResult;
+use crate::seal::{Sealer, Sealing};
 
 /// A call that owns its arguments, so that it can outlive its caller (ACQ-11).
 pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
 /// The contract with boxed futures, for use as a `dyn` type. Every [`IdempotencyStore`] implements
-/// this trait; the `dyn_` prefix distinguishes its methods from those of [`IdempotencyStore`]. A
-/// call owns its arguments, so that a call in flight can outlive its caller (ACQ-11). If a store
-/// panics when a call is made or polled, that call fails with `Unavailable` (STO-5).
+/// this trait. The prefix `dyn_` distinguishes the methods of the two traits. Each call owns its
+/// arguments, so that the call can outlive its caller (ACQ-11). If the store panics during a call,
+/// the call fails with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// Same as [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;
@@ -134,16 +138,21 @@ fn polled_once<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T>>) -> Opt
 /// The object-safe form of [`Purge`].
 trait DynPurge: Send + Sync {
     fn dyn_purge(self: Arc<Self>, limit: usize) -> StoreCall<usize>;
+    fn dyn_claim_purge(self: Arc<Self>, at_most: Duration) -> StoreCall<bool>;
 }
 
 impl<S: Purge> DynPurge for S {
     fn dyn_purge(self: Arc<Self>, limit: usize) -> StoreCall<usize> {
         Box::pin(async move { caught(pin!(async { self.purge(limit).await })).await })
     }
+
+    fn dyn_claim_purge(self: Arc<Self>, at_most: Duration) -> StoreCall<bool> {
+        Box::pin(async move { caught(pin!(async { self.claim_purge(at_most).await })).await })
+    }
 }
 
 /// The object-safe form of [`Inspect`].
-trait DynInspect: Send + Sync {
+pub(super) trait DynInspect: Send + Sync {
     fn dyn_get(self: Arc<Self>, id: Identity) -> StoreCall<Option<RecordSummary>>;
     fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats>;
     fn dyn_scan(self: Arc<Self>, after: Option<ScanCursor>, limit: usize) -> StoreCall<ScanPage>;
@@ -165,8 +174,8 @@ impl<S: Inspect> DynInspect for S {
     }
 }
 
-/// Object-safe [`Force`].
-trait DynForce: Send + Sync {
+/// The object-safe form of [`Force`].
+pub(super) trait DynForce: Send + Sync {
     fn dyn_force(self: Arc<Self>, id: Identity, req: ForceRequest) -> StoreCall<Forced>;
 }
 
@@ -227,6 +236,9 @@ pub struct SharedStore {
     inspect: Option<Arc<dyn DynInspect>>,
     force: Option<Arc<dyn DynForce>>,
     join: Option<Arc<dyn DynJoin>>,
+    pub(super) audit: Option<Arc<dyn DynAudit>>,
+    secret: Option<IdentitySecret>,
+    sealing: Option<Sealing>,
 }
 
 impl SharedStore {
@@ -236,7 +248,8 @@ impl SharedStore {
         Self::builder(store).build()
     }
 
-    /// Starts building a shared store from a concrete store, whose capabilities can then be added.
+    /// Starts to build a shared store from a store of a concrete type. The builder can add that
+    /// type's capabilities.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
         SharedStoreBuilder {
@@ -245,6 +258,7 @@ impl SharedStore {
             inspect: None,
             force: None,
             join: None,
+            audit: None,
         }
     }
 
@@ -256,6 +270,18 @@ impl SharedStore {
     pub async fn purge(&self, limit: usize) -> Result<Option<usize>> {
         match &self.purge {
             Some(purge) => Arc::clone(purge).dyn_purge(limit).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Claims the purge for `at_most`, as [`Purge::claim_purge`] does (STO-6). Returns whether the
+    /// caller has the claim, or `None` if the store cannot purge.
+    ///
+    /// # Errors
+    /// The store's errors.
+    pub async fn claim_purge(&self, at_most: Duration) -> Result<Option<bool>> {
+        match &self.purge {
+            Some(purge) => Arc::clone(purge).dyn_claim_purge(at_most).await.map(Some),
             None => Ok(None),
         }
     }
@@ -289,8 +315,8 @@ impl SharedStore {
         }
     }
 
-    /// Whether [`get`](Self::get), [`stats`](Self::stats) and [`scan`](Self::scan) can describe
-    /// records.
+    /// Whether the store can describe records with [`get`](Self::get), [`stats`](Self::stats) and
+    /// [`scan`](Self::scan).
     #[must_use]
     pub fn can_inspect(&self) -> bool {
         self.inspect.is_some()
@@ -309,7 +335,7 @@ impl SharedStore {
     }
 
     /// Like [`scan`](Self::scan), but returns only the records that `filter` selects (OPS-2).
-    /// `limit` still counts the records that the store examines, so a page may be empty although
+    /// `limit` still counts the records that the store examines, so a page can be empty even if
     /// more pages follow.
     ///
     /// # Errors
@@ -328,8 +354,8 @@ impl SharedStore {
     }
 
     /// Counts the records of each scope, or returns `None` if the store cannot inspect records. The
-    /// call reads all records; to show progress, or to stop early, add the pages of a
-    /// [`scan`](Self::scan) to a [`ScopeStats`].
+    /// call reads all records. To show progress or to stop early, add the pages of a
+    /// [`scan`](Self::scan) to a [`ScopeStats`] instead.
     ///
     /// # Errors
     /// The store's errors.
@@ -356,7 +382,8 @@ impl SharedStore {
     /// Changes a record on behalf of an operator, as [`Force::force`] does (OPS-3).
     ///
     /// # Errors
-    /// `Unsupported` if the store does not have the capability; otherwise the store's errors.
+    /// `Unsupported` if the store was built without the force capability; otherwise the store's
+    /// errors.
     pub async fn force(&self, id: &Identity, req: &ForceRequest) -> Result<Forced> {
         let Some(force) = &self.force else {
             return Err(Error::new(
@@ -367,7 +394,106 @@ impl SharedStore {
             .during("force")
             .with("store", self.store.dyn_profile().name));
         };
-        Arc::clone(force).dyn_force(id.clone(), req.clone()).await
+        let mut req = req.clone();
+        if let ForceAction::Resolve { done, .. } = &mut req.action {
+            *done = self.seal(id, req.subject.as_deref(), done.clone()).await?;
+        }
+        Arc::clone(force).dyn_force(id.clone(), req).await
+    }
+
+    /// Seals the results that engines on this store record, and opens them for replays (SEAL-1).
+    /// Call this method on the outermost store: engines seal, not the store itself. Records that
+    /// were written before are still read.
+    ///
+    /// # Errors
+    /// [`Config`](ErrorKind::Config) if the store has plain identities. The names of subjects, and
+    /// the fingerprints, are hidden under the store's identity secret (ID-5).
+    pub fn sealed_by(mut self, sealer: Arc<dyn Sealer>) -> Result<Self> {
+        let Some(secret) = &self.secret else {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "sealed results need a store with hashed identities; set `identity-secret`, and \
+                 migrate a new store with it",
+            ));
+        };
+        self.sealing = Some(Sealing::new(sealer, secret.clone()));
+        Ok(self)
+    }
+
+    /// Whether engines on this store seal results (SEAL-1).
+    #[must_use]
+    pub fn seals(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+        self.sealing.as_ref()
+    }
+
+    /// Opens a stored result that was read with [`peek`](IdempotencyStore::peek), and reveals its
+    /// fingerprint. The engine does this itself. A result that is not sealed, or that was read from
+    /// a store without a sealer, is returned as it is.
+    ///
+    /// # Errors
+    /// The errors of [`Sealer::open`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn open_sealed(&self, id: &Identity, stored: StoredResult) -> Result<StoredResult> {
+        match &self.sealing {
+            Some(sealing) => sealing.opened(id, stored, |_| false).await,
+            None => Ok(stored),
+        }
+    }
+
+    /// Seals a completion that does not come from an engine, such as one that is imported. Seals
+    /// under the `subject`, or else under the subject that the calls of the scope share. A
+    /// completion that is sealed already, or for a store without a sealer, is returned as it is.
+    ///
+    /// # Errors
+    /// The errors of [`Sealer::key_for`], and `Codec` if the subject's key was destroyed.
+    ///
+    /// # Cancel safety
+    /// Same as for [`Sealer::key_for`].
+    pub async fn seal(
+        &self,
+        id: &Identity,
+        subject: Option<&str>,
+        done: Completion,
+    ) -> Result<Completion> {
+        let Some(sealing) = &self.sealing else { return Ok(done) };
+        if crate::payload::is_sealed(&done.value) {
+            return Ok(done);
+        }
+        let call = sealing.of_call(id, subject, done.fingerprint.as_ref()).await?;
+        Ok(Completion { value: call.seal(done.value)?, fingerprint: call.fingerprint, ..done })
+    }
+
+    /// Returns the identity in the form that the logs of this store print. If the store has hashed
+    /// identities (ID-5), the returned identity contains the key's digest. Later calls with this
+    /// identity do not compute the digest again.
+    #[must_use]
+    pub fn identify(&self, id: Identity) -> Identity {
+        match &self.secret {
+            Some(secret) => id.hashed(secret),
+            None => id,
+        }
+    }
+
+    /// Whether the store keeps digests instead of keys (ID-5).
+    #[must_use]
+    #[inline]
+    pub fn hashes_identities(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    /// Returns the identity under which the store keeps the record. A joined completion needs this
+    /// identity, because its statement bypasses this type.
+    pub(crate) fn stored(&self, id: &Identity) -> Identity {
+        match &self.secret {
+            Some(secret) => id.clone().stored(secret),
+            None => id.clone(),
+        }
     }
 
     /// Whether a completion can join the caller's transaction (CMP-7).
@@ -379,7 +505,7 @@ impl SharedStore {
     /// Returns the capability to join transactions of the dialect `D`.
     ///
     /// # Errors
-    /// `Unsupported` if the store does not have the capability, or has it for another database.
+    /// `Unsupported` if the store cannot join transactions, or joins only those of another dialect.
     pub(crate) fn joiner<D: Dialect>(&self) -> Result<&Arc<dyn DynJoin>> {
         let refused =
             |message: &'static str| Error::new(ErrorKind::Unsupported, message).during("join");
@@ -403,7 +529,8 @@ impl SharedStore {
         Ok(join)
     }
 
-    /// The type-erased store without its capabilities.
+    /// Returns the type-erased store without its capabilities. If this store has hashed identities,
+    /// the calls of the returned store hash them too (ID-5).
     #[must_use]
     pub fn as_dyn(&self) -> Arc<dyn DynStore> {
         Arc::clone(&self.store)
@@ -418,6 +545,8 @@ impl fmt::Debug for SharedStore {
             .field("inspect", &self.inspect.is_some())
             .field("force", &self.force.is_some())
             .field("join", &self.join.is_some())
+            .field("audit", &self.audit.is_some())
+            .field("seals", &self.seals())
             .finish()
     }
 }
@@ -458,17 +587,19 @@ impl IdempotencyStore for SharedStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        self.store.dyn_profile()
+        let profile = self.store.dyn_profile();
+        StoreProfile { sealing: self.sealing.clone(), ..profile }
     }
 }
 
-/// Adds capabilities to a store while its type is known.
+/// Builds a `SharedStore`, and adds capabilities while the store's concrete type is known.
 pub struct SharedStoreBuilder<S> {
     store: Arc<S>,
     purge: Option<Arc<dyn DynPurge>>,
     inspect: Option<Arc<dyn DynInspect>>,
     force: Option<Arc<dyn DynForce>>,
     join: Option<Arc<dyn DynJoin>>,
+    audit: Option<Arc<dyn DynAudit>>,
 }
 
 impl<S: IdempotencyStore> SharedStoreBuilder<S> {
@@ -512,11 +643,36 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
-    /// Builds the shared store.
+    /// Lets the store keep what operators did in its audit table (OPS-10).
+    #[must_use]
+    pub fn with_audit(mut self) -> Self
+    where
+        S: Audit,
+    {
+        self.audit = Some(Arc::clone(&self.store) as _);
+        self
+    }
+
+    /// Builds the shared store. If the store's profile has an identity secret, the key in each call
+    /// is replaced by its digest (ID-5).
     #[must_use]
     pub fn build(self) -> SharedStore {
-        let Self { store, purge, inspect, force, join } = self;
-        SharedStore { store, purge, inspect, force, join }
+        let Self { store, purge, inspect, force, join, audit } = self;
+        let StoreProfile { identity_secret: secret, sealing, .. } = store.profile();
+        let store: Arc<dyn DynStore> = store;
+        match &secret {
+            None => SharedStore { store, purge, inspect, force, join, audit, secret, sealing },
+            Some(by) => SharedStore {
+                store: Hashed::new(store, by),
+                purge,
+                inspect: inspect.map(|inspect| Hashed::new(inspect, by) as _),
+                force: force.map(|force| Hashed::new(force, by) as _),
+                join,
+                audit: audit.map(|audit| Hashed::new(audit, by) as _),
+                secret,
+                sealing,
+            },
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::{
     Attempt, CodecId, CompletionResult, ErrorKind, ExecuteError, IdempotencyContext, Outcome,
-    Payload, SharedStore, blocking,
+    Payload, SharedStore, Tombstone, blocking,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::SlowStore;
@@ -115,6 +115,27 @@ fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background()
     let again = |key: &str| engine.execute(long(key), || Ok::<_, std::io::Error>(1)).unwrap();
     assert_eq!(again("completed"), Outcome::Replayed(9));
     assert_eq!(again("released"), Outcome::Executed(1));
+}
+
+#[test]
+fn run_5_an_end_inside_a_runtime_says_what_a_store_in_memory_has_answered() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let held = |key: &str| match engine.try_acquire(&long(key)).unwrap() {
+        blocking::Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    };
+    let (completed, tombstoned, released) = (held("completed"), held("done"), held("released"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ended = runtime.block_on(async {
+        let value = Payload::new(CodecId::JSON, 0, b"9");
+        let ended = [completed.complete(value), tombstoned.complete_tombstone(Tombstone::new())];
+        released.release().unwrap();
+        ended
+    });
+    assert!(ended.iter().all(|ended| matches!(ended, CompletionResult::Recorded)), "{ended:?}");
+    let again = engine.execute(long("completed"), || Ok::<_, std::io::Error>(1)).unwrap();
+    assert_eq!(again, Outcome::Replayed(9));
+    assert!(matches!(engine.try_acquire(&long("released")), Ok(blocking::Acquisition::Granted(_))));
 }
 
 fn long(key: &str) -> IdempotencyContext {

@@ -44,6 +44,9 @@ const BAD_CONNECTIONS_VARIABLE: &[&str] = &["", "1", "10001", "many"];
 const ROWS: &[Row] = &[
     Row { key: "store", toml: "'memory:'", variable: "memory:", arrived: |c| c.store.as_deref() == Some("memory:"),
           bad_toml: &["''", "7", "[]"], bad_variable: &[""] },
+    Row { key: "identity-secret", toml: "'5d3c9a1f0b7e4c2d8a6f1e3b5c7d9e0f'", variable: "5d3c9a1f0b7e4c2d8a6f1e3b5c7d9e0f",
+          arrived: |c| c.identity_secret.is_some(),
+          bad_toml: &["''", "7", "'5d3c9a1f0b7e4c2d8a6f1e3b5c7d9e0'"], bad_variable: &["", "too short"] },
     Row { key: "default-ttl", toml: "'P7D'", variable: "P7D", arrived: |c| c.default_ttl == 7 * 86_400 * S,
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "default-lease", toml: "'PT7S'", variable: "PT7S", arrived: |c| c.default_lease == 7 * S,
@@ -68,6 +71,14 @@ const ROWS: &[Row] = &[
     Row { key: "purge.enabled", toml: "false", variable: "false", arrived: |c| !c.purge.enabled,
           bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
     Row { key: "purge.interval", toml: "'PT5M'", variable: "PT5M", arrived: |c| c.purge.interval == 300 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "purge.claim", toml: "false", variable: "false", arrived: |c| !c.purge.claim,
+          bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
+    Row { key: "seal.keys", toml: "'sqlite:k'", variable: "sqlite:k", arrived: |c| c.seal.keys.as_deref() == Some("sqlite:k"),
+          bad_toml: &["''", "7", "[]"], bad_variable: &[""] },
+    Row { key: "seal.master", toml: "'env:M'", variable: "env:M", arrived: |c| c.seal.master.as_deref() == Some("env:M"),
+          bad_toml: &["''", "7", "[]"], bad_variable: &[""] },
+    Row { key: "seal.cache", toml: "'PT7S'", variable: "PT7S", arrived: |c| c.seal.cache == 7 * S,
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "web.required", toml: "false", variable: "false", arrived: |c| !c.web.required,
           bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
@@ -153,6 +164,8 @@ fn cfg_1_every_key_arrives_from_either_source() {
 
 #[test]
 fn cfg_1_a_bad_value_of_any_key_names_key_value_and_source() {
+    let is_secret =
+        |key: &str| matches!(key, "store" | "identity-secret" | "seal.keys" | "seal.master");
     for row in ROWS {
         for bad in row.bad_toml {
             let text = format!("# first\n[idempotency]\n{} = {bad}", row.key);
@@ -160,13 +173,14 @@ fn cfg_1_a_bad_value_of_any_key_names_key_value_and_source() {
             assert!(message.contains(&format!("idempotency.{} = ", row.key)), "{text}: {message}");
             assert!(message.contains("(app.toml, line 3): "), "{text}: {message}");
             let shown = bad.replace('\'', "\"");
-            let plain = !shown.starts_with(['[', '{']) && row.key != "store";
+            let plain = !shown.starts_with(['[', '{']) && !is_secret(row.key);
             assert!(!plain || message.contains(&format!(" = {shown} (")), "{text}: {message}");
         }
         let variable = variable_of(row.key);
         for bad in row.bad_variable {
             let message = load(None, &[(&variable, bad)]).expect_err(bad);
-            let shown = if row.key == "store" { "(hidden)".to_owned() } else { format!("{bad:?}") };
+            let hidden = is_secret(row.key);
+            let shown = if hidden { "(hidden)".to_owned() } else { format!("{bad:?}") };
             let says = format!("idempotency.{} = {shown} ({variable}): ", row.key);
             assert!(message.contains(&says), "{variable}={bad}: {message}");
         }
@@ -183,6 +197,7 @@ fn cfg_1_ctx_2_bounds_are_those_of_the_rules() {
         ("operation-timeout", "PT0.001S", "P1D"),
         ("max-hold", "PT0.01S", "P3650D"),
         ("purge.interval", "PT0.001S", "P1D"),
+        ("seal.cache", "PT0S", "P1D"),
         ("scope.\"s\".ttl", "PT0.001S", "P3650D"),
         ("scope.\"s\".lease", "PT0.01S", "P1D"),
         ("scope.\"s\".wait", "PT0S", "P1D"),
@@ -256,20 +271,27 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
 }
 
 #[test]
-fn cfg_1_ctx_5_http_19_http_20_fp_5_a_scope_has_switches() {
+fn cfg_1_ctx_5_http_19_http_20_fp_5_fp_6_a_scope_has_switches() {
     let text = "[idempotency]\nweb.fingerprint = 'json'\n[idempotency.scope.\"payments\"]\n\
                 enabled = false\nstore = '2xx,4xx'\nmismatch-status = 409\nfingerprint-ignore = \
-                ['/timestamp', '/meta/a~1b']";
+                ['/timestamp', '/meta/a~1b']\nfingerprint-while-in-flight = true";
     let config = from_file(text).unwrap();
     let payments = &config.scopes["payments"];
     assert_eq!(payments.enabled, Some(false));
     assert_eq!(payments.stored, Some(StoredStatuses::SUCCESSES.with_client_errors()));
     assert_eq!(payments.mismatch_status, Some(409));
     assert_eq!(payments.fingerprint_ignore, ["/timestamp", "/meta/a~1b"]);
+    assert_eq!(payments.fingerprint_while_in_flight, Some(true));
     let untouched = from_file("idempotency.scope.\"payments\".wait = 'PT1S'").unwrap();
     let payments = &untouched.scopes["payments"];
     assert_eq!((payments.enabled, payments.stored, payments.mismatch_status), (None, None, None));
     assert!(payments.fingerprint_ignore.is_empty());
+    assert_eq!((payments.fingerprint_while_in_flight, payments.shadow), (None, None));
+    let watched = from_file("idempotency.scope.\"payments\".shadow = true").unwrap();
+    assert_eq!(watched.scopes["payments"].shadow, Some(true), "CTX-6");
+    let both = "[idempotency.scope.\"a\"]\nenabled = false\nshadow = true";
+    let message = from_file(both).unwrap_err();
+    assert!(message.contains("idempotency.scope.\"a\".shadow = true"), "{message}");
 }
 
 #[test]
@@ -277,6 +299,8 @@ fn cfg_1_a_bad_switch_names_key_value_and_source() {
     for (setting, value, says) in [
         ("enabled", "'false'", "\"false\" (app.toml, line 3): expected `true` or `false`"),
         ("enabled", "0", "0 (app.toml, line 3): expected `true` or `false`"),
+        ("shadow", "'on'", "\"on\" (app.toml, line 3): expected `true` or `false`"),
+        ("fingerprint-while-in-flight", "1", "1 (app.toml, line 3): expected `true` or `false`"),
         ("store", "'4xx'", "\"4xx\" (app.toml, line 3): expected `2xx`, optionally with"),
         ("store", "'2xx,200'", "\"2xx,200\" (app.toml, line 3): expected `2xx`"),
         ("store", "''", "\"\" (app.toml, line 3): expected `2xx`"),
@@ -405,6 +429,11 @@ fn cfg_1_id_4_no_message_shows_a_password() {
         !message.contains("canary") && message.contains("= (hidden) (IDEMPOTENCY_MAX_HOLD)"),
         "{message}"
     );
+    let message = load(None, &[("IDEMPOTENCY_IDENTITY_SECRET", "canary")]).unwrap_err();
+    assert!(!message.contains("canary") && message.contains("32 random bytes"), "{message}");
+    let secret = "canary".repeat(6);
+    let config = load(None, &[("IDEMPOTENCY_IDENTITY_SECRET", &secret)]).unwrap();
+    assert!(!format!("{config:?}").contains("canary"));
     let config = load(None, &[("IDEMPOTENCY_STORE", url)]).unwrap();
     assert_eq!(config.store.as_deref(), Some(url));
     assert!(!format!("{config:?}").contains("canary"));

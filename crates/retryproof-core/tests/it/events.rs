@@ -23,7 +23,8 @@ use tokio::time::sleep;
 use self::support::{Heard, Noted, faulty, held, observed, of, quick, succeed};
 use crate::outcomes::Told;
 
-mod support;
+mod purge_claim;
+pub(crate) mod support;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -281,8 +282,11 @@ async fn run_8_sto_4_a_purge_round_is_told_with_what_it_deleted_and_whether_it_k
         .observer(Arc::clone(&heard))
         .build()
         .unwrap();
+    assert_eq!(engine.activity().purged_ago, None);
     assert_eq!(engine.purge().await.unwrap(), Some(2_007));
+    assert_eq!(engine.activity().purged_ago, Some(Duration::ZERO));
     assert!(engine.purge().await.is_err());
+    assert_eq!(engine.activity().purged_ago, Some(200 * MS), "a failed round is no purge");
     assert_eq!(engine.purge().await.unwrap(), Some(10_000));
     let rounds: Vec<_> =
         heard.purges.lock().iter().map(|e| (e.deleted, e.took, e.kept_up)).collect();
@@ -294,6 +298,7 @@ async fn run_8_sto_4_a_purge_round_is_told_with_what_it_deleted_and_whether_it_k
     // A store that cannot purge has no rounds.
     let (engine, heard) = observed(SharedStore::new(MemoryStore::new()));
     assert_eq!(engine.purge().await.unwrap(), None);
+    assert_eq!(engine.activity().purged_ago, None);
     assert_eq!((heard.purges.lock().len(), heard.calls().len()), (0, 0));
 }
 

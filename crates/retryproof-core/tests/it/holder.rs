@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, HolderNote, Inspect, LiveLease, Peeked,
-    RecordSummary, ScanCursor, ScanPage, StoreProfile, StoreStats, TraceContext,
+    AcquireRequest, Acquired, HolderNote, Inspect, LiveLease, Peeked, RecordSummary, ScanCursor,
+    ScanPage, StoreProfile, StoreStats, TraceContext,
 };
 use retryproof_core::{
-    EngineBuilder, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, Identity, Outcome, OwnerId, Result, SharedStore,
+    EngineBuilder, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Identity, Outcome, Result, SharedStore,
 };
 use retryproof_memory::MemoryStore;
 
@@ -51,39 +51,11 @@ impl Watched {
 }
 
 impl IdempotencyStore for Watched {
+    retryproof_testkit::forward!(inner: peek, wait_for_change, extend, complete, release);
+
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         self.requests.lock().push(req.clone());
         self.inner.acquire(id, req).await
-    }
-
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.inner.peek(id).await
-    }
-
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        at_most: Duration,
-    ) -> Result<()> {
-        self.inner.wait_for_change(id, seen, at_most).await
-    }
-
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.inner.extend(id, owner, lease).await
-    }
-
-    async fn complete(
-        &self,
-        id: &Identity,
-        owner: OwnerId,
-        done: &Completion,
-    ) -> Result<FencedWrite> {
-        self.inner.complete(id, owner, done).await
-    }
-
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        self.inner.release(id, owner).await
     }
 
     fn profile(&self) -> StoreProfile {

@@ -15,12 +15,16 @@ use retryproof_core::store::{
     Param, Peeked, StoreProfile, TxPort, TxSource,
 };
 use retryproof_core::{
-    Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
-    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    JoinError, JoinedEngine, Lease, Opened, Outcome, OwnerId, Payload, Recorded, Result,
-    SharedStore, Tombstone,
+    Acquisition, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
+    ExecuteError, FencingToken, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, Identity, JoinError, JoinedEngine, Lease, Opened, Outcome, OwnerId, Payload,
+    Recorded, Result, SharedStore, Tombstone,
 };
 use retryproof_memory::MemoryStore;
+use tokio::time::Instant;
+use tracing::level_filters::LevelFilter;
+
+use crate::spans::Spans;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -891,10 +895,14 @@ fn cmp_7_the_blocking_form_does_the_same() {
 
 /// A joined engine whose scope is switched off.
 fn world_off() -> World {
+    world_of(ScopeConfig { enabled: Some(false), ..ScopeConfig::default() })
+}
+
+/// A joined engine whose scope has these settings.
+fn world_of(scope: ScopeConfig) -> World {
     let (db, counters) = (Db::default(), Counters::new());
     let mut config = IdempotencyConfig::default();
-    let off = ScopeConfig { enabled: Some(false), ..ScopeConfig::default() };
-    config.scopes.insert("joined".to_owned(), off);
+    config.scopes.insert("joined".to_owned(), scope);
     let engine = IdempotencyEngine::builder(db.shared())
         .config(config)
         .observer(Arc::clone(&counters))
@@ -932,5 +940,84 @@ async fn ctx_5_cmp_7_an_unanswered_commit_stays_in_doubt_without_a_record() {
         }
         assert_eq!(world.db.rows().len(), usize::from(fault == Fault::Reply));
         assert_eq!(world.counters.read().unguarded, 1);
+        // The answer of `execute` is the same after a rollback.
+        let (held, mut tx) = (held(&world, "b").await, world.joined.begin().await.unwrap());
+        tx.write("b");
+        world.db.set(fault);
+        let ended = world.joined.commit(tx, held, value()).await;
+        assert!(matches!(ended, CompletionResult::Unconfirmed(_)), "{fault:?}: {ended:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_10_a_joined_call_has_the_spans_of_any_other() {
+    let (spans, _guard) = Spans::listen(LevelFilter::DEBUG);
+    let world = world();
+    assert!(world.pay("a").await.unwrap().is_executed());
+    let (call, action) = ("idempotency.call", "idempotency.action");
+    assert!(spans.parents().contains(&(action, Some(call))), "{:?}", spans.parents());
+    let of_calls = spans.parents().into_iter().filter(|(name, _)| *name == call);
+    assert_eq!(of_calls.collect::<Vec<_>>(), [(call, None)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_14_a_call_inside_a_joined_action_of_its_own_key_is_in_flight_at_once() {
+    let world = world();
+    let engine: &IdempotencyEngine = world.joined.as_ref();
+    let ctx = || IdempotencyContext::builder("joined", "k").build().unwrap();
+    let began = Instant::now();
+    let outer = world.joined.execute(ctx(), async |_: &mut Tx| {
+        let inner = engine.execute(ctx(), || async { Ok::<_, &str>(7) }).await.unwrap();
+        Ok::<_, &str>(matches!(inner, Outcome::InFlight(_)))
+    });
+    assert_eq!(outer.await.unwrap(), Outcome::Executed(true));
+    assert!(began.elapsed().is_zero(), "it does not wait: {:?}", began.elapsed());
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn run_10_acq_14_a_blocking_joined_call_has_its_spans_and_knows_its_key() {
+    let (spans, _guard) = Spans::listen(LevelFilter::DEBUG);
+    let db = Db::default();
+    let engine = retryproof_core::blocking::Engine::new(db.shared()).unwrap();
+    let ctx = || IdempotencyContext::builder("joined", "k").build().unwrap();
+    let began = Instant::now();
+    let outer = engine.joined(db.clone()).unwrap().execute(ctx(), |_: &mut Tx| {
+        let inner = engine.execute(ctx(), || Ok::<_, &str>(7)).unwrap();
+        Ok::<_, &str>(matches!(inner, Outcome::InFlight(_)))
+    });
+    assert_eq!(outer.unwrap(), Outcome::Executed(true));
+    assert!(began.elapsed() < Duration::from_secs(5), "it does not wait: {:?}", began.elapsed());
+    let (call, action) = ("idempotency.call", "idempotency.action");
+    let below = [(call, None), (action, Some(call)), (call, Some(action))];
+    let seen = spans.parents();
+    assert!(below.iter().all(|span| seen.contains(span)), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_6_cmp_7_a_scope_in_shadow_mode_commits_and_then_records() {
+    let world = world_of(ScopeConfig { shadow: Some(true), ..ScopeConfig::default() });
+    assert_eq!(world.pay("a").await.unwrap(), Outcome::Executed("a".to_owned()));
+    tokio::time::sleep(MS).await;
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "commit", "complete"]);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+    tokio::time::sleep(MS).await;
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "commit"], "a duplicate only asks");
+    assert_eq!(world.db.rows(), ["a", "b"], "both ran");
+    let peeked = world.db.0.records.peek(ctx("k").identity()).await.unwrap();
+    assert!(matches!(peeked, Peeked::Complete(_)), "{peeked:?}");
+    assert_eq!((world.counters.read().shadowed, world.counters.read().completed), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_6_cmp_7_a_rollback_in_shadow_mode_frees_the_key() {
+    let world = world_of(ScopeConfig { shadow: Some(true), ..ScopeConfig::default() });
+    let failing = async |tx: &mut Tx| {
+        tx.write("c");
+        Err::<String, _>("declined")
+    };
+    let failed = world.joined.execute(ctx("k"), failing).await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback", "release"]);
+    assert!(world.db.rows().is_empty());
 }

@@ -5,15 +5,19 @@ mod annotated;
 mod awkward;
 #[cfg(feature = "blocking")]
 mod blocking;
+mod clock;
 #[cfg(feature = "config")]
 mod config;
+#[cfg(feature = "config")]
 mod config_process;
 mod eager;
+mod early_mismatch;
 mod engine;
 mod events;
 mod faults;
 #[cfg(unix)]
 mod fork;
+mod hashed;
 mod hold;
 mod holder;
 mod joined;
@@ -22,6 +26,8 @@ mod observe;
 mod outcomes;
 mod redaction;
 mod runtimes;
+mod sealed;
+mod shadow;
 mod spans;
 mod switched_off;
 mod toy;

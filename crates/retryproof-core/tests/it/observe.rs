@@ -229,7 +229,7 @@ async fn acq_13_above_the_bounds_a_duplicate_is_in_flight_at_once() {
     sleep(MS).await;
     let before = tokio::time::Instant::now();
     assert!(matches!(narrow.try_acquire(&ctx("b")).await.unwrap(), Acquisition::InFlight(_)));
-    assert_eq!(before.elapsed(), Duration::ZERO, "max-waiting is per process, over all identities");
+    assert_eq!(before.elapsed(), Duration::ZERO, "max-waiting is per engine, over all identities");
     first.abort();
 }
 

@@ -44,6 +44,12 @@ impl Told {
         lines.map(Self::fields).collect()
     }
 
+    /// How many lines with this text were logged since the last question.
+    pub(crate) fn lines(&self, text: &str) -> usize {
+        let logged = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
+        logged.lines().filter(|line| line.contains(text)).count()
+    }
+
     fn fields(line: &str) -> String {
         assert!(!line.contains("canary"), "ID-4: {line}");
         let fields = line.split_once("a call has ended ").unwrap().1;

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
-};
+use retryproof_core::store::{AcquireRequest, Acquired, Peeked};
 use retryproof_core::{
-    Acquiring, Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, Identity, OwnerId, Result, SharedStore,
+    Acquiring, Acquisition, Attempt, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Identity, Result, SharedStore,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder};
@@ -64,38 +62,12 @@ fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
 struct Yields(MemoryStore);
 
 impl IdempotencyStore for Yields {
+    retryproof_testkit::forward!(0: peek, wait_for_change, extend, complete, release, profile);
+
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let answer = self.0.acquire(id, req).await;
         tokio::task::yield_now().await;
         answer
-    }
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.0.peek(id).await
-    }
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        at_most: Duration,
-    ) -> Result<()> {
-        self.0.wait_for_change(id, seen, at_most).await
-    }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.0.extend(id, owner, lease).await
-    }
-    async fn complete(
-        &self,
-        id: &Identity,
-        owner: OwnerId,
-        done: &Completion,
-    ) -> Result<FencedWrite> {
-        self.0.complete(id, owner, done).await
-    }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        self.0.release(id, owner).await
-    }
-    fn profile(&self) -> StoreProfile {
-        self.0.profile()
     }
 }
 

@@ -9,19 +9,25 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::config::ScopeConfig;
-use retryproof_core::{Acquisition, IdempotencyConfig, IdempotencyContext, IdempotencyEngine};
+use retryproof_core::{
+    Acquisition, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, SharedStore,
+};
 use retryproof_memory::MemoryStore;
+use retryproof_testkit::SlowStore;
+use tracing::Instrument as _;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Level, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The spans that were created, in order.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<SeenSpan>>>);
+pub(crate) struct Spans(Arc<Mutex<Vec<SeenSpan>>>);
 
 #[derive(Debug, Clone)]
 struct SeenSpan {
@@ -71,10 +77,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
 }
 
 impl Spans {
-    fn listen(level: LevelFilter) -> (Self, DefaultGuard) {
+    pub(crate) fn listen(
+        filter: impl Filter<Registry> + Send + Sync + 'static,
+    ) -> (Self, DefaultGuard) {
         let spans = Self::default();
-        let subscriber = tracing_subscriber::registry().with(spans.clone().with_filter(level));
+        let subscriber = tracing_subscriber::registry().with(spans.clone().with_filter(filter));
         (spans, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// The name of each span, with that of its parent.
+    pub(crate) fn parents(&self) -> Vec<(&'static str, Option<&'static str>)> {
+        self.seen().iter().map(|span| (span.name, span.parent)).collect()
     }
 
     fn seen(&self) -> Vec<SeenSpan> {
@@ -129,6 +142,32 @@ async fn run_10_the_action_runs_inside_the_span_and_its_phase_is_shown_at_debug(
     let parent = |name: &str| spans.seen().into_iter().find(|span| span.name == name)?.parent;
     assert_eq!(parent("idempotency.action"), Some("idempotency.call"));
     assert_eq!(parent("charge"), Some("idempotency.action"));
+}
+
+/// Creates a span when it is dropped.
+struct Undo;
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        drop(tracing::info_span!("undo"));
+    }
+}
+
+#[tokio::test]
+async fn run_10_each_poll_and_the_drop_of_a_call_are_inside_its_span() {
+    let (spans, _guard) = Spans::listen(LevelFilter::INFO);
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let action = || async {
+        let _undo = Undo;
+        tokio::task::yield_now().await;
+        drop(tracing::info_span!("charge"));
+        std::future::pending::<Result<i32, IoError>>().await
+    };
+    let call = tokio::time::timeout(Duration::from_millis(20), engine.execute(context(), action));
+    assert!(call.await.is_err(), "the call is dropped");
+    let parent = |name: &str| spans.seen().into_iter().find(|span| span.name == name)?.parent;
+    assert_eq!(parent("charge"), Some("idempotency.call"));
+    assert_eq!(parent("undo"), Some("idempotency.call"));
 }
 
 #[tokio::test]
@@ -207,6 +246,53 @@ async fn run_10_a_span_of_the_program_is_not_changed() {
     assert_eq!((calls.len(), calls[0].parent), (1, Some("own")));
     assert_eq!(calls[0].fields["outcome"], "released");
     assert!(calls[0].closed, "the span of a lease ends with the lease");
+}
+
+#[tokio::test]
+async fn run_10_a_span_of_the_program_is_not_changed_in_place_of_one_that_is_filtered_out() {
+    let (spans, _guard) = Spans::listen(filter_fn(|span| span.name() != "idempotency.call"));
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let own = tracing::info_span!("own", outcome = tracing::field::Empty);
+    let both = async {
+        pay(&engine).await;
+        pay(&engine).await;
+    };
+    both.instrument(own).await;
+    let own = spans.seen().into_iter().find(|span| span.name == "own").unwrap();
+    assert!(own.fields.is_empty(), "{own:?}");
+    assert!(spans.calls().is_empty());
+}
+
+#[tokio::test]
+async fn run_10_an_acquire_and_a_completion_that_wait_are_shown_at_debug() {
+    let (spans, _guard) = Spans::listen(LevelFilter::DEBUG);
+    let ms = Duration::from_millis(1);
+    let engine =
+        IdempotencyEngine::new(SharedStore::new(SlowStore::new(MemoryStore::new(), ms, ms)));
+    pay(&engine).await;
+    let seen = spans.seen();
+    let call = "idempotency.call";
+    let below = |name| (name, Some(call));
+    let [acquire, action, complete] =
+        ["idempotency.acquire", "idempotency.action", "idempotency.complete"].map(below);
+    assert_eq!(spans.parents(), [(call, None), acquire, action, complete]);
+    assert!(seen.iter().all(|span| span.closed), "{seen:#?}");
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn run_10_a_blocking_call_has_the_same_spans() {
+    let (spans, _guard) = Spans::listen(LevelFilter::DEBUG);
+    let engine = retryproof_core::blocking::Engine::new(MemoryStore::new()).unwrap();
+    let action = || {
+        drop(tracing::info_span!("charge"));
+        Ok::<_, IoError>(1)
+    };
+    assert!(engine.execute(context(), action).unwrap().is_executed());
+    let call = "idempotency.call";
+    let action = "idempotency.action";
+    assert_eq!(spans.parents(), [(call, None), (action, Some(call)), ("charge", Some(action))]);
+    assert_eq!(spans.calls()[0].fields["outcome"], "executed");
 }
 
 #[tokio::test]

@@ -8,14 +8,15 @@ use std::time::Duration;
 use retryproof_core::config::ScopeConfig;
 use retryproof_core::observe::Counters;
 use retryproof_core::{
-    Acquisition, Attempt, CodecId, CompletionFailurePolicy, CompletionResult, ExecuteError,
-    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome, Payload, Recorded,
-    SharedStore,
+    Acquisition, Attempt, CodecId, CompletionFailurePolicy, CompletionResult, ErrorKind,
+    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome, Payload,
+    Recorded, SharedStore,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::sync::Barrier;
 
+use crate::events::support::Noted;
 use crate::outcomes::Told;
 
 /// The scope that is switched off; the log's listener expects this name.
@@ -162,6 +163,18 @@ async fn ctx_5_run_5_limits_and_shutdown_hold_without_a_guard() {
     assert_eq!(engine.shutdown(Duration::from_secs(1)).await, 0);
     let late = engine.execute(of(OFF, "k"), || async { Ok::<_, &str>(3_u32) }).await;
     assert!(matches!(late, Err(ExecuteError::Store(_))), "a shutdown holds: {late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_5_the_limits_of_the_store_hold_without_a_guard() {
+    let mut store = Noted::new();
+    store.max_duration = Duration::from_secs(1);
+    let mut config = IdempotencyConfig::default();
+    config.scopes.entry(OFF.to_owned()).or_default().enabled = Some(false);
+    let engine = IdempotencyEngine::builder(SharedStore::new(store)).config(config).build();
+    let refused = engine.unwrap().execute(of(OFF, "k"), || async { Ok::<_, &str>(1_u32) }).await;
+    let Err(ExecuteError::Store(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
 #[cfg(feature = "config")]

@@ -49,7 +49,7 @@ pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static
          use the filter itself as the state: `.with_state(filter)`"
 )]
 pub trait HasFilter {
-    /// The filter.
+    /// Returns the filter.
     fn filter(&self) -> IdempotencyFilter;
 }
 
@@ -71,8 +71,8 @@ pub enum ViaParts {}
 #[derive(Debug)]
 pub enum ViaRequest {}
 
-/// The last argument of an annotated handler. If it reads the body, it is extracted after the
-/// grant. Otherwise it is extracted before the grant, like the other arguments: in
+/// The last argument of an annotated handler. An argument that reads the body is extracted after
+/// the grant. Any other last argument is extracted before the grant, like the other arguments: in
 /// `async fn pay(user: User)`, the user is checked before anything is replayed (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
@@ -80,20 +80,20 @@ pub enum ViaRequest {}
     note = "arguments implement `FromRequestParts`; the last one may implement `FromRequest` instead"
 )]
 pub trait LastArgument<S, M>: Sized + Send + 'static {
-    /// The part that is extracted before the acquire.
+    /// The part that is extracted before the grant.
     type Early: Send + 'static;
 
     /// The rejection of a body argument.
     type Rejection: IntoResponse;
 
-    /// Extracts the part that does not need the body; an `Err` is the rejection.
+    /// Extracts the part that does not need the body, or returns the rejection as an `Err`.
     #[doc(hidden)]
     fn early(
         parts: &mut Parts,
         state: &S,
     ) -> impl Future<Output = Result<Self::Early, Response>> + Send;
 
-    /// Completes the extraction, from the body if needed; an `Err` is the rejection.
+    /// Completes the extraction, from the body if needed, or returns the rejection as an `Err`.
     #[doc(hidden)]
     fn late(
         early: Self::Early,
@@ -144,14 +144,15 @@ where
     }
 }
 
-/// Runs an annotated handler under the guard. The attribute expands to a call to this function.
+/// Runs an annotated handler under the guard. The attribute `#[idempotent(http)]` expands to a call
+/// to this function.
 ///
 /// # Cancel safety
 /// If the future is dropped before the grant, nothing has run. If it is dropped later, the handler
 /// continues in its own task (HTTP-12).
 ///
 /// # Panics
-/// If the handler panics, the panic resumes here after the lease is released.
+/// If the handler panics, the guard first ends the lease. The panic then resumes here.
 pub fn run_endpoint<S, M, Early, Last, Run, Fut, R>(
     policy: &'static Policy,
     request: Request,
@@ -169,14 +170,13 @@ where
     let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
         let last = match Last::late(last, request, &state).await {
             Ok(last) => last,
-            // The body argument was rejected, so the function never ran, and the key is freed
-            // (ANN-6).
+            // The body argument was rejected and the function never ran, so free the key (ANN-6).
             Err(rejection) => return Ok(AnswerFate::Release.mark(rejection.into_response())),
         };
         Ok::<_, Infallible>(run(early, last).await.into_response())
     };
-    // Decide the outcome before boxing anything, so that each outcome's box is only as large as its
-    // own future.
+    // Decide the outcome before boxing any future. Each outcome then boxes only its own future,
+    // which keeps the box small.
     let (filter, policy) = (state.filter(), GuardPolicy::Endpoint(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
@@ -204,24 +204,30 @@ where
             response
         }),
         AdmitOutcome::Admitted(admitted) => Box::pin(async move {
-            // If there are no extractors, nothing can take the key or the lease. The compiler
-            // evaluates this check, so it costs nothing at run time.
-            let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
-                (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
-            } else {
-                let pre_grant = admitted.pre_grant();
-                // Boxing this future makes the outer future smaller, and thus faster to allocate.
-                let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
-                    let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
-                    (extracted, PRE_GRANT.with(PreGrant::take_handles))
-                }));
-                extracting.await
-            };
-            let (early, last, handles) = match extracted {
-                (Ok((early, last)), handles) => (early, last, handles),
-                (Err(mut rejection), _) => {
-                    Served::mark_unguarded(rejection.extensions_mut());
-                    return rejection;
+            // `extracted` has a block of its own, because it keeps its space in the future until
+            // its block ends.
+            let (early, last, handles) = {
+                // Without extractors, no argument can take the key or the lease. An optimised
+                // build evaluates this check at compile time.
+                let is_bare = TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>();
+                let extracted = if is_bare {
+                    (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
+                } else {
+                    let pre_grant = admitted.pre_grant();
+                    // Boxing this future makes the outer future smaller, and thus faster to
+                    // allocate.
+                    let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
+                        let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
+                        (extracted, PRE_GRANT.with(PreGrant::take_handles))
+                    }));
+                    extracting.await
+                };
+                match extracted {
+                    (Ok((early, last)), handles) => (early, last, handles),
+                    (Err(mut rejection), _) => {
+                        Served::mark_unguarded(rejection.extensions_mut());
+                        return rejection;
+                    }
                 }
             };
             let handler = move |request| handle(state, early, last, request);
@@ -231,7 +237,7 @@ where
     }
 }
 
-/// Extracts all arguments except the body; an `Err` is the rejection.
+/// Extracts all arguments except the body, or returns the rejection as an `Err`.
 async fn extract<S, M, Early, Last>(
     parts: &mut Parts,
     state: &S,

@@ -14,13 +14,13 @@ use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
 use crate::transaction::{GuardedTx, TxError};
 
 tokio::task_local! {
-    /// What extractors can get before the grant, when the request's extensions do not have a mark
-    /// yet.
+    /// The key and the handles that extractors can get before the grant, when the request's
+    /// extensions have no mark yet.
     pub(super) static PRE_GRANT: PreGrant;
 }
 
-/// The client's key, in a guarded handler: `key: IdempotencyKey`. `Debug` shows only its length
-/// (ID-4).
+/// Extracts the client's key in a guarded handler: `key: IdempotencyKey`. `Debug` shows only the
+/// length of the key (ID-4).
 ///
 /// Where keys are optional (`web.required = false`), take `Option<IdempotencyKey>`; a request
 /// without a key is not guarded.
@@ -38,14 +38,14 @@ tokio::task_local! {
 pub struct IdempotencyKey(ClientKey);
 
 impl IdempotencyKey {
-    /// The decoded key. Do not log it, because it can be personal data or a credential.
+    /// The decoded key. Do not log the key, because it can be personal data or a credential.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    // The mark in the extensions may have been copied from an outer request, so the key in
-    // `PRE_GRANT` takes precedence.
+    // The mark in the extensions might be a copy from an outer request, so the key in `PRE_GRANT`
+    // takes precedence.
     fn of(parts: &Parts) -> Option<Self> {
         let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
         pre_grant
@@ -73,19 +73,19 @@ impl fmt::Debug for IdempotencyKey {
 /// async fn pay(lease: Lease) -> &'static str {
 ///     match lease.attempt() {
 ///         Attempt::First => "charge",
-///         // An earlier run died. It may have charged: look before charging again.
+///         // The earlier run may have charged: check before charging again.
 ///         Attempt::Takeover => "reconcile, then charge",
 ///     }
 /// }
 /// ```
 /// # Panics
-/// If the `Lease` is dereferenced before the grant. A handler can always dereference it; a custom
-/// extractor must not do so, because the extractors of an annotated endpoint run before the grant.
+/// Dereferencing a `Lease` before the grant panics. A handler can always dereference its lease. A
+/// custom extractor must not, because the extractors of an annotated endpoint run before the grant.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
 impl Lease {
-    /// The lease, or `None` before it is granted; never `None` in a handler.
+    /// The lease, or `None` before the grant. A handler never gets `None`.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
         self.0.get()
@@ -113,7 +113,7 @@ impl fmt::Debug for Lease {
 }
 
 /// The rejection of a key or lease extractor when the request is not guarded. The response is a
-/// 500, because this is a bug in the application.
+/// 500, because such an extractor in an unguarded handler is a bug in the application.
 #[derive(Debug, Clone, Copy)]
 pub struct NotGuarded(());
 
@@ -162,8 +162,8 @@ macro_rules! extractor {
 extractor!(IdempotencyKey);
 extractor!(Lease);
 
-/// A router state that provides, through `FromRef`, a [`JoinedEngine`] for transactions of type
-/// `T`.
+/// A router state that has a [`JoinedEngine`] for transactions of type `T`, and provides it through
+/// `FromRef`.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `JoinedEngine<{T}>`",
     label = "`GuardedTx<{T}>` needs it to open transactions",
@@ -185,14 +185,14 @@ where
     }
 }
 
-/// Why a handler cannot get a [`GuardedTx`]. The response is a 500, because every variant is a bug
-/// in the application.
+/// Why a handler cannot get a [`GuardedTx`]. Each variant is a bug in the application, so the
+/// response is a 500.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GuardedTxRejection {
     /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
     NotGuarded(NotGuarded),
-    /// Another argument has a transaction of a different type, and one response cannot end two
+    /// Another argument has a transaction of a different type. One response cannot end two
     /// transactions.
     Another,
 }

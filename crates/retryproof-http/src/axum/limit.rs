@@ -16,11 +16,11 @@ use http_body::{Body as _, Frame};
 /// The limit of axum's extractors if the application sets no limit.
 const AXUM_DEFAULT: usize = 2 << 20;
 
-/// The smaller of the filter's limit, `own`, and a limit that the application set outside the
-/// guard.
+/// Returns the filter's limit, `own`, or the limit that the application set outside the guard,
+/// whichever is smaller.
 pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     match limit_of(extensions) {
-        // If this limit is axum's default, not one that the application set, the filter's larger
+        // This is axum's default, not a limit that the application set, so the filter's larger
         // limit applies.
         Some(AXUM_DEFAULT) if own > AXUM_DEFAULT && !is_set(extensions) => own,
         Some(limit) => own.min(limit),
@@ -29,7 +29,7 @@ pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
 }
 
 /// Raises axum's default limit to the length that the guard has admitted. Otherwise an extractor
-/// might respond with 413, and the guard, as a layer, would store that response.
+/// might respond with 413, and a guard that is a layer would store that response.
 pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Request<B> {
     if length > AXUM_DEFAULT {
         DefaultBodyLimit::max(length).apply(&mut request);
@@ -37,8 +37,8 @@ pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Requ
     request
 }
 
-/// The limit that applies; `None` if it is disabled. axum does not expose this limit, but the size
-/// hint of a limited body reveals it.
+/// Returns the limit that applies, or `None` if the application has disabled the limit. axum does
+/// not expose this limit, but the size hint of a limited body reveals it.
 fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     let mut probe = Request::new(Body::new(Unmeasured));
     std::mem::swap(probe.extensions_mut(), extensions);
@@ -47,7 +47,8 @@ fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     limited.body().size_hint().upper().and_then(|limit| usize::try_from(limit).ok())
 }
 
-/// Whether the application has set a limit. If it has, setting a limit again adds no extension.
+/// Whether the application has set a limit. If so, setting another limit replaces an extension
+/// instead of adding one.
 fn is_set(extensions: &Extensions) -> bool {
     let mut probe = Request::new(());
     *probe.extensions_mut() = extensions.clone();
@@ -55,7 +56,7 @@ fn is_set(extensions: &Extensions) -> bool {
     probe.extensions().len() == extensions.len()
 }
 
-/// A body without a declared length, so that its size hint shows only the limit.
+/// A body without a declared length: its size hint shows only the limit.
 struct Unmeasured;
 
 impl http_body::Body for Unmeasured {

@@ -20,8 +20,8 @@ use crate::header_map::strip_replay_mark;
 use crate::protocol::decide::OversizeBody;
 use crate::protocol::fingerprint::FingerprintHasher;
 
-/// Bytes read from frames. A single frame is kept as it is. Several frames are copied together, so
-/// that a body of many tiny frames does not keep one read buffer alive per frame.
+/// Bytes read from frames. A single frame is kept without a copy. Several frames are copied
+/// together, so that a body of many tiny frames does not keep one read buffer alive per frame.
 #[derive(Default)]
 pub(crate) struct BodyBuffer {
     first: Bytes,
@@ -71,7 +71,7 @@ pub(crate) enum BodyError {
 }
 
 /// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body that arrives whole, as most
-/// do, is hashed later, in one go with the rest of the request. Any other body is hashed while it
+/// do, is hashed later, together with the rest of the request. Any other body is hashed while it
 /// arrives, if `hasher` returns a hasher.
 #[expect(clippy::manual_async_fn, reason = "the future of an `async fn` would be larger")]
 pub(crate) fn read_request<B>(
@@ -109,10 +109,10 @@ struct RequestReader {
 }
 
 impl RequestReader {
-    /// Waits for the first frame, because some servers poll a service before they read the body,
-    /// and then reads every frame that has arrived. An `Err` is a reader for the rest of the body.
-    /// The reader is boxed, so that it takes no space in the future of a request whose body is one
-    /// frame.
+    /// Waits for the first frame, and then reads every frame that has arrived. The wait is needed
+    /// because some servers poll a service before they read the body. If the body is incomplete,
+    /// returns a reader for the rest as an `Err`. The reader is boxed to keep it out of the future
+    /// of a request whose body arrives whole.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
@@ -144,7 +144,7 @@ impl RequestReader {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // If the body reports that it has ended, it is not polled again.
+        // A body that reports its end is not polled again.
         while !body.is_end_stream() {
             let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { break };
             match frame.map(Frame::into_data) {
@@ -186,16 +186,16 @@ impl RequestReader {
 pub(crate) enum ReadOutcome {
     /// The body ended within the limit.
     Whole(Bytes, Option<Box<HeaderMap>>),
-    /// The body exceeded the limit. The bytes include the frame that went over it.
+    /// The body exceeded the limit. The bytes include the frame that exceeded the limit.
     OverLimit(Bytes),
-    /// The time limit ran out. The bytes are those that were read by then.
+    /// The time limit ran out. The bytes are those read so far.
     TimedOut(Bytes),
     /// The body failed.
     Broken,
 }
 
-/// Reads a response body up to `limit` bytes and for at most `timeout`, counted from the first
-/// wait. Removes a replay mark from the trailers (HTTP-8).
+/// Reads a response body up to `limit` bytes and for at most `timeout`. The timeout starts when the
+/// body first has to wait for a frame. Removes a replay mark from the trailers (HTTP-8).
 pub(crate) async fn read_response<R>(
     mut body: Pin<&mut R>,
     limit: usize,
@@ -242,7 +242,7 @@ pub(crate) struct FrameTimer {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The error if the time limit runs out.
+/// The time limit ran out.
 pub(crate) struct TimedOut;
 
 impl FrameTimer {

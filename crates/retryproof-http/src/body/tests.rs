@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-4 and HTTP-5: how a request body is collected.
+//! Tests how a request body is read (HTTP-4, HTTP-5).
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -33,7 +33,8 @@ impl Body for Frames {
     }
 }
 
-/// A body that is pending at some polls; `halts` gets the number of earlier polls.
+/// A body that is pending at each poll for which `halts` returns true. `halts` gets the number of
+/// earlier polls.
 struct Halting {
     frames: Frames,
     polls: u32,
@@ -126,7 +127,7 @@ fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
 fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     let hasher = || Some(FingerprintHasher::new(FingerprintAlgorithm::Request, "POST", "/a"));
     let there = now(read_request(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
-    assert_eq!(there.fingerprint, None, "it is hashed in one go");
+    assert_eq!(there.fingerprint, None, "a body that is complete at once should be hashed later");
     // The body is pending before each frame and before its end.
     let body = Halting {
         frames: Frames::of([b"abc", b"de", b"f"]),
@@ -156,8 +157,8 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
 #[test]
 fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
     let whole = Bytes::from_static(b"abc");
-    // The frame is not there at the first poll, as in a server that polls its service before it
-    // reads the body.
+    // The first poll finds no frame, as in a server that polls its service before it reads the
+    // body.
     let frames = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
     let body = Halting { frames, polls: 0, halts: |before| before == 0 };
     let mut reading = pin!(read_request(body, 3, || -> Option<FingerprintHasher> {

@@ -9,8 +9,8 @@ use retryproof_core::Lease;
 
 use super::{CallMark, CallTransaction, ClientKey};
 
-/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key,
-/// and handles for the lease and the transaction, which work only after the grant.
+/// The key, and handles for the lease and the transaction, which extractors of an annotated
+/// endpoint can get before the lease is granted (ANN-6). The handles work only after the grant.
 pub struct PreGrant {
     key: ClientKey,
     /// Created by the first lease extractor.
@@ -69,7 +69,7 @@ impl fmt::Debug for PreGrant {
     }
 }
 
-/// The lease of a call, empty before the grant.
+/// A handle to the lease of a call. The handle is empty before the grant.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseCell(Arc<OnceLock<Lease>>);
 

@@ -18,7 +18,7 @@ use retryproof_core::{
 use super::caller::{
     CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
-use super::{EditHook, FateHook, FingerprintMethod, FormatHook, IdempotencyFilter, Inner, Warned};
+use super::{EditHook, FateHook, FingerprintMethod, FormatHook, IdempotencyFilter, Inner};
 use crate::fate::AnswerFate;
 use crate::protocol::fingerprint::{
     FIRST_CUSTOM_ALGORITHM, FingerprintAlgorithm, FingerprintRequest,
@@ -63,20 +63,20 @@ impl FilterBuilder<NoCaller> {
         Self { settings, callers: NoCaller(()) }
     }
 
-    /// Makes every key include the caller that the hook returns (HTTP-16). Even an empty string is
+    /// Adds the caller that the hook returns to every key (HTTP-16). An empty string also counts as
     /// a caller. If the hook finds no caller, the request is refused with the problem
     /// `caller-missing`: see [`challenge`](FilterBuilder::challenge).
     ///
-    /// The hook sees the request's head, including what outer layers (and, at an annotated
-    /// endpoint, the endpoint's extractors) put into the extensions. It runs inline, for every
-    /// guarded request with a key, and can refuse the request with a response.
+    /// The hook sees the request's head, with the extensions that outer layers and an annotated
+    /// endpoint's extractors have put there. The hook runs inline, for every guarded request with a
+    /// key. It can refuse the request with a response.
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
     /// use http::{Response, request::Parts};
     /// use retryproof_http::IdempotencyFilter;
     ///
-    /// /// Inserted by the authentication layer, which is outside.
+    /// /// The authentication layer, outside the guard, inserts this.
     /// #[derive(Clone)]
     /// struct Tenant { id: String, suspended: bool }
     ///
@@ -103,7 +103,7 @@ impl FilterBuilder<NoCaller> {
     /// Like [`caller`](Self::caller), but with an asynchronous hook, such as one that reads a
     /// session store or fetches the key that verifies a token. The hook's future cannot borrow the
     /// head, so the hook must copy what the future needs. The future runs before the body is read
-    /// and before anything is acquired, and costs each request an allocation. If the client
+    /// and before the lease is acquired. It costs one allocation per request. If the client
     /// disconnects, the future is dropped.
     ///
     /// ```
@@ -141,9 +141,9 @@ impl FilterBuilder<NoCaller> {
     /// that no two callers use the same key: either keys are unguessable, or there is only one
     /// caller.
     /// # When to use
-    /// Use this setting for an internal service with one client, or where clients generate random
-    /// keys (UUIDs) and an attacker who learns a key can do no harm with the stored response.
-    /// Otherwise use [`caller`](Self::caller).
+    /// Use this setting for an internal service with one client. Also use it where clients generate
+    /// random keys (UUIDs), if an attacker who learns a key can do no harm with the stored
+    /// response. Otherwise use [`caller`](Self::caller).
     pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
         self.with_callers(CallersShareKeys(()))
     }
@@ -154,10 +154,10 @@ impl FilterBuilder<NoCaller> {
 }
 
 impl FilterBuilder<CallerSet> {
-    /// Treats all requests for which the hook finds no caller as one caller: they share keys, and
-    /// see each other's responses. This caller is distinct from every named caller, and from the
-    /// callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys). By
-    /// default, a request without a caller is refused.
+    /// Treats all requests for which the hook finds no caller as one caller. These requests share
+    /// keys, and see each other's responses. This caller is distinct from every named caller, and
+    /// from the callers of a filter with [`callers_share_keys`](FilterBuilder::callers_share_keys).
+    /// By default, a request without a caller is refused.
     /// # When to use
     /// Use this setting for endpoints that guests also use, such as a checkout without an account,
     /// provided that guests generate random keys.
@@ -179,9 +179,9 @@ impl FilterBuilder<CallerSet> {
         self
     }
 
-    /// Sets the `WWW-Authenticate` value, such as `Bearer realm="payments"`, for requests that are
-    /// refused because the hook found no caller. The status is 401 if a challenge is set, and 403
-    /// otherwise (HTTP-16).
+    /// Sets the `WWW-Authenticate` value for requests that are refused because the hook found no
+    /// caller, for example `Bearer realm="payments"`. The status is 401 if a challenge is set, and
+    /// 403 otherwise (HTTP-16).
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.callers.challenge(challenge.into());
         self
@@ -239,9 +239,9 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Edits the header fields that are about to be stored (HTTP-9). The first response keeps its
-    /// original fields. `HeaderMap::remove` may reorder the other fields. If the hook panics, the
-    /// response counts as a value that cannot be encoded (CMP-9).
+    /// Sets a hook that edits the header fields before they are stored (HTTP-9). The first response
+    /// keeps its original fields. `HeaderMap::remove` can reorder the other fields. If the hook
+    /// panics, a tombstone with only the status is recorded instead of the response (CMP-9).
     /// ```
     /// # use retryproof_core::IdempotencyEngine;
     /// # use retryproof_memory::MemoryStore;
@@ -265,8 +265,10 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Decides the fate of responses without a mark, based on status and header fields (HTTP-7).
-    /// Without a hook, or if the hook panics, these responses are stored.
+    /// Sets a hook that decides the fate of responses without a mark, based on status and header
+    /// fields (HTTP-7). If the hook panics, the response is stored. Without a hook, the policy and
+    /// the configuration choose the statuses to store (HTTP-19). An unmarked 405 behind a layer
+    /// counts as the router's response, and always frees its key (HTTP-1).
     ///
     /// ```
     /// use http::StatusCode;
@@ -298,12 +300,12 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Frees the key if the guard rolled back the handler's transaction because the response has a
-    /// status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
+    /// Frees the key if an unmarked response with a status of 400 or above made the guard roll back
+    /// the handler's transaction. The response is then sent but not stored (CMP-7).
     ///
     /// By default, such a response is stored and replayed, because the handler may have done more
     /// than write in the transaction. Use this setting if handlers do all of their work in the
-    /// transaction. The setting has no effect on a handler that did not begin its
+    /// transaction. The setting has no effect on a call whose handler did not begin its
     /// [`GuardedTx`](crate::GuardedTx).
     pub fn release_on_rollback(mut self) -> Self {
         self.settings.release_on_rollback = true;
@@ -343,7 +345,7 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings and creates the filter.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if a setting or the challenge is invalid. The error names the setting
@@ -415,7 +417,7 @@ impl<C> FilterBuilder<C> {
             release_on_rollback,
             format,
             ticket: AtomicU32::new(0),
-            warned: Warned::default(),
+            warned: Arc::default(),
             web,
             engine,
         })))

@@ -43,7 +43,7 @@ pub(crate) enum Callers {
 /// What happens to a request for which the hook finds no caller.
 #[derive(Clone)]
 pub(crate) enum Absent {
-    /// The request is refused: 401 with this challenge, or 403 without one.
+    /// The request is refused: with 401 and this challenge, or with 403 if there is no challenge.
     Refused(Option<HeaderValue>),
     /// All requests without a caller count as one caller.
     Shares,
@@ -57,7 +57,7 @@ impl Callers {
         }
     }
 
-    /// The challenge that is sent with a refusal.
+    /// The challenge to send when a request without a caller is refused.
     pub(crate) fn challenge(&self) -> Option<&str> {
         match self {
             Self::Hook(_, Absent::Refused(Some(challenge))) => challenge.to_str().ok(),
@@ -76,8 +76,8 @@ pub(crate) enum CallerIdentity {
     Named(String),
 }
 
-/// The state of a [`FilterBuilder`](crate::FilterBuilder) that has no caller setting yet and
-/// therefore cannot be built.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting. A filter cannot
+/// be built in this state.
 #[derive(Debug)]
 pub struct NoCaller(pub(crate) ());
 
@@ -172,9 +172,9 @@ impl CallerConfigured for CallerSet {
 
 /// What a caller hook returns (HTTP-16).
 /// # When to use
-/// A hook that does not always find a caller can return an `Option<String>`, and a hook that
-/// sometimes refuses the request can return a `Result`: see [`IntoCaller`]. Return a `Caller` if
-/// one function decides between all three outcomes:
+/// A hook that does not always find a caller can return an `Option<String>`. A hook that sometimes
+/// refuses the request can return a `Result`: see [`IntoCaller`]. Return a `Caller` if one function
+/// has all three outcomes:
 ///
 /// ```
 /// use http::{Response, request::Parts};
@@ -204,14 +204,14 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Refuses the request.
+    /// Refuses the request with this response.
     pub fn refuse<B: Into<Bytes>>(response: Response<B>) -> Self {
         Self::Refused(Box::new(response.map(Into::into)))
     }
 }
 
 /// What a caller hook can return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
-/// one of these; its error is the response that refuses the request.
+/// one of these. The error of the `Result` is the response that refuses the request.
 #[diagnostic::on_unimplemented(
     message = "a caller hook cannot return `{Self}`",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` with \
@@ -220,7 +220,7 @@ impl Caller {
             `.caller_async(hook)`"
 )]
 pub trait IntoCaller {
-    /// Converts to the caller.
+    /// Converts the value to a [`Caller`].
     fn into_caller(self) -> Caller;
 }
 

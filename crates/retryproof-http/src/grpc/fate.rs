@@ -9,9 +9,9 @@ use crate::header_map::remove_in_order;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
-/// Removes the fate that a status set in its metadata (header fields or trailers), and returns it.
-/// An unknown value is a bug in the application and counts as `hold`, the safe fate: the key is not
-/// freed.
+/// Removes a status's fate from its metadata (header fields or trailers), and returns the fate. An
+/// unknown value is a bug in the application. It counts as `hold`, the safe fate, which does not
+/// free the key.
 pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     let fate = match headers.get(&FATE_NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds out from a response's bytes whether the response is one message or a stream. A message is
-//! a flag byte, its length in four bytes, and its content. The first message is followed by either
-//! another message or the trailers.
+//! Determines from a response's bytes whether the response is one message or a stream. A message
+//! consists of a flag byte, a length in four bytes, and the content. The first message is followed
+//! by either another message or the trailers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -24,8 +24,8 @@ use crate::header_map::remove_in_order;
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: RemainingBody<B>,
-    /// Set for a stream until its body is polled. While the flag is set, the size hint exceeds any
-    /// limit, so that the guard does not read the body (HTTP-13).
+    /// Whether the response is a stream whose body has not been polled yet. If so, the size hint
+    /// exceeds any limit, so that the guard does not read the body (HTTP-13).
     endless: bool,
 }
 
@@ -49,12 +49,12 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// Wraps a stream without reading its first message.
+    /// Wraps the response of a streaming method without reading its first message.
     pub(super) fn stream(body: B) -> Self {
         Self { endless: true, ..Self::passed(body) }
     }
 
-    /// Reads until it is known whether the response is whole, a stream, or longer than `limit`
+    /// Reads the body until the response proves to be whole, a stream, or longer than `limit`
     /// bytes. A body that takes longer than `timeout` counts as a stream.
     pub(super) async fn read_first(body: B, limit: usize, timeout: Duration) -> Self {
         let mut body = Box::pin(body);
@@ -107,8 +107,8 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         self.first.trailers()
     }
 
-    /// Removes the fate from the trailers and returns it, if the trailers were read and have a
-    /// fate.
+    /// Removes the fate from the trailers and returns it. Returns `None` if the trailers were not
+    /// read or have no fate.
     pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
         take_fate(self.first.trailers_mut()?)
     }
@@ -124,7 +124,7 @@ struct MessageProgress {
 }
 
 impl MessageProgress {
-    /// Counts further bytes of the body, and returns whether they go beyond the first message.
+    /// Counts the next bytes of the body, and returns whether they go beyond the first message.
     fn goes_on(&mut self, mut data: &[u8]) -> bool {
         while self.head < 5 {
             let Some((byte, rest)) = data.split_first() else { return false };
@@ -140,7 +140,8 @@ impl MessageProgress {
     }
 }
 
-/// The inner body is pinned on the heap, and no other field needs pinning.
+/// `GrpcBody` is `Unpin`, because the inner body is pinned on the heap and no other field needs
+/// pinning.
 impl<B: Body> Unpin for GrpcBody<B> {}
 
 impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
@@ -159,8 +160,8 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             RemainingBody::Nothing => Poll::Ready(None),
             RemainingBody::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
-                // A fate in trailers that arrive here comes too late to have an effect (HTTP-13),
-                // and must not reach the client.
+                // A fate in trailers that arrive here is too late to have an effect (HTTP-13).
+                // Remove the fate, because the client must not see it.
                 if let Some(trailers) =
                     frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {
@@ -216,7 +217,7 @@ impl<B: Body> fmt::Debug for GrpcBody<B> {
 mod tests {
     use super::*;
 
-    /// Whether the bytes, cut into pieces of `size`, go on beyond the first message.
+    /// Whether a body that arrives in pieces of `size` bytes goes on beyond the first message.
     fn cut(bytes: &[u8], size: usize) -> bool {
         let mut message = MessageProgress::default();
         bytes.chunks(size).any(|piece| message.goes_on(piece))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter's own responses as gRPC statuses. The three `google.rpc` messages are small enough to
-//! encode by hand.
+//! Renders the filter's own responses as gRPC statuses. The three `google.rpc` messages are encoded
+//! by hand, because they are small.
 
 use std::fmt::Write as _;
 
@@ -108,7 +108,8 @@ fn varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Escapes the text for `grpc-message`: percent signs, and all bytes except printable ASCII.
+/// Percent-encodes text for `grpc-message`: percent signs, and all bytes that are not printable
+/// ASCII.
 fn percent(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -175,12 +176,13 @@ mod tests {
         assert_eq!(header("retry-after"), Some("300"));
         assert_eq!(header("grpc-retry-pushback-ms"), Some("300000"));
         let bytes = details(&problem);
-        // Field 1, the code; field 2, the message; then the two details.
+        // Field 1 is the code, field 2 is the message, and the two details follow.
         assert!(bytes.starts_with(&[0x08, 10, 0x12, 1, b'd', 0x1a]));
         let find = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         assert!(find(b"type.googleapis.com/google.rpc.ErrorInfo"));
         assert!(find(b"\x0a\x09IN_FLIGHT\x12\x0aretryproof"));
-        // 300 is a varint in a Duration, which is in a RetryInfo, which is the Any's value.
+        // The value of the `Any` is a `RetryInfo`, which contains a `Duration` of 300 seconds,
+        // encoded as a varint.
         assert!(find(b"type.googleapis.com/google.rpc.RetryInfo\x12\x05\x0a\x03\x08\xac\x02"));
     }
 

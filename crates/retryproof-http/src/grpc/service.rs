@@ -29,7 +29,7 @@ use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
     /// Creates the layer that guards a gRPC service under `policy`, with this filter's engine,
-    /// settings and hooks; the guard's own responses are gRPC statuses. See the [module
+    /// settings and hooks. The guard's own responses are gRPC statuses. See the [module
     /// `grpc`](crate::grpc). If the policy names no scope, each method is its own scope:
     /// `pay.v1.Payments/Charge`.
     #[must_use]
@@ -91,7 +91,8 @@ impl<S> fmt::Debug for GrpcService<S> {
     }
 }
 
-/// The future of a [`GrpcService`]. If it is dropped after the grant, the call continues (HTTP-12).
+/// The future of a [`GrpcService`]. If the future is dropped after the grant, the call continues
+/// (HTTP-12).
 pub type GrpcFuture<R, E> = ResponseFuture<InnerFuture<R, E>, GrpcBody<R>, E>;
 
 impl<S, B, R> Service<Request<B>> for GrpcService<S>
@@ -115,8 +116,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(GrpcMethod);
-        // The guard reads the whole request body before the service runs, so the body of a stream
-        // bypasses the guard.
+        // Let the body of a stream bypass the guard, because the guard would read the whole body
+        // before the service runs.
         let body = if self.streaming.contains(&parts.uri.path()) {
             parts.extensions.insert(StreamBody(Arc::new(Mutex::new(Some(body)))));
             GuardedBody::replay(ReplayBody::default())
@@ -136,7 +137,7 @@ impl<B> Clone for StreamBody<B> {
     }
 }
 
-/// The inner service, in the form that the guard calls.
+/// Wraps the inner service for the guard, and reads the first message of the response.
 #[derive(Clone)]
 struct InnerService<S> {
     inner: S,
@@ -190,13 +191,13 @@ where
             let is_refused = is_error(&parts.headers);
             let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
-                // An error status in the head is the whole response, even for a streaming method
-                // (HTTP-7).
+                // An error status in the head means that no message follows, even from a streaming
+                // method (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
-            // If the body was read to its end, its trailers may hold a fate: for example, when the
+            // If the body was read to its end, its trailers can contain a fate, for example if the
             // first item of a stream is an error.
             if let Some(fate) = body.take_fate() {
                 parts.extensions.insert(fate);
@@ -216,8 +217,8 @@ where
 #[derive(Debug, Clone, Copy)]
 enum GrpcEncoding {
     Plain,
-    /// grpc-web, for browsers: the trailers are a second frame of the body, and this frame must not
-    /// count as a second message.
+    /// grpc-web, for browsers. Its trailers are a second frame of the body, which must not count as
+    /// a second message.
     Web,
 }
 
@@ -237,7 +238,7 @@ impl GrpcEncoding {
     }
 }
 
-/// Whether these fields contain a status other than `OK`.
+/// Whether these fields contain a gRPC status other than `OK`.
 fn is_error(fields: &HeaderMap) -> bool {
     fields.get("grpc-status").is_some_and(|status| status != "0")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The decision table: one pure function that decides whether a request is refused, and with which
-//! problem. Granted requests and replays do not reach the function.
+//! problem. The function is not called for granted requests and replays.
 //!
 //! This file is over 400 lines long because the table and the tests of its rows belong together.
 //!
@@ -31,7 +31,7 @@ use retryproof_core::{ErrorKind, Recorded};
 use super::key::KeyError;
 use super::problem::{Code, Problem, retry_after_spread};
 
-/// What the filter found out about a request, its record or its completion.
+/// What the filter has found out about a request, a record or a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// No key header.
@@ -42,7 +42,7 @@ pub(crate) enum Finding {
     BodyTooLarge { read: OversizeBody, limit: usize },
     /// The body's stream failed.
     BodyUnreadable,
-    /// There is no valid scope for the route.
+    /// The route has no valid scope.
     NoScope,
     /// The caller hook found no caller, and absent callers do not share keys.
     NoCaller,
@@ -50,25 +50,26 @@ pub(crate) enum Finding {
     Mismatch { status: u16 },
     /// The record holds a tombstone.
     Tombstone { original_status: Option<u16>, location: Option<String> },
-    /// Another request with this key is running.
+    /// Another request holds this key.
     InFlight {
         /// Whole seconds, 1 to 30 (HTTP-10).
         retry_after: u32,
     },
-    /// The engine or the store failed before anything ran, for example on an unreadable record.
+    /// The engine or the store failed before anything ran, for example because a record could not
+    /// be read.
     Failed {
         kind: ErrorKind,
-        /// A counter value that selects the `Retry-After`.
+        /// A counter value from which `Retry-After` is computed.
         ticket: u32,
     },
     /// The handler's response body broke off.
     ResponseFailed,
-    /// The completion failed, and the configured policy is to fail the call.
+    /// The completion failed, and the configured policy makes the call fail.
     CompletionFailed(Recorded),
     /// The handler could not get its transaction (CMP-7).
     NoTx {
         what: NoTx,
-        /// A counter value that selects the `Retry-After`.
+        /// A counter value from which `Retry-After` is computed.
         ticket: u32,
     },
     /// The transaction that the record joined was not committed, or its outcome is not known
@@ -88,7 +89,7 @@ pub(crate) enum CommitFailure {
 }
 
 /// A response extension that marks a response made from a [`TxError`](crate::TxError). The filter
-/// replaces each marked response with one of the filter's problems (HTTP-11, HTTP-14).
+/// replaces each marked response with one of its own problems (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database could not open a transaction.
@@ -97,8 +98,7 @@ pub enum NoTx {
     Misused,
 }
 
-/// How much was read of a body that is over the limit. In both cases, an HTTP/1.x connection is
-/// closed.
+/// How much of an oversize body was read. The guard closes an HTTP/1.x connection in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
     /// Nothing, because the declared length is over the limit.
@@ -189,7 +189,9 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         },
         Finding::ResponseFailed => Problem::new(
             Code::ResponseFailed,
-            "the request was carried out, but its response broke off; it will not be carried out again",
+            // Do not promise that the request will not be carried out again: in a scope without the
+            // guard, a retry runs.
+            "the request was carried out, but its response broke off; do not send it again",
         ),
         Finding::CompletionFailed(Recorded::Tombstone) => Problem {
             retryable: false,
@@ -263,7 +265,7 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
     }
 }
 
-/// The problem for a handler that could not get its transaction.
+/// Creates the problem for a handler that could not get its transaction.
 pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
     match what {
         NoTx::Unavailable => Problem {
@@ -293,7 +295,7 @@ mod tests {
     fn refused(finding: Finding) -> Problem {
         match decide(finding.clone(), &SETTINGS) {
             Decision::Refuse(problem) => *problem,
-            other => panic!("{finding:?} is not refused: {other:?}"),
+            other => panic!("{finding:?} should be refused, but was answered with {other:?}"),
         }
     }
 
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(refused(Finding::NoKey).code, Code::KeyMissing);
         let optional = DecisionSettings { required: false, ..SETTINGS };
         assert_eq!(decide(Finding::NoKey, &optional), Decision::Pass);
-        // If keys are optional, a key that is present is still checked.
+        // Even if keys are optional, a key that is sent is checked.
         assert!(matches!(decide(Finding::BadKey(KeyError::Empty), &optional), Decision::Refuse(_)));
     }
 
@@ -343,7 +345,8 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((problem.status, problem.retry_after, problem.retryable), (425, Some(9), true));
-        // A tombstone gets 409 and no Retry-After, whatever the in-flight status is (HTTP-13).
+        // A tombstone is answered with 409 and without Retry-After, regardless of the in-flight
+        // status (HTTP-13).
         let tombstone =
             Finding::Tombstone { original_status: Some(201), location: Some("/p/1".into()) };
         let Decision::Refuse(problem) = decide(tombstone, &settings) else { panic!("refused") };

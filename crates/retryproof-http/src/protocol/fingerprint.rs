@@ -2,9 +2,9 @@
 //! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
 //!
 //! The hash is SHA-256, not a faster one, because a client that can forge a collision gets another
-//! request's stored response. The algorithm byte is part of the record, so after a change of
-//! `idempotency.web.fingerprint`, a retry is still compared using the algorithm of its older
-//! record, and is not refused.
+//! request's stored response. Each record stores the algorithm byte. After a change of
+//! `idempotency.web.fingerprint`, the guard still compares a retry by the algorithm of the older
+//! record, and does not refuse the retry because of the change.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub(crate) enum FingerprintAlgorithm {
 }
 
 impl FingerprintAlgorithm {
-    /// The algorithm that a record names; `None` if the algorithm is not built in.
+    /// Returns the algorithm that a record names, or `None` if the algorithm is not built in.
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [Self::Request, Self::Body, Self::Json].into_iter().find(|known| *known as u8 == byte)
     }
@@ -43,8 +43,8 @@ impl FingerprintAlgorithm {
 
 /// The parts of a request that a fingerprint can cover.
 ///
-/// Credentials, trace ids and content negotiation are deliberately left out: they may differ in a
-/// retry.
+/// Credentials, trace ids and content negotiation are deliberately left out, because they can
+/// differ in a retry.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestParts<'a> {
@@ -64,7 +64,7 @@ impl<'a> RequestParts<'a> {
     }
 }
 
-// `Debug` is implemented by hand because a path or a body may contain data that must not be logged
+// `Debug` is implemented by hand because a path or a body can contain data that must not be logged
 // (ID-4).
 impl fmt::Debug for RequestParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,9 +74,8 @@ impl fmt::Debug for RequestParts<'_> {
 
 /// A custom fingerprint algorithm (FP-3), for the filter's builder.
 ///
-/// The digest has to differ between two requests that must not share a response, and a client must
-/// not be able to forge a collision: use a cryptographic hash over parts that are prefixed with
-/// their length.
+/// Two requests that must not share a response need different digests. A client must not be able to
+/// forge a collision, so use a cryptographic hash over parts that are prefixed with their length.
 ///
 /// ```
 /// use retryproof_http::{FingerprintRequest, RequestParts};
@@ -99,8 +98,8 @@ impl fmt::Debug for RequestParts<'_> {
             setting `web.fingerprint`"
 )]
 pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
-    /// The byte that names the algorithm in each record: a constant from 128 to 255, never reused
-    /// for another algorithm.
+    /// The byte that names the algorithm in each record: a constant from 128 to 255. Never reuse
+    /// the byte for another algorithm.
     fn algorithm(&self) -> u8;
 
     /// Computes the digest. The digest must be the same in every process and version that shares
@@ -135,14 +134,14 @@ impl FingerprintHasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The body's length comes after the body, because it is not known earlier. The hash input
-        // is still unambiguous.
+        // The body's length comes after the body, because the length is known only when the body
+        // ends. The hash input is still unambiguous, because the length is always its last 8 bytes.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }
 }
 
-/// The fingerprint of a whole request under a built-in algorithm.
+/// Returns the fingerprint of a whole request under a built-in algorithm.
 pub(crate) fn fingerprint(
     algorithm: FingerprintAlgorithm,
     request: &RequestParts<'_>,
@@ -150,8 +149,8 @@ pub(crate) fn fingerprint(
     let canonical;
     let body = match algorithm {
         FingerprintAlgorithm::Request | FingerprintAlgorithm::Body => request.body,
-        // A body that is hashed raw never equals a canonical body, because a canonical body is
-        // I-JSON, and I-JSON is never hashed raw.
+        // A raw body and a canonical body never have the same hash input: canonical bodies are
+        // I-JSON, and a body that is I-JSON is never hashed raw.
         FingerprintAlgorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)
@@ -179,8 +178,8 @@ pub(crate) fn fingerprint_without(
     }
 }
 
-/// The hash input of a short request, in one piece. If the parts were hashed one by one, each would
-/// first be copied into the hasher's block.
+/// The hash input of a short request, in one piece. Hashing the parts one by one would first copy
+/// each part into the hasher's block.
 struct ShortRequest {
     bytes: [u8; SHORT_REQUEST],
     len: usize,
@@ -189,7 +188,8 @@ struct ShortRequest {
 const SHORT_REQUEST: usize = 512;
 
 impl ShortRequest {
-    /// Writes the same bytes that a [`FingerprintHasher`] hashes; `None` if they do not fit.
+    /// Writes the same bytes that a [`FingerprintHasher`] hashes. Returns `None` if they do not
+    /// fit.
     fn write(
         &mut self,
         algorithm: FingerprintAlgorithm,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
+//! Parses the `Idempotency-Key` request header (HTTP-2).
 //!
 //! A key can be written in two ways: bare (`abc`), or as an RFC 9651 String (`"abc"`). The bare
-//! form is accepted because many clients send UUIDs without quotes, and a strict structured-field
+//! form is accepted because many clients send UUIDs without quotes. A strict structured-field
 //! parser would refuse a UUID that begins with a digit.
 
 use std::borrow::Cow;
 
-/// The longest header line, in bytes, including white space and escapes (HTTP-2).
+/// The maximum length of the header line in bytes, including white space and escapes (HTTP-2).
 pub(crate) const MAX_RAW: usize = 1024;
-/// The longest key after decoding, in bytes (HTTP-2).
+/// The maximum length of the decoded key, in bytes (HTTP-2).
 pub(crate) const MAX_KEY: usize = 255;
 
 /// Why a key header was refused. The reason never contains the key.
@@ -27,7 +27,8 @@ pub(crate) enum KeyError {
 }
 
 impl KeyError {
-    /// The reason, for the client, as the end of a sentence that begins "the header NAME".
+    /// Returns the reason for the client. The text completes a sentence that begins with "the
+    /// header NAME".
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Repeated => "must occur exactly once",
@@ -42,9 +43,9 @@ impl KeyError {
     }
 }
 
-/// Reads the key from all lines of the key header; `None` if there is no line. The decoded key has
-/// 1 to 255 bytes of printable ASCII, and is not blank. The key is returned as bytes, because it
-/// becomes part of the engine's key, which is then checked as a whole.
+/// Reads the key from all lines of the key header. Returns `None` if there is no line. The decoded
+/// key has 1 to 255 bytes of printable ASCII, and is not blank. The key is returned as bytes,
+/// because the engine later checks the text that is built from it.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<Cow<'a, [u8]>>, KeyError> {
@@ -69,7 +70,7 @@ fn parse_line(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     if key.len() > MAX_KEY {
         return Err(KeyError::TooLong);
     }
-    // The quoted form allows spaces, but ID-3 refuses a key that has only spaces.
+    // The quoted form allows spaces, but ID-3 refuses a key of only spaces.
     if key.iter().all(|b| *b == b' ') {
         return Err(KeyError::Empty);
     }
@@ -85,7 +86,7 @@ fn trim(mut raw: &[u8]) -> &[u8] {
 }
 
 fn bare(raw: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
-    // The loop has no early exit, so that the compiler can vectorize it.
+    // Do not exit the loop early, so that the compiler can vectorise it.
     if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
@@ -99,8 +100,8 @@ fn quoted(rest: &[u8]) -> Result<Cow<'_, [u8]>, KeyError> {
     Ok(key)
 }
 
-/// Decodes a String up to its closing quote, and returns the decoded text and the input after the
-/// quote. Copies the String only if it has an escape.
+/// Decodes a String up to its closing quote. Returns the decoded text and the input after the
+/// quote. Copies the text only if it has an escape.
 fn string(input: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded: Option<Vec<u8>> = None;
     let mut at = 0;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// A problem's type is this base followed by its code.
+/// The `type` of a problem consists of this base and the problem's code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
 /// Why the filter refused or failed a request. The text form is stable, so clients can rely on it.
@@ -27,11 +27,12 @@ pub enum Code {
     BodyUnreadable,
     /// The key was used with a different request (FP-1).
     FingerprintMismatch,
-    /// The first request with this key is still running (HTTP-10).
+    /// Another request holds this key (HTTP-10).
     InFlight,
     /// The work is done, but its response was not kept (HTTP-13).
     ResultNotReplayable,
-    /// The store is unavailable, too slow or full (HTTP-14).
+    /// The store is unavailable, too slow or full (HTTP-14), or no transaction could be opened
+    /// (CMP-7).
     StoreUnavailable,
     /// The engine is shutting down and grants no more leases (HTTP-14).
     ShuttingDown,
@@ -39,11 +40,13 @@ pub enum Code {
     TooBusy,
     /// The handler's response body broke off; the work counts as done (HTTP-13).
     ResponseFailed,
-    /// The result could not be recorded, and the configured policy is to fail the call (CMP-4).
+    /// The result could not be recorded and the configured policy makes the call fail (CMP-4), or a
+    /// joined transaction may not have been committed (CMP-7).
     CompletionFailed,
     /// The stored record cannot be read (CMP-8).
     RecordUnreadable,
-    /// The store failed for a reason that a retry cannot resolve (HTTP-14).
+    /// The store failed for a reason that a retry cannot resolve (HTTP-14), or the handler began
+    /// its transaction at the wrong time (CMP-7).
     StoreError,
     /// There is no valid scope for this route (HTTP-16).
     ScopeInvalid,
@@ -75,8 +78,8 @@ impl Code {
         }
     }
 
-    /// The default status of the code. The status of `in-flight` is configurable, and
-    /// `caller-missing` is 401 if the filter has a challenge.
+    /// The default status of the code. The statuses of `in-flight` and `fingerprint-mismatch` are
+    /// configurable, and `caller-missing` is 401 if the filter has a challenge.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -137,7 +140,7 @@ impl fmt::Display for Code {
 }
 
 /// One of the filter's own responses, as data. A problem never contains a key, a body or a store's
-/// error text. [`to_json`](Self::to_json) renders a problem; a client then sees, for example:
+/// error text. For example, a client sees this text from [`to_json`](Self::to_json):
 ///
 /// ```json
 /// {
@@ -160,24 +163,25 @@ pub struct Problem {
     pub status: u16,
     /// One sentence for the client's developer.
     pub detail: Cow<'static, str>,
-    /// Whether the same request may succeed if it is sent again.
+    /// Whether the same request can succeed if it is sent again.
     pub retryable: bool,
     /// The value of `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
     /// The status of the first response, if that response was not kept (HTTP-13).
     pub original_status: Option<u16>,
     /// The `Location` of the first response, if that response was not kept (HTTP-13). `Debug`
-    /// prints the location, because it is not secret.
+    /// prints the location, because a location is not secret.
     pub location: Option<String>,
     /// The value of `WWW-Authenticate` in a 401 (HTTP-16).
     pub challenge: Option<String>,
-    /// Whether an HTTP/1.x connection has to be closed because the request body was not read to its
-    /// end.
+    /// Whether an HTTP/1.x connection has to be closed, because part of the request body was not
+    /// read.
     pub close: bool,
 }
 
 impl Problem {
-    /// Creates a problem that has its code's default status, and is retryable if its code is.
+    /// Creates a problem with the default status of `code`. The code also decides whether the
+    /// problem is retryable.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -234,10 +238,10 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// Returns the `Retry-After` of a 503. It varies from 1 to 5 seconds, so that clients that were
-/// refused together do not retry together (HTTP-14). `ticket` is a counter value.
+/// Returns the `Retry-After` of a 503. The value varies from 1 to 5 seconds, so that clients that
+/// were refused together do not retry together (HTTP-14). `ticket` is a counter value.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
-    // Fibonacci hashing spreads consecutive tickets far apart.
+    // Fibonacci hashing gives consecutive tickets values that are far apart.
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5
 }
 

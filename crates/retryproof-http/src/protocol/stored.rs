@@ -9,12 +9,11 @@
 //! name: code of a common name (0 to 63), or 64 + length and the lower-case name
 //! ```
 //! Counts, lengths and name codes are varints (LEB128, shortest form). The record is copied into
-//! one buffer, because a record that kept the connection's `Bytes` would keep the whole read buffer
-//! alive.
+//! one buffer. A record that kept the connection's `Bytes` would keep the whole read buffer alive.
 //!
-//! Field names are lower case throughout. HTTP-8 promises the field order of the first response, so
-//! fields are read in that order, and never removed from a map, because a removal may reorder the
-//! remaining fields.
+//! Field names are lower case throughout. HTTP-8 promises that a replay keeps the field order of
+//! the first response. Fields are therefore read in that order and never removed from a map,
+//! because a removal can reorder the remaining fields.
 
 use std::borrow::Cow;
 
@@ -39,12 +38,13 @@ const SENSITIVE: [&str; 4] =
 enum FieldVerdict {
     /// The field is stored and replayed.
     Store,
-    /// The field is sent with the first response and not stored: it describes the connection or the
+    /// The field is sent with the first response but not stored. It describes the connection or the
     /// time of sending, or the configuration excludes it.
     Drop,
-    /// The field is one of [`SENSITIVE`], and is treated like `Drop`, but a warning is logged.
+    /// The field is one of [`SENSITIVE`]. It is stored only if a hook has seen it; otherwise it is
+    /// dropped, and a warning is logged.
     Sensitive,
-    /// The field is never sent and never stored: the handler tried to mark its response as a
+    /// The field is neither sent nor stored, because only the guard can mark a response as a
     /// replay.
     Forged,
 }
@@ -52,9 +52,9 @@ enum FieldVerdict {
 /// The kind of exchange, which decides whether `Content-Length` is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// A HEAD request: the length is stored, because there is no body to compute it from.
+    /// A HEAD request. The length is stored, because there is no body to compute it from.
     Head,
-    /// Any other request: a replay computes the length again.
+    /// Any other request. A replay computes the length again.
     Other,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum SensitiveFields {
     Stored,
 }
 
-/// The configured fields (HTTP-9): sensitive fields to store, and fields not to store.
+/// The configured fields (HTTP-9): sensitive fields to store, and fields to leave out.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FieldRules {
     stored: Vec<Cow<'static, str>>,
@@ -75,7 +75,8 @@ pub(crate) struct FieldRules {
 }
 
 impl FieldRules {
-    /// Stores a field of [`SENSITIVE`] from now on. Hop-by-hop fields are still not stored.
+    /// Allows a field of [`SENSITIVE`], or one that was skipped, to be stored. Fields of the
+    /// connection, `Date` and `Trailer` are never stored.
     pub(crate) fn store(&mut self, name: impl Into<Cow<'static, str>>) {
         let name = lower(name.into());
         self.skipped.retain(|skipped| *skipped != name);
@@ -135,15 +136,15 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Whether a field belongs to the connection, not to the response: a field of RFC 9110 section
-/// 7.6.1, or a field that older peers send.
+/// Whether a field belongs to the connection and not to the response. Such a field is listed in RFC
+/// 9110 section 7.6.1, or is sent by older peers.
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
 }
 
-/// The fields that a response's `Connection` lines name, in lower case. A response without
-/// `Connection` lines needs no allocation.
+/// The fields that a response's `Connection` lines name, in lower case. Without `Connection` lines,
+/// nothing is allocated.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 
@@ -164,8 +165,8 @@ impl ConnectionNames {
     }
 }
 
-/// The value of a replay's `Trailer` field: each name once, in order. Without this field, no
-/// trailers are sent over HTTP/1.1.
+/// Returns the value of a replay's `Trailer` field: each name once, in order. HTTP/1.1 sends no
+/// trailers without this field.
 pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for name in names {
@@ -191,7 +192,8 @@ const TOMBSTONE_HEADERS: usize = 8 * 1024;
 /// One header or trailer line: lower-case name and raw value.
 pub(crate) type StoredLine<'a> = (&'a str, &'a [u8]);
 
-/// A response to be stored. The iterators are read twice: for the size, then for the bytes.
+/// A response to be stored. The iterators are read twice, first for the size and then for the
+/// bytes.
 pub(crate) struct ResponseDraft<H, T, B> {
     pub(crate) status: u16,
     pub(crate) headers: H,
@@ -220,7 +222,7 @@ where
     }
 }
 
-/// Appends the record of a whole response, which has [`ResponseDraft::len`] bytes.
+/// Appends the record of a whole response. The record has [`ResponseDraft::len`] bytes.
 pub(crate) fn encode_response<'a, H, T, B>(draft: &ResponseDraft<H, T, B>, out: &mut Vec<u8>)
 where
     H: Iterator<Item = StoredLine<'a>> + Clone,
@@ -236,8 +238,8 @@ where
     }
 }
 
-/// Appends the record of a response that cannot be replayed: its status, and the header lines that
-/// fit into 8 KiB, `Location` first (HTTP-13).
+/// Appends the record of a response that cannot be replayed (HTTP-13). The record holds the status
+/// and the header lines that fit into 8 KiB, `Location` first.
 pub(crate) fn encode_tombstone<'a>(
     status: u16,
     headers: impl Iterator<Item = StoredLine<'a>> + Clone,

@@ -6,9 +6,13 @@ use axum::routing::any;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use retryproof_core::{ErrorKind, IdempotencyEngine};
+use std::sync::Arc;
+
+use retryproof_core::seal::DataSubject;
+use retryproof_core::{ErrorKind, IdempotencyEngine, IdentitySecret, SharedStore};
 use retryproof_http::{Caller, IdempotencyFilter, IntoCaller, Policy, Problem};
 use retryproof_memory::MemoryStore;
+use retryproof_testkit::TestKeys;
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::world::{Answer, Runs, STD, filter, post, send};
@@ -62,6 +66,29 @@ async fn http_16_absent_empty_and_a_are_three_callers() {
         assert!(send(&app, from(caller, "k")).await.is_replay());
     }
     assert_eq!(runs.count(), callers.len());
+}
+
+/// An answer is sealed with the key of its caller, and ends with that key.
+#[tokio::test(start_paused = true)]
+async fn seal_3_the_caller_is_the_subject_of_an_answer() {
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let memory = MemoryStore::builder().identity_secret(secret.clone()).build();
+    let keys = TestKeys::new();
+    let store = SharedStore::from(memory).sealed_by(Arc::new(keys.clone())).unwrap();
+    let engine = IdempotencyEngine::new(store);
+    let filter = IdempotencyFilter::builder(engine).caller(tenant_of).absent_callers_share();
+    let (app, runs) = on(&filter.build().unwrap());
+    let callers = [Some("ada"), Some("bob"), None];
+    for caller in callers {
+        send(&app, from(caller, "k")).await;
+        assert!(send(&app, from(caller, "k")).await.is_replay());
+    }
+    keys.destroy(&DataSubject::named(&secret, "ada"));
+    for caller in callers {
+        let answer = send(&app, from(caller, "k")).await;
+        assert_eq!(answer.is_replay(), caller != Some("ada"), "{caller:?}: {}", answer.text());
+    }
+    assert_eq!(runs.count(), callers.len(), "nothing runs twice");
 }
 
 #[tokio::test(start_paused = true)]

@@ -410,6 +410,42 @@ async fn cmp_2_a_fenced_holder_is_in_flight_while_the_taker_is_at_work() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ctx_5_cmp_9_a_response_that_cannot_be_encoded_is_sent_without_a_guard() {
+    let store = Faulty::new();
+    let engine = engine(&store, |config| {
+        config.completion_failure_policy = CompletionFailurePolicy::Propagate;
+        config.scopes.entry("std".to_owned()).or_default().enabled = Some(false);
+    });
+    let filter = IdempotencyFilter::builder(engine).callers_share_keys();
+    let filter = filter.edit_stored(|_, _| panic!("the hook panics")).build().unwrap();
+    let (app, _) = timed(&filter);
+    let answer = send(&app, post("/pay", "k", "")).await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::OK, "1"), "nothing is recorded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_20_cmp_2_a_fenced_holder_of_another_request_gets_the_status_of_its_policy() {
+    let store = Faulty::new();
+    let handler = |body: String| async move {
+        sleep(if body == "slow" { 3 * SEC } else { Duration::ZERO }).await;
+        "done"
+    };
+    let policy = Policy::new("std").with_lease(SEC).with_mismatch_status(409);
+    let guarded = any(handler).layer(filter_on(&store, |_| {}).guard(policy));
+    let app = Router::new().route("/pay", guarded);
+    store.fault("extend", Fault::Fails(ErrorKind::Unavailable));
+    let holder = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("/pay", "k", "slow")).await }
+    });
+    sleep(2 * SEC).await;
+    store.heal();
+    assert_eq!(send(&app, post("/pay", "k", "quick")).await.text(), "done");
+    let holder = holder.await.unwrap();
+    assert_eq!((holder.status.as_u16(), holder.code()), (409, "fingerprint-mismatch"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmp_2_a_fenced_holder_without_a_record_is_a_completion_failure() {
     // The taker releases, so its record is gone when the holder looks.
     let run = |run: usize| {

@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
+use retryproof_core::config::StoredStatuses;
 use retryproof_http::grpc::{FATE, refusal};
 use retryproof_http::{AnswerFate, GuardedBody, Policy};
 use tokio::sync::Notify;
@@ -502,4 +503,32 @@ async fn http_13_a_named_stream_flows_over_grpc_web_too() {
     assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"));
     go_on.notify_one();
     assert_eq!(Answer::of(first).await.body, WEB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_every_status_is_stored_whatever_the_policy_chooses() {
+    let policy = STD.with_stored(StoredStatuses::SUCCESSES);
+    let in_trailers = vec![Piece::Trailers(&[("grpc-status", "13")])];
+    let in_head = &[("grpc-status", "13")];
+    for (key, headers, pieces) in
+        [("head", &in_head[..], Vec::new()), ("trailers", &[], in_trailers)]
+    {
+        let runs = Runs::default();
+        let service = filter().grpc(policy).layer(method(&runs, headers, pieces));
+        for is_replay in [false, true] {
+            assert_eq!(answer!(service, call(PATH, key)).is_replay(), is_replay, "{key}");
+        }
+        assert_eq!(runs.count(), 1, "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_20_a_mismatch_is_an_invalid_argument_whatever_the_policy_chooses() {
+    let runs = Runs::default();
+    let inner = method(&runs, &[], vec![Piece::Data(MESSAGE), OK]);
+    let service = filter().grpc(STD.with_mismatch_status(409)).layer(inner);
+    assert_eq!(answer!(service, call(PATH, "k")).status, StatusCode::OK);
+    let other = answer!(service, call(PATH, "k").map(|_| Body::from(&b"\0\0\0\0\x01b"[..])));
+    assert_eq!((other.status, other.header("grpc-status")), (StatusCode::OK, Some("3")));
+    assert_eq!(runs.count(), 1);
 }

@@ -3,7 +3,7 @@
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::{any, get};
 use http::StatusCode;
 use retryproof_http::{AnswerFate, IdempotencyFilter};
 
@@ -83,4 +83,15 @@ async fn http_7_the_hook_sees_fields_and_extensions_and_leaves_the_answer_as_it_
 async fn http_7_an_answer_whose_hook_panics_is_stored() {
     let (app, runs) = app(|_| panic!("the hook panics"), || "paid".into_response());
     assert_eq!(duplicate(&app, &runs).await, (None, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_http_1_the_405_of_a_router_is_released_before_the_hook_is_asked() {
+    let filter = IdempotencyFilter::builder(filter().engine().clone());
+    let filter = filter.callers_share_keys().fate(|_| AnswerFate::Store).build().unwrap();
+    let app = Router::new().route("/pay", get(|| async {})).layer(filter.guard(STD));
+    for _ in 0..2 {
+        let answer = send(&app, post("/pay", "k", "")).await;
+        assert_eq!((answer.status, answer.is_replay()), (StatusCode::METHOD_NOT_ALLOWED, false));
+    }
 }

@@ -12,11 +12,17 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use http::header::SET_COOKIE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method, response};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
-use retryproof_core::{CompletionFailurePolicy, ErrorKind, IdempotencyConfig, IdempotencyEngine};
-use retryproof_http::{IdempotencyFilter, Policy, Release};
+use retryproof_core::config::StoredStatuses;
+use retryproof_core::{
+    CompletionFailurePolicy, ErrorKind, IdempotencyConfig, IdempotencyEngine, Identity,
+    IdentitySecret, SharedStore,
+};
+use retryproof_http::adapter::stored_key;
+use retryproof_http::{AnswerFate, IdempotencyFilter, Policy, Release};
+use retryproof_memory::MemoryStore;
 use tokio::time::sleep;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -56,6 +62,31 @@ impl Log {
 }
 
 const SEC: Duration = Duration::from_secs(1);
+
+/// The digits in the log lead to the record, and only with the secret from the key to the digits.
+#[tokio::test(start_paused = true)]
+async fn id_5_log_lines_show_the_digest_that_the_store_keeps() {
+    let (log, _guard) = Log::start();
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let store = MemoryStore::builder().identity_secret(secret).build();
+    let store = SharedStore::builder(store).with_inspect().build();
+    let engine = IdempotencyEngine::new(store.clone());
+    let filter = IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap();
+    let guard = filter.guard(Policy::new("pay"));
+    let app = Router::new().route("/", any(|| async { "paid" }).layer(guard));
+    for replayed in [false, true] {
+        assert_eq!(send(&app, post("/", "canary-key", "")).await.is_replay(), replayed);
+    }
+    let page = store.scan(None, 10).await.unwrap().unwrap();
+    let [record] = &page.records[..] else { panic!("{page:?}") };
+    let plain = Identity::of(record.id.scope(), stored_key(None, "canary-key"));
+    let logged = log.text();
+    assert!(logged.contains(&record.id.to_string()), "{}: {logged}", record.id);
+    assert!(
+        !logged.contains(&plain.unwrap().to_string()) && !logged.contains("canary"),
+        "{logged}"
+    );
+}
 
 #[tokio::test(start_paused = true)]
 async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
@@ -162,6 +193,52 @@ async fn http_9_an_unstored_field_is_warned_about_once_per_scope() {
     for (warning, scope) in warnings.iter().zip(["scope-a", "scope-b", "scope-c"]) {
         assert!(warning.contains(scope) && warning.contains("set-cookie"), "{warning}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_a_policy_that_the_hook_makes_void_is_warned_about_once() {
+    const ONLY_SUCCESSES: Policy = STD.with_stored(StoredStatuses::SUCCESSES);
+    let engine = || IdempotencyEngine::new(MemoryStore::new());
+    let hooked = |hook: fn(&response::Parts) -> AnswerFate| {
+        let filter = IdempotencyFilter::builder(engine()).callers_share_keys().fate(hook);
+        filter.build().unwrap()
+    };
+    let (log, _guard) = Log::start();
+    let warnings = || log.text().matches("`Policy::with_stored` has no effect").count();
+    let _ = filter().guard(ONLY_SUCCESSES);
+    let _ = hooked(|_| AnswerFate::Store).guard(STD);
+    assert_eq!(warnings(), 0, "nothing is void: {}", log.text());
+    let filter = hooked(|_| AnswerFate::Hold);
+    let layered = any(|| async {}).layer(filter.guard(ONLY_SUCCESSES));
+    assert_eq!(warnings(), 1, "at the start: {}", log.text());
+    assert!(log.text().contains("scope=\"std\""), "{}", log.text());
+    let app = Router::new().route("/pay", layered);
+    for key in ["1", "2"] {
+        send(&app, post("/pay", key, "")).await;
+    }
+    let _ = filter.guard(ONLY_SUCCESSES);
+    let _ = filter.with_rejections(|_| http::Response::default()).guard(ONLY_SUCCESSES);
+    assert_eq!(warnings(), 1, "once: {}", log.text());
+    let _ = hooked(|_| AnswerFate::Store).guard(ONLY_SUCCESSES);
+    assert_eq!(warnings(), 2, "each filter by itself: {}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_19_a_setting_that_the_hook_makes_void_is_warned_about_at_the_start() {
+    let (log, _guard) = Log::start();
+    let warnings = || log.text().matches("the setting `store` of a scope has no effect").count();
+    let build = |stored, is_hooked| {
+        let mut config = IdempotencyConfig::default();
+        config.scopes.entry("std".to_owned()).or_default().stored = stored;
+        let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
+        let filter = IdempotencyFilter::builder(engine).callers_share_keys();
+        if is_hooked { filter.fate(|_| AnswerFate::Store).build() } else { filter.build() }.unwrap()
+    };
+    let _ = build(None, true);
+    let _ = build(Some(StoredStatuses::SUCCESSES), false);
+    assert_eq!(warnings(), 0, "nothing is void: {}", log.text());
+    let _ = build(Some(StoredStatuses::SUCCESSES), true);
+    assert_eq!(warnings(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The switches of a scope: off (CTX-5), which statuses are stored (HTTP-19), the status of a
-//! mismatch (HTTP-20), members that the fingerprint leaves out (FP-5); and the published window
-//! (HTTP-21).
+//! The switches of a scope: off (CTX-5), in shadow mode (CTX-6), which statuses are stored
+//! (HTTP-19), the status of a mismatch (HTTP-20), members that the fingerprint leaves out (FP-5), a
+//! mismatch while the first call runs (FP-6); and the published window (HTTP-21).
+//!
+//! Over 400 lines because the switches share the routes and settings of this file.
 
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::response::IntoResponse;
 use axum::routing::post as on_post;
+use bytes::Bytes;
 use http::{Method, StatusCode};
+use http_body::Frame;
 use retryproof_core::config::{ScopeConfig, StoredStatuses};
+use retryproof_core::observe::ShadowVerdict;
 use retryproof_core::{
     CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig, IdempotencyEngine,
     Recorded, SharedStore,
@@ -17,10 +27,11 @@ use retryproof_core::{
 use retryproof_http::axum::Lease;
 use retryproof_http::{AnswerFate, Hold, IdempotencyFilter, Policy, Release, Served};
 use retryproof_memory::MemoryStore;
-use tower::ServiceExt as _;
+use tokio::sync::Notify;
+use tower::{Layer as _, ServiceExt as _};
 
 use crate::faulty::{Fault, Faulty};
-use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
+use crate::world::{Annotated, Answer, Runs, STD, filter, filter_with, post, request, send};
 
 static POLICY: Policy = STD;
 
@@ -105,6 +116,134 @@ async fn ctx_5_records_outlive_the_time_for_which_a_scope_is_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ctx_6_http_18_requests_of_a_scope_in_shadow_mode_run_and_say_what_a_guard_would_do() {
+    let store = SharedStore::from(MemoryStore::new());
+    let filter = filter_on(&store, scope(|own| own.shadow = Some(true)));
+    let (app, runs) = app(&filter, STD);
+    for (run, body, verdict) in [
+        (1, "", ShadowVerdict::Executed),
+        (2, "", ShadowVerdict::Replayed),
+        (3, "other", ShadowVerdict::Mismatch),
+    ] {
+        let Ok(response) = app.clone().oneshot(post("/pay", "k", body)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.extensions().get(), Some(&Served::Shadow(verdict)));
+        assert_eq!(response.extensions().get(), Some(&Recorded::No));
+        assert!(response.headers().get("idempotent-replayed").is_none());
+        assert_eq!(runs.count(), run);
+    }
+    let keyless = send(&app, request(Method::POST, "/pay", &[], "")).await;
+    assert_eq!(keyless.code(), "key-missing", "the checks of a request stay");
+    // With the guard on, what the shadow mode recorded is replayed.
+    let (on, late) = app_on(&store);
+    let replay = send(&on, post("/pay", "k", "")).await;
+    assert!(replay.is_replay());
+    assert_eq!((replay.text(), late.count()), ("1", 0));
+}
+
+fn app_on(store: &SharedStore) -> (Router, Runs) {
+    app(&filter_on(store, |_| {}), STD)
+}
+
+/// A body that breaks off after its first bytes.
+#[derive(Default)]
+struct BreaksOff(bool);
+
+impl http_body::Body for BreaksOff {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let started = std::mem::replace(&mut self.0, true);
+        Poll::Ready(Some(match started {
+            false => Ok(Frame::data(Bytes::from_static(b"begun"))),
+            true => Err(io::Error::other("the body breaks off")),
+        }))
+    }
+}
+
+/// How each front end answers a request whose own body breaks off, and one whose answer does.
+async fn answers_that_break_off(filter: IdempotencyFilter) -> Vec<Answer> {
+    async fn broken(body: Bytes) -> Body {
+        assert_ne!(body, "begun", "a part of a body reaches no handler");
+        Body::new(BreaksOff::default())
+    }
+    let requests = |key: &str| {
+        let upload = post("/pay", &format!("{key}-upload"), Body::new(BreaksOff::default()));
+        [upload, post("/pay", &format!("{key}-download"), "whole")]
+    };
+    let layered = Router::new().route("/pay", on_post(broken).layer(filter.guard(STD)));
+    let annotated = Router::new().route("/pay", on_post(Annotated(&POLICY, broken)));
+    let mut answers = Vec::new();
+    for (key, app) in [("layered", layered), ("annotated", annotated.with_state(filter.clone()))] {
+        for request in requests(key) {
+            answers.push(send(&app, request).await);
+        }
+    }
+    #[cfg(feature = "grpc")]
+    for request in requests("grpc") {
+        let method = tower::service_fn(|_| async {
+            let response = http::Response::builder().header("content-type", "application/grpc");
+            Ok::<_, std::convert::Infallible>(response.body(BreaksOff::default()).unwrap())
+        });
+        let Ok(answer) = filter.grpc(STD).layer(method).oneshot(request).await;
+        answers.push(Answer::of(answer).await);
+    }
+    answers
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_5_http_11_a_body_that_breaks_off_is_answered_as_with_the_guard_on() {
+    for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
+        let [on, off] = [true, false].map(|is_on| {
+            let filter = filter_with(|config| {
+                config.completion_failure_policy = policy;
+                scope(|own| own.enabled = Some(is_on))(config);
+            });
+            answers_that_break_off(filter)
+        });
+        let (on, off) = (on.await, off.await);
+        assert_eq!(on, off);
+        for answers in off[..4].chunks(2) {
+            let [upload, download] = answers else { panic!("two answers of each front end") };
+            assert_eq!((upload.status.as_u16(), upload.code()), (400, "body-unreadable"));
+            assert_eq!((download.status.as_u16(), download.code()), (500, "response-failed"));
+        }
+        let grpc: Vec<_> = off[4..].iter().map(|answer| answer.header("grpc-status")).collect();
+        assert_eq!(grpc, [Some("14"), Some("13")][..grpc.len()]);
+    }
+}
+
+/// Only the guard keeps a retry from running, so no other scope promises that.
+#[tokio::test(start_paused = true)]
+async fn http_11_ctx_5_ctx_6_a_response_that_breaks_off_promises_only_what_its_scope_keeps() {
+    for (enabled, shadow, runs_again) in
+        [(true, false, false), (false, false, true), (true, true, true)]
+    {
+        let filter = filter_with(scope(|own| {
+            (own.enabled, own.shadow) = (Some(enabled), Some(shadow));
+        }));
+        let runs = Runs::default();
+        let counted = runs.clone();
+        let handler = move || async move {
+            counted.run();
+            Body::new(BreaksOff::default())
+        };
+        let app = Router::new().route("/pay", on_post(handler).layer(filter.guard(STD)));
+        let first = send(&app, post("/pay", "k", "")).await;
+        assert_eq!(first.code(), "response-failed");
+        assert!(first.text().contains("the request was carried out"), "{}", first.text());
+        send(&app, post("/pay", "k", "")).await;
+        assert_eq!(runs.count(), if runs_again { 2 } else { 1 });
+        let promises = first.text().contains("will not be carried out again");
+        assert!(!(promises && runs_again), "{enabled} {shadow}: {}", first.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_19_only_chosen_error_statuses_are_stored() {
     let some = StoredStatuses::SUCCESSES;
     for (stored, kept, freed) in [
@@ -171,6 +310,97 @@ async fn http_20_a_mismatch_has_the_status_of_its_scope() {
         assert!(other.text().contains(&format!("\"status\":{status}")), "{}", other.text());
         assert!(other.header("retry-after").is_none());
         assert_eq!(runs.count(), 1);
+    }
+}
+
+/// A route whose requests run until the returned signal is sent.
+fn slow(filter: &IdempotencyFilter, policy: Policy) -> (Router, Runs, Arc<Notify>) {
+    let (runs, end) = (Runs::default(), Arc::new(Notify::new()));
+    let handler = {
+        let (runs, end) = (runs.clone(), Arc::clone(&end));
+        move || async move {
+            let run = runs.run();
+            end.notified().await;
+            run.to_string()
+        }
+    };
+    (Router::new().route("/pay", on_post(handler).layer(filter.guard(policy))), runs, end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn fp_6_http_18_http_20_another_request_is_refused_while_the_first_runs() {
+    for status in [422, 409] {
+        let filter = filter_with(scope(|own| {
+            own.fingerprint_while_in_flight = Some(true);
+            own.mismatch_status = Some(status);
+        }));
+        let (app, runs, end) = slow(&filter, STD);
+        let first = tokio::spawn({
+            let app = app.clone();
+            async move { send(&app, post("/pay", "k", "one")).await }
+        });
+        tokio::task::yield_now().await;
+        let began = tokio::time::Instant::now();
+        let Ok(other) = app.clone().oneshot(post("/pay", "k", "two")).await;
+        assert_eq!(other.status().as_u16(), status);
+        assert_eq!(other.extensions().get(), Some(&Served::Mismatch));
+        assert!(other.headers().get("retry-after").is_none());
+        assert_eq!(began.elapsed(), Duration::ZERO, "it does not wait");
+        let retry = tokio::spawn({
+            let app = app.clone();
+            async move { send(&app, post("/pay", "k", "one")).await }
+        });
+        tokio::task::yield_now().await;
+        end.notify_one();
+        assert_eq!(first.await.unwrap().text(), "1");
+        assert!(retry.await.unwrap().is_replay(), "the same request waits for the answer");
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fp_6_http_10_without_the_switch_another_request_waits() {
+    let (app, runs, _end) = slow(&filter(), STD.with_wait_timeout(Duration::from_secs(3)));
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("/pay", "k", "one")).await }
+    });
+    tokio::task::yield_now().await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(send(&app, post("/pay", "k", "two")).await.code(), "in-flight");
+    assert_eq!((began.elapsed(), runs.count()), (Duration::from_secs(3), 1));
+    first.abort();
+}
+
+/// Requests that leave out different members cannot be compared, and the holder's other algorithm
+/// is computed only for a finished record (FP-3).
+#[tokio::test(start_paused = true)]
+async fn fp_6_fp_3_fp_5_fingerprints_of_different_kinds_are_not_judged_in_flight() {
+    type Setting = fn(&mut IdempotencyConfig);
+    let settings: [Setting; 3] = [
+        |config| without(&["/at"])(config),
+        |config| without(&["/at", "/by"])(config),
+        |config| config.web.fingerprint = FingerprintMode::Body,
+    ];
+    for (at, first) in settings.into_iter().enumerate() {
+        for second in settings.into_iter().skip(at + 1) {
+            let store = SharedStore::from(MemoryStore::new());
+            let on = |setting: Setting| {
+                filter_on(&store, move |config| {
+                    setting(config);
+                    scope(|own| own.fingerprint_while_in_flight = Some(true))(config);
+                })
+            };
+            let (app, runs, _end) = slow(&on(first), STD);
+            let holder =
+                tokio::spawn(async move { send(&app, post("/pay", "k", r#"{"cents":1}"#)).await });
+            tokio::task::yield_now().await;
+            let (app, others, _end) = slow(&on(second), STD.with_wait_timeout(Duration::ZERO));
+            let other = send(&app, post("/pay", "k", r#"{"cents":2}"#)).await;
+            assert_eq!(other.code(), "in-flight");
+            assert_eq!((runs.count(), others.count()), (1, 0));
+            holder.abort();
+        }
     }
 }
 

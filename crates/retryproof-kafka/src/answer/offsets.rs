@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 /// Tracks which messages of a partition are being handled. A group commits one offset for each
-/// partition: that of the first message that is not done.
+/// partition: the offset of the first message that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct OffsetTracker {
     open: BTreeSet<i64>,
     /// One past the offset of the last message whose handling has begun.
     next: i64,
     stored: Option<i64>,
-    /// How many times the offsets have gone backwards.
+    /// How many times the tracker has restarted because an offset was lower than expected.
     rewinds: u64,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct OpenOffset {
 
 impl OffsetTracker {
     /// Begins to track a message. Offsets rise, unless the log is truncated or the group's offset
-    /// is reset. If the offsets restart at a lower value, the tracker restarts too, and messages
-    /// from before the restart no longer count.
+    /// is reset. If an offset is lower than expected, the tracker restarts and ignores the messages
+    /// that it tracked before.
     pub(crate) fn begin(&mut self, offset: i64) -> OpenOffset {
         if offset < self.next {
             *self = Self { rewinds: self.rewinds + 1, ..Self::default() };
@@ -35,8 +35,8 @@ impl OffsetTracker {
         OpenOffset { offset, rewinds: self.rewinds }
     }
 
-    /// Ends the tracking of a message. If the offset to store has moved, returns the new offset:
-    /// that of the next message that the partition's owner has to read.
+    /// Marks a message as done. Returns the offset to store if that offset has moved. The
+    /// partition's next owner starts to read at this offset.
     pub(crate) fn done(&mut self, OpenOffset { offset, rewinds }: OpenOffset) -> Option<i64> {
         if rewinds != self.rewinds {
             return None;
@@ -46,7 +46,7 @@ impl OffsetTracker {
         if self.stored.is_some_and(|stored| stored >= lowest) {
             return None;
         }
-        // While the first message is still being handled, there is no offset to store.
+        // Store no offset until the partition's first message is done.
         if lowest <= offset
             && self.stored.is_none()
             && self.open.first().is_some_and(|first| *first < offset)
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(
             tracker.done(seven),
             Some(10),
-            "8 was never read: compacted away, or a transaction marker"
+            "offset 8 was never read: it was compacted, or is a transaction marker"
         );
         let ten = tracker.begin(10);
         assert_eq!(tracker.done(ten), Some(11));
@@ -84,7 +84,7 @@ mod tests {
         let [seven, eight] = [7, 8].map(|offset| tracker.begin(offset));
         assert_eq!(tracker.done(seven), Some(8));
         let again = [6, 7, 8].map(|offset| tracker.begin(offset));
-        assert_eq!(tracker.done(eight), None, "this 8 was begun before the offsets went back");
+        assert_eq!(tracker.done(eight), None, "offset 8 was begun before the offsets were reset");
         assert_eq!(tracker.done(again[0]), Some(7));
         assert_eq!(tracker.done(again[2]), None, "7 is not done");
         assert_eq!(tracker.done(again[1]), Some(9));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Assignment`]: the partitions that the group has assigned to this member and can revoke at any
-//! time.
+//! [`Assignment`]: the partitions that the group has assigned to this member. The group can revoke
+//! them at any time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance, Stre
 use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::watch;
 
-/// The topic of a partition, and its number.
+/// The topic and the number of a partition.
 pub(crate) type PartitionId = (String, i32);
 
 /// A consumer that reports rebalances to [`GroupCallbacks`].
@@ -30,13 +30,12 @@ impl PartitionStop {
         *self.revoked.borrow()
     }
 
-    /// Whether the partition was revoked or the listener is stopping, so that no new handler
-    /// begins.
+    /// Whether the partition was revoked or the listener is stopping. If so, no new handler begins.
     pub(crate) fn is_requested(&self) -> bool {
         self.is_revoked() || *self.stopping.borrow()
     }
 
-    /// Resolves when the stop is requested, or when a sender is dropped.
+    /// Resolves when a stop is requested, or when the sender of one of the two signals is dropped.
     pub(crate) async fn requested(&mut self) {
         tokio::select! {
             _ = self.revoked.wait_for(|revoked| *revoked) => {}
@@ -45,13 +44,13 @@ impl PartitionStop {
     }
 }
 
-/// The partitions with work in progress, each with a channel that reports its revocation.
+/// The partitions with work in progress. Each has a channel that reports its revocation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Assignment(Arc<Mutex<HashMap<PartitionId, watch::Sender<bool>>>>);
 
 impl Assignment {
-    /// Registers a partition on which work begins, and returns the channel that reports its
-    /// revocation.
+    /// Registers a partition whose work begins, and returns the channel that reports the
+    /// partition's revocation.
     pub(crate) fn begin(&self, partition: &PartitionId) -> watch::Receiver<bool> {
         let (revoke, revoked) = watch::channel(false);
         self.lock().insert(partition.clone(), revoke);
@@ -83,7 +82,8 @@ impl ClientContext for GroupCallbacks {}
 
 impl ConsumerContext for GroupCallbacks {
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        // Resume assigned partitions, because a partition may have been paused when it was revoked.
+        // Resume the assigned partitions. Otherwise, a partition that was revoked while it was
+        // paused would still be paused.
         if let Rebalance::Assign(partitions) = rebalance
             && let Err(error) = consumer.resume(partitions)
         {
@@ -94,7 +94,7 @@ impl ConsumerContext for GroupCallbacks {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             // librdkafka commits the stored offsets before the partitions move. Running handlers
-            // continue, and the next owner finds their records.
+            // continue, and the partition's next owner finds their records in the store.
             Rebalance::Revoke(partitions) => {
                 tracing::info!(partitions = partitions.count(), "partitions revoked by the group");
                 self.assignment.revoke(partitions);

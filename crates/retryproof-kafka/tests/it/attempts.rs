@@ -4,13 +4,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use retryproof_core::listener::{Reason, Verdict};
-use retryproof_core::{IdempotencyEngine, SharedStore};
+use retryproof_core::listener::{Backoff, Reason, Verdict};
+use retryproof_core::{Error, ExecuteError, IdempotencyEngine, Outcome, SharedStore};
 use retryproof_kafka::Delivery;
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::broker::{lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
+use tokio::time::Instant;
 
 use crate::support::{Mock, counting, header, start, until};
 
@@ -65,6 +67,35 @@ async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
     running.stop().await;
     assert_eq!((runs.load(Ordering::SeqCst), counters.read().acks), (3, 3));
     assert_eq!(mock.dead_letter_count().await, 0);
+}
+
+#[tokio::test]
+async fn lst_2_only_an_outage_makes_the_pause_of_an_outage_longer() {
+    const IN_FLIGHT: usize = 7;
+    let pause = Duration::from_millis(200);
+    let mock = Mock::new(1);
+    mock.publish(0, "o-1", "{}").await;
+    // The eighth pause of this series takes 25 s.
+    let listener = mock.listener().backoff(Backoff::new(pause, pause * 1_000)).build();
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&begun);
+    let running = start(listener.expect("built"), move |_| {
+        let mut begun = noted.lock().expect("noted");
+        begun.push(Instant::now());
+        let away = || Err(ExecuteError::<&str>::Store(Error::unavailable("planted")));
+        let verdict = match begun.len() {
+            0..=IN_FLIGHT => Verdict::delayed(Duration::ZERO),
+            8 | 9 => Verdict::of::<(), _>(&away()),
+            _ => Verdict::of::<_, &str>(&Ok(Outcome::Executed(()))),
+        };
+        async move { Ok(verdict) }
+    });
+    mock.until_committed(0, 1).await;
+    running.stop().await;
+    let begun = begun.lock().expect("noted");
+    let pauses: Vec<_> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses[IN_FLIGHT] < pause * 60, "the first outage: {pauses:?}");
+    assert!(pauses[IN_FLIGHT + 1] >= pause * 2, "the second in a row: {pauses:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct that holds the
-//! filter and implements actix's `Handler`, which is always guarded (ANN-3). A unit struct would
-//! have to find its filter at run time, because actix's router has no typed state.
+//! filter and implements actix's `Handler`, so that every mounted call is guarded (ANN-3). A unit
+//! struct would have to find its filter at run time, because actix's router has no typed state.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -23,13 +23,13 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
     let guarded = guarded(&vis, &sig, &body, &types, &attrs);
     let Attrs { cfgs, structure, quiet, .. } = attrs;
     let request = local("request", Span::call_site());
-    // Give the turbofish the span of the return type, so that the compiler points there if the type
-    // is not a responder.
+    // The turbofish has the span of the return type. The compiler therefore points at the return
+    // type if that type is not a responder.
     let responder = match &sig.output {
         ReturnType::Default => quote!(_),
         ReturnType::Type(_, ty) => quote_spanned!(ty.span()=> _),
     };
-    // The braces are those that rustfmt adds, because the snapshot tests compare the expansion with
+    // Emit the braces that rustfmt would add, because the snapshot tests compare the expansion with
     // formatted files.
     let run = match names.is_empty() {
         true => quote!(|()| Self::call()),

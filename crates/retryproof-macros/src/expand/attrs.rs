@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Attrs`]: sorts attributes. An endpoint consists of two items, the mounted struct and the
-//! function, and each attribute goes to the item that it is meant for.
+//! [`Attrs`]: sorts the attributes of an endpoint by the items that they belong to: the mounted
+//! struct, the function, or both.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -12,7 +12,7 @@ pub(super) struct Attrs {
     pub(super) cfgs: Vec<Attribute>,
     pub(super) structure: Vec<Attribute>,
     pub(super) function: Vec<Attribute>,
-    /// An attribute for the `impl`s, so that they do not warn about a deprecated struct.
+    /// An attribute that prevents warnings in the `impl`s if the struct is deprecated.
     pub(super) quiet: Option<TokenStream>,
 }
 
@@ -42,8 +42,8 @@ impl Attrs {
     }
 }
 
-/// Whether all lints in an `expect` concern the struct. On the function, such an expectation would
-/// never be fulfilled.
+/// Whether all lints in an `expect` concern only the struct. On the function, such an `expect`
+/// would never be fulfilled.
 fn expects_of_the_struct(attr: &Attribute) -> bool {
     const LINTS: [&str; 2] = ["missing_docs", "unreachable_pub"];
     let all =

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]`: the function becomes a unit struct that implements axum's `Handler`,
-//! which is always guarded (ANN-3). The function itself stays reachable as `call`. The function
-//! keeps its name for other attributes: a `tracing` span, for example, is named after the endpoint.
+//! so that every mounted call is guarded (ANN-3). `call` still calls the function itself. Other
+//! attributes see the function under its own name, so a `tracing` span, for example, has the
+//! endpoint's name.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -47,7 +48,7 @@ pub(super) fn expand(common: &Common, function: AnnotatedFunction) -> TokenStrea
 }
 
 /// Emits the function, and a `call` that calls it. The function is outside the `impl`, because the
-/// `impl` may have to allow `deprecated`, which must not apply to the function.
+/// `impl` may allow the lint `deprecated`, and the function must not inherit this.
 pub(super) fn guarded(
     vis: &Visibility,
     sig: &Signature,
@@ -80,13 +81,13 @@ pub(super) fn guarded(
     }
 }
 
-/// Makes names for the arguments, because the function may declare them as patterns.
+/// Generates a name for each argument, because an argument may be a pattern without a name.
 pub(super) fn names(count: usize) -> Vec<Ident> {
     (1..=count).map(|at| local(&format!("argument_{at}"), Span::call_site())).collect()
 }
 
 /// Emits the `Handler` implementation. `run_endpoint` extracts the arguments and guards the call;
-/// the emitted code only states which argument has which role (ANN-6).
+/// the emitted code only states the role of each argument (ANN-6).
 fn handler(
     common: &Common,
     name: &Ident,
@@ -97,8 +98,9 @@ fn handler(
     let rp = private(common.root.as_ref());
     let [request, state, last_argument] =
         ["request", "state", "last"].map(|name| local(name, Span::call_site()));
-    // The turbofish carries spans, so that the compiler reports a future that is not `Send` at the
-    // function's name, and a return type that is not a response at that type.
+    // The spans in the turbofish determine where the compiler reports errors. If the future is not
+    // `Send`, the compiler points at the function's name. If the return type is not a response, the
+    // compiler points at that type.
     let future = quote_spanned!(name.span()=> _);
     let answer = match output {
         ReturnType::Default => quote!(_),

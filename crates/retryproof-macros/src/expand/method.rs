@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(key = .., ..)]`: the function keeps its signature; its body becomes the action of
-//! one engine call.
+//! `#[idempotent(key = .., ..)]`: the function's body becomes the action of one engine call. The
+//! signature stays the same, except that marked arguments are removed.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -21,9 +21,9 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // The generated call has the span of the return type, because that is the type that may be
-    // impossible to store, or unable to report a call in flight. The compiler reports repeated
-    // errors at one span only once.
+    // The generated call has the span of the return type, so the compiler points at that type if it
+    // cannot be stored or cannot report a call in flight. The compiler reports an error only once
+    // per span.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -83,8 +83,8 @@ pub(super) fn expand(
     }
 }
 
-/// Returns the action's lease parameter, and the body. The body begins with the marked argument,
-/// which borrows or owns the lease, depending on the argument's type.
+/// Returns the action's lease parameter, and the body. The body begins by binding the lease to the
+/// marked argument: borrowed or owned, depending on the argument's type.
 fn body_with_lease(
     lease: Option<PatType>,
     body: &Option<Group>,
@@ -103,18 +103,19 @@ fn body_with_lease(
     )
 }
 
-/// Emits scope, key and options. The key is evaluated here, before the body can move the arguments.
+/// Emits the call with its scope, key and options. The emitted code evaluates the key before the
+/// body can move the arguments.
 fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let rp = private(common.root.as_ref());
     let name = sig.ident.to_string();
     let key = &keyed.key;
-    // `mixed_site` keeps lints from reporting the parentheses, which the macro adds.
+    // The span `mixed_site` prevents lints about the parentheses that the macro adds.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::AnnotatedCall::new(#scope, #key)),
         // ANN-4: a signature with `Self` is in an `impl`, even if it has no receiver. The closure
-        // is never called; only the name of its type is used, which contains the function's path,
-        // including the trait.
+        // is never called, but the name of its type contains the function's path, including the
+        // trait, and the scope is derived from that name.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::AnnotatedCall::method::<Self, _, _>(#name, #key, || ()))
         }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares expansions with the files in the facade's `tests/expand`, which its own tests compile.
+//! Compares expansions with the files in the facade's `tests/expand`, which the facade's tests
+//! compile.
 //!
-//! `name.in.rs` holds one annotated item, `name.out.rs` its expansion. They are compared as tokens,
-//! so the files may be formatted. `RETRYPROOF_BLESS=1` rewrites the expansions.
+//! `name.in.rs` holds one annotated item, and `name.out.rs` holds its expansion. The test compares
+//! tokens, so the format of the files does not matter. `RETRYPROOF_BLESS=1` rewrites the
+//! expansions.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +59,8 @@ fn check(name: &str, input: &Path) {
     );
 }
 
-/// Expands the items that carry the attribute, also inside an `impl`; other items stay.
+/// Expands an item with the attribute, or all such items in an `impl`. Returns other items
+/// unchanged.
 fn expand(framework: Framework, item: Item) -> TokenStream {
     match item {
         Item::Impl(mut item) => {
@@ -77,8 +80,8 @@ fn expand(framework: Framework, item: Item) -> TokenStream {
     }
 }
 
-/// Removes `#[idempotent(..)]`, as the compiler does, and expands the item. An item without the
-/// attribute stays.
+/// Removes `#[idempotent(..)]`, as the compiler does, and expands the item. Returns an item without
+/// the attribute unchanged.
 fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
     let Ok(mut function) = syn::parse2::<AnnotatedFunction>(item.clone()) else { return item };
     let Some(at) = function.attrs.iter().position(|attr| attr.path().is_ident("idempotent")) else {
@@ -91,7 +94,7 @@ fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
     idempotent(framework, list.tokens.clone(), function.to_token_stream())
 }
 
-/// Removes what a formatter may add or remove: the comma before a closing bracket.
+/// Removes each comma before a closing bracket, because a formatter may add or remove it.
 fn plain(tokens: TokenStream) -> TokenStream {
     let is = |token: &TokenTree, mark| matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark);
     let mut plain: Vec<TokenTree> = Vec::new();

@@ -82,8 +82,9 @@ pub(super) fn keyed(
     Some(Keyed { key: key?, fingerprint, codec, completion, hold_when, engine, returns: returns? })
 }
 
-/// ANN-1: the default scope is the function's path, which all its instantiations share.
-/// Instantiations of a generic `impl` or trait differ in `Self`; lifetimes create no
+/// ANN-1: refuses a generic function without a `scope`, because the default scope is the function's
+/// path, and all instantiations would share it. A generic `impl` or trait is allowed, because
+/// `Self` distinguishes its instantiations. Lifetimes are allowed, because they create no
 /// instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
     const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
@@ -98,8 +99,8 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
     for input in &sig.inputs {
         match input {
-            // Skip the arguments that the engine supplies: their own checks demand a named type,
-            // whatever the scope.
+            // Skip the arguments that the engine supplies, because other checks already require
+            // named types for them.
             FnArg::Typed(_) if is_marked(input, TX_MARK) || is_marked(input, LEASE_MARK) => {}
             FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
                 errors.at(&argument.ty, ONE_SCOPE);
@@ -109,8 +110,8 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// Checks the `#[tx]` mark (CMP-7): at most one argument may have it, and the engine must be able
-/// to lend that argument.
+/// Checks the `#[tx]` mark (CMP-7). At most one argument may have the mark, and the argument's type
+/// must be a `&mut` that the engine can lend.
 fn transaction(
     function: &AnnotatedFunction,
     given: bool,
@@ -122,7 +123,7 @@ fn transaction(
     for second in marked {
         errors.at(second, "a second `#[tx]`: the record can join only one transaction");
     }
-    // If `completion` itself was refused, one message is enough.
+    // If `completion` itself was refused, do not add a second error.
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
@@ -154,8 +155,8 @@ fn transaction(
     }
 }
 
-/// Checks the `#[lease]` mark: at most one argument may have it, and the engine must be able to
-/// supply that argument.
+/// Checks the `#[lease]` mark. At most one argument may have the mark, and the engine must be able
+/// to supply that argument.
 fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Notes about holders, and takeovers: their bytes, and a completion beside repeated acquires.
+//! Tests how many bytes notes and takeovers take, and a completion that races repeated acquires.
 
 use retryproof_core::store::HolderNote;
 
@@ -14,7 +14,8 @@ fn stats(store: &MemoryStore) -> StoreStats {
     ready(store.stats()).unwrap()
 }
 
-/// The bytes of one record in each state, with a note of `label` and after one takeover if wanted.
+/// Returns the size of one record in bytes, first in progress and then complete. The record has a
+/// note if `label` is `Some`, and was taken over if `taken_over` is `true`.
 fn sizes(label: Option<&str>, taken_over: bool) -> (u64, u64) {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(Arc::new(clock.clone()));
@@ -38,14 +39,16 @@ fn rec_2_only_records_with_a_note_or_a_takeover_pay_for_them() {
     let plain = sizes(None, false);
     let (short, long) = (sizes(Some("h"), false), sizes(Some("hosts-7"), false));
     assert!(short.0 > plain.0 && short.1 > plain.1);
-    assert_eq!((long.0 - short.0, long.1 - short.1), (6, 6));
-    // A note of 11 bytes, its length and the takeovers.
+    // A record in progress always has space for the longest note, so the longer label adds no
+    // bytes.
+    assert_eq!((long.0 - short.0, long.1 - short.1), (0, 6));
+    // The note takes 11 bytes, and its length and the number of takeovers together take 3.
     assert_eq!(short.1 - plain.1, 14);
     assert_eq!(sizes(None, true).1 - plain.1, 3);
     assert_eq!(sizes(Some("h"), true), short);
 }
 
-/// Whatever becomes of a record, the bytes of its note are given back.
+/// However a record ends, the bytes of its note are freed.
 #[test]
 fn rec_2_the_bytes_of_notes_are_given_back() {
     let clock = ManualClock::new();
@@ -54,7 +57,7 @@ fn rec_2_the_bytes_of_notes_are_given_back() {
         for n in 0..40 {
             let (first, other) = (request(SECOND, SECOND), request(HOUR, SECOND));
             grant(&store, &id(n), &noted(first.clone(), "the first"));
-            // The same owner again: with a longer note, then with none.
+            // The same owner acquires again, first with a longer note and then without a note.
             grant(&store, &id(n), &noted(first.clone(), "the first, with a longer label"));
             grant(&store, &id(n), &first);
             let mut owner = first.owner;
@@ -81,7 +84,7 @@ fn rec_2_the_bytes_of_notes_are_given_back() {
                 _ => {}
             }
         }
-        // The results are past their ttl: some are granted again, over the old record.
+        // All results have expired. Granting some of the keys again replaces the old records.
         clock.advance(2 * HOUR);
         for n in 0..20 {
             grant(&store, &id(n), &noted(request(SECOND, SECOND), "again"));
@@ -104,8 +107,8 @@ fn rec_2_takeovers_stop_at_32767() {
     assert_eq!(seen.takeovers, Some(32_767));
 }
 
-/// An owner completes on one thread while it repeats its acquire with other notes on another. The
-/// completion ends, and the result has one of the notes.
+/// An owner completes on one thread, and repeats its acquire with other notes on another thread.
+/// The completion is applied, and the result has one of the notes.
 #[test]
 fn rec_2_a_completion_beside_repeated_acquires_keeps_one_of_the_notes() {
     let store = MemoryStore::new();

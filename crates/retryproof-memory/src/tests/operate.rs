@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the conformance kit does not check of scans and interventions: cursors, slots, bytes, and
-//! that a changed record is reclaimed in its turn.
+//! Tests what the conformance kit does not check about scans and interventions: cursors, slots,
+//! bytes, and the reclaiming of a changed record.
 
 use retryproof_core::store::{
     Force, ForceRequest, Forced, HolderNote, RecordState, RecordSummary, ScanCursor, ScanPage,
@@ -49,7 +49,7 @@ fn ops_1_each_record_is_found_once_with_every_limit() {
         grant(&store, &id(n), &req);
         match n % 3 {
             0 => complete(&store, &id(n), req.owner, &completion(b"done", HOUR)),
-            // A free slot between those in use.
+            // The release leaves a free slot between the slots in use.
             1 => assert_eq!(ready(store.release(&id(n), req.owner)).unwrap(), FencedWrite::Applied),
             _ => {}
         }
@@ -91,7 +91,8 @@ fn ops_4_interventions_account_for_every_byte() {
     assert_eq!(ready(store.stats()).unwrap(), empty, "after a release");
 
     let token = grant(&store, &id(1), &noted()).token;
-    let resolve = ForceRequest::resolve(token, completion(&[7; 10_000], HOUR)).even_if_live();
+    let resolve =
+        ForceRequest::resolve(&id(1), token, completion(&[7; 10_000], HOUR)).even_if_live();
     applied(&force(&store, &id(1), &resolve));
     let large = ready(store.stats()).unwrap();
     assert_eq!((large.records, large.in_progress), (1, 0));
@@ -123,7 +124,7 @@ fn ops_4_takeovers_and_notes_survive_where_they_belong_to_the_record() {
     clock.advance(SECOND);
     let token = grant(&store, &id(1), &request(SECOND, HOUR)).token;
     clock.advance(SECOND);
-    let resolve = ForceRequest::resolve(token, completion(b"forced", HOUR));
+    let resolve = ForceRequest::resolve(&id(1), token, completion(b"forced", HOUR));
     applied(&force(&store, &id(1), &resolve));
     let seen = summary(&store, &id(1));
     assert_eq!((seen.takeovers, seen.holder, seen.token), (Some(1), None, token));
@@ -135,7 +136,8 @@ fn ops_4_a_resolved_or_erased_record_is_purged_after_its_ttl() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(Arc::new(clock.clone()));
     let token = grant(&store, &id(0), &request(HOUR, SECOND)).token;
-    let resolve = ForceRequest::resolve(token, completion(b"forced", 2 * SECOND)).even_if_live();
+    let resolve =
+        ForceRequest::resolve(&id(0), token, completion(b"forced", 2 * SECOND)).even_if_live();
     applied(&force(&store, &id(0), &resolve));
     applied(&force(&store, &id(0), &ForceRequest::erase(token)));
     clock.advance(SECOND);
@@ -150,9 +152,48 @@ fn cmp_9_a_resolve_that_is_too_large_changes_nothing() {
     let store = MemoryStore::builder().max_bytes(1_000).build();
     let req = request(HOUR, HOUR);
     let token = grant(&store, &id(0), &req).token;
-    let resolve = ForceRequest::resolve(token, completion(&[7; 2_000], HOUR)).even_if_live();
+    let resolve =
+        ForceRequest::resolve(&id(0), token, completion(&[7; 2_000], HOUR)).even_if_live();
     let error = ready(store.force(&id(0), &resolve)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(error.to_string().contains("force"), "{error}");
     complete(&store, &id(0), req.owner, &completion(b"done", HOUR));
+}
+
+#[test]
+fn ops_4_forgotten_records_leave_no_memory_behind() {
+    let (store, clock) = small(10_000);
+    for round in 0..50_000 {
+        finish(&store, &id(round), b"kept", 24 * HOUR);
+        let token = summary(&store, &id(round)).token;
+        applied(&force(&store, &id(round), &ForceRequest::forget(token)));
+        // The next record expires soon. It can reuse the slot of the forgotten record, whose ttl
+        // was longer.
+        finish(&store, &id(1_000_000 + round), b"brief", SECOND);
+        if round % 100 == 0 {
+            clock.advance(SECOND);
+        }
+    }
+    let slots: u32 = store.shards.iter().map(|shard| shard.0.lock().table.slots.len()).sum();
+    assert!(slots < 5_000, "{slots} slots");
+    clock.advance(3 * SECOND);
+    ready(store.purge(usize::MAX)).unwrap();
+    let left = ready(store.stats()).unwrap();
+    assert_eq!(left, StoreStats::default(), "a purge frees every record that is over");
+}
+
+#[test]
+fn ops_4_a_forgotten_record_does_not_delay_the_purge_of_its_neighbours() {
+    let (store, clock) = small(10_000);
+    for n in 0..5_000 {
+        finish(&store, &id(n), b"", if n % 10 == 0 { HOUR } else { 24 * HOUR });
+    }
+    for n in (0..5_000).filter(|n| n % 10 != 0) {
+        let token = summary(&store, &id(n)).token;
+        applied(&force(&store, &id(n), &ForceRequest::forget(token)));
+    }
+    assert_eq!(ready(store.purge(usize::MAX)).unwrap(), 0);
+    assert_eq!(ready(store.stats()).unwrap().records, 500);
+    clock.advance(HOUR);
+    assert_eq!(ready(store.purge(usize::MAX)).unwrap(), 500);
 }

@@ -82,7 +82,8 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                     r.value.is_none() && r.owner != owner
                                 }
                             });
-                            // The record may have been purged since.
+                            // A record that was ready for a purge might already have been purged.
+                            // The grant is then not a takeover.
                             assert!(
                                 grant.took_over == took || known.as_ref().is_some_and(purgeable),
                                 "step {step}"
@@ -144,7 +145,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             plain.insert(id.clone(), record);
                         }
                         Some(mut record) if purgeable(&record) => {
-                            // The record may have been reclaimed by another call.
+                            // Another call might have reclaimed the record already.
                             if fenced == FencedWrite::Applied {
                                 record.value = Some((value, fingerprint));
                                 record.expires = now + long;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a recorder of the facade gets from calls of an engine (RUN-9).
+//! Checks what an engine's calls record through the `metrics` facade (RUN-9).
 
 use std::collections::BTreeMap;
 use std::io::Error as IoError;
@@ -62,6 +62,7 @@ fn run_9_calls_reach_the_recorder_with_the_names_of_prometheus() {
              idempotency_scope=payments",
             2.0,
         ),
+        ("idempotency_result_size_bytes idempotency_scope=payments", 1.0),
         ("idempotency_leases idempotency_scope=payments", 0.0),
         ("idempotency_completions_unrecorded_total idempotency_scope=payments", 0.0),
         (

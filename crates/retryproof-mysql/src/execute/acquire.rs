@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Acquires a record with one upsert, and with more statements if the upsert does not settle the
+//! Acquires a record with one upsert. Runs more statements if the upsert does not settle the
 //! outcome.
 
 use std::time::Duration;
@@ -22,8 +22,8 @@ enum Upserted {
 }
 
 impl Executor {
-    /// Returns the stored result of a record that this process has seen complete, or `None` if the
-    /// record is no longer complete.
+    /// Reads the stored result of a record that this process has seen complete. Returns `None` if
+    /// the record is no longer complete.
     pub(crate) async fn replay(&self, id: &Identity) -> Result<Option<StoredResult>, Failure> {
         let result = self
             .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)
@@ -31,8 +31,9 @@ impl Executor {
         Ok(result.rows.first().map(read_replay).transpose()?)
     }
 
-    /// Grants the lease, or reports why not. `has_row` is a hint that the row exists; ENTER would
-    /// then waste a round trip, because only GRANT can take over an existing row.
+    /// Grants the lease, or returns the status of a record that is busy or complete. `has_row` is a
+    /// hint that the row exists. In that case, `Enter` would waste a round trip, because only
+    /// `Grant` can take over an existing row.
     pub(crate) async fn acquire(
         &self,
         id: &Identity,
@@ -48,8 +49,8 @@ impl Executor {
         loop {
             let upserted = match self.upsert(deadline, statement, id, req).await {
                 Ok(upserted) => upserted,
-                // Usually, another transaction, for example a joined completion (CMP-7), has locked
-                // the row. The acquire does not wait until that transaction ends.
+                // Usually, another open transaction, such as a joined completion (CMP-7), has
+                // locked the row. The acquire does not wait until that transaction ends.
                 Err(failure) if failure.recovery == Recovery::RowLocked => {
                     match find().await? {
                         Some(record) if record.is_held_by(req.owner) => return Err(failure),
@@ -58,11 +59,11 @@ impl Executor {
                             retries += 1;
                             continue;
                         }
-                        // If the row exists, the upsert is not repeated, because each attempt would
-                        // occupy a connection for a second.
-                        found => match RecordStatus::of(found) {
-                            // The lease is over, but the caller has to wait until the row is
-                            // unlocked.
+                        // The row exists, so do not repeat the upsert. Each attempt would occupy a
+                        // connection for a second.
+                        found => match RecordStatus::of(found, req) {
+                            // The lease has ended, but the caller has to wait until the other
+                            // transaction unlocks the row.
                             RecordStatus::Absent(Some(ended)) => return Ok(Acquired::Busy(ended)),
                             status => Upserted::NotGranted(status),
                         },
@@ -70,7 +71,7 @@ impl Executor {
                 }
                 // A read-only server can still replay complete records.
                 Err(failure) if failure.recovery == Recovery::ReadOnly => {
-                    return match find().await.map(RecordStatus::of) {
+                    return match find().await.map(|found| RecordStatus::of(found, req)) {
                         Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
                         _ => Err(failure),
                     };
@@ -85,8 +86,8 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Busy(lease)) => {
                     return Ok(Acquired::Busy(lease));
                 }
-                // Only `Statement::Grant` can take over an existing row. A takeover may cost a
-                // second round trip (ACQ-8).
+                // Only `Statement::Grant` can take over an existing row. ACQ-8 allows a takeover to
+                // cost a second round trip.
                 Upserted::NotGranted(RecordStatus::Absent(Some(_)))
                     if statement == Statement::Enter =>
                 {
@@ -100,16 +101,17 @@ impl Executor {
                 Upserted::NotGranted(RecordStatus::Absent(Some(ended))) => {
                     return Ok(Acquired::Busy(ended));
                 }
-                // The upsert met a row that has since been deleted, so the next upsert can insert a
-                // new row. The call's time limit ends the loop.
+                // The row that the upsert found has since been deleted, so the next upsert can
+                // insert a new row. The call's time limit ends the loop.
                 Upserted::NotGranted(RecordStatus::Absent(None)) => {}
             }
         }
     }
 
     /// Runs one of the upserts. Takes one round trip, or two if the server cannot return the row
-    /// and the key is in use. ENTER never changes an existing row: if GRANT would take the row over
-    /// or renew its lease, the result is `Absent` with a lease that has no time left.
+    /// and the key is in use. `Enter` never changes an existing row. If `Enter` finds a row that
+    /// `Grant` has to take over or renew, the result is `Absent` with a lease that has no time
+    /// left.
     async fn upsert(
         &self,
         deadline: Instant,
@@ -134,10 +136,11 @@ impl Executor {
                 .await?;
             let record = match result.rows.first().map(read_record).transpose()? {
                 Some(record) if record.is_held_by(req.owner) => record,
-                found => return Ok(Upserted::NotGranted(RecordStatus::of(found))),
+                found => return Ok(Upserted::NotGranted(RecordStatus::of(found, req))),
             };
-            // GRANT has granted the lease. ENTER has granted the lease only if all of its time is
-            // left; otherwise the row already existed, and GRANT has to renew the lease (ACQ-9).
+            // The caller holds the record. If the statement was `Grant`, the lease was granted. If
+            // it was `Enter`, the lease was granted only if the whole lease is left. Otherwise, the
+            // row already existed, and `Grant` has to renew its lease (ACQ-9).
             let left = record.remaining_lease(record.token).map(micros);
             if statement == Statement::Grant || left == Some(micros(req.lease)) {
                 return Ok(granted(record.token, record.takeovers > 0));
@@ -152,6 +155,6 @@ impl Executor {
             return Ok(granted(FencingToken::new(result.insert_id / 2), result.insert_id % 2 == 1));
         }
         let found = self.read_record_until(deadline, priority, Statement::Find, id).await?;
-        Ok(Upserted::NotGranted(RecordStatus::of(found)))
+        Ok(Upserted::NotGranted(RecordStatus::of(found, req)))
     }
 }

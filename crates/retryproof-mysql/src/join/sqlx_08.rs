@@ -50,8 +50,8 @@ impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
 /// the same guarantees. It dereferences to a `sqlx::MySqlConnection` for writes.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// Whether the transaction has ended and autocommit has its old value again, so that the
-    /// connection can go back to the pool.
+    /// Whether the transaction has ended and autocommit has its old value again. Otherwise, the
+    /// connection must not go back to the pool.
     ended: bool,
 }
 
@@ -59,8 +59,9 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), Driver> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // Only this call makes the driver count the transaction as ended. It also queues a
-            // ROLLBACK, which is sent with the pool's ping and finds no transaction to roll back.
+            // Without this call, the driver would still count the transaction as open. The call
+            // also queues a ROLLBACK. The driver sends it with the pool's ping, when there is
+            // nothing left to roll back.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -71,8 +72,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // If the connection went back to the pool, autocommit would stay off, and the writes of
-            // its next user would not be committed.
+            // Do not return the connection to the pool. Autocommit would stay off, so the next
+            // user's writes would not be committed.
             self.conn.close_on_drop();
         }
     }
@@ -98,7 +99,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Runs a statement in one round trip, without checking that the transaction is still open, because
+/// Runs a statement in one round trip. Does not check that the transaction is still open, because
 /// the commit fails if it is not.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
@@ -110,8 +111,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
         let Err(error) = self.end(MysqlDialect::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
-            // The savepoint is gone, so the transaction has already ended. Anything written since
-            // then is in another transaction, which is rolled back.
+            // The savepoint is gone, so the transaction has already ended. Roll back the new
+            // transaction that the server has begun since then, and any writes in it.
             let _ = self.end(MysqlDialect::ROLL_BACK).await;
         }
         Err(refused(error))
@@ -128,8 +129,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
-        // From here on, if `tx` is dropped before the transaction has ended, the connection is
-        // closed, so that it never goes back to the pool with autocommit off.
+        // From here on, dropping `tx` closes the connection unless the transaction has ended. A
+        // connection with autocommit off therefore never goes back to the pool.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(MysqlDialect::BEGIN)))
             .await
@@ -138,8 +139,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Runs the statement without checking that a transaction is open, and returns the number of rows
-/// that it matched.
+/// Runs the statement, and returns the number of rows that it matched. Does not check that a
+/// transaction is open.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())

@@ -4,16 +4,16 @@
 //!
 //! InnoDB rolls back the *whole* transaction on a deadlock (1213) and, with
 //! `innodb_rollback_on_timeout`, on a lock timeout (1205). An action that catches the error and
-//! sends the statement again would continue in autocommit: its later writes and the record would
-//! each be committed alone, and its earlier writes would be lost. A `ROLLBACK`, `COMMIT` or `CREATE
-//! TABLE` that an action sends ends the transaction in the same way. Two portable measures guard
-//! against that and cost no round trip:
+//! sends the statement again would continue in autocommit. Its earlier writes would be lost, and
+//! its later writes and the record would each be committed alone. An action also ends the
+//! transaction if it sends `ROLLBACK`, `COMMIT` or `CREATE TABLE`. Two portable measures guard
+//! against an ended transaction, and neither costs a round trip:
 //!
-//! - autocommit is off while the transaction is open, so if the transaction is lost, the server
-//!   runs the statements that follow in an implicit transaction, which only the engine commits;
-//! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. A
-//!   savepoint ends with its transaction: in any other transaction, the release fails (1305), and
-//!   the server does not execute the COMMIT.
+//! - autocommit is off while the transaction is open. If the transaction ends early, the server
+//!   runs the later statements in an implicit transaction, which only the engine can commit;
+//! - a savepoint is set when the transaction is opened, and released just before the COMMIT. A
+//!   savepoint ends with its transaction. In any other transaction, the release therefore fails
+//!   (1305), and the server does not execute the COMMIT.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -33,42 +33,42 @@ use crate::error::{classify, number};
 /// `SAVEPOINT does not exist`.
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 
-/// The SQL of a transaction that is as safe as a [`MysqlTx`], for adapters to other drivers. Each
-/// constant is one text of several statements: send it unchanged, and not as a prepared statement.
-/// A connection that is dropped between `BEGIN` and the transaction's end must not go back to its
-/// pool before `ROLL_BACK` has been sent.
+/// With this SQL, an adapter to another driver can offer transactions as safe as a [`MysqlTx`].
+/// Each constant contains several statements. Send its text unchanged in one call, but not as a
+/// prepared statement. If a transaction is dropped before it has ended, the adapter must close the
+/// connection, or send `ROLL_BACK` before the connection goes back to its pool.
 impl MysqlDialect {
     /// Opens a transaction and sets a savepoint in it. Autocommit stays off until the transaction
     /// ends.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
-    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If that transaction is no longer
-    /// the open one, the text commits nothing and fails with the server's error 1305. After a
-    /// failure, send [`ROLL_BACK`](Self::ROLL_BACK).
+    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If that transaction has already
+    /// ended, the text commits nothing and fails with the server's error 1305. After a failure,
+    /// send [`ROLL_BACK`](Self::ROLL_BACK).
     pub const COMMIT: &str =
         "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
     /// Rolls back the open transaction, if any, and restores autocommit.
     pub const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
-    /// Fails with 1305 if no transaction is open. An adapter for transactions that the program
-    /// began by hand sends this text before the record's statement.
+    /// Fails with 1305 if no transaction is open. If a program began the transaction by hand, the
+    /// adapter sends this text before the completion.
     pub const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
 }
 
 /// An open transaction from the application's pool. It dereferences to a [`MySqlConnection`] for
 /// writes. If it is dropped, its connection is closed and the server rolls the transaction back.
-/// Only the engine may end it: send neither a `COMMIT` nor a statement that commits implicitly,
-/// such as `CREATE TABLE`.
+/// Only the engine may end the transaction: send neither a `COMMIT` nor a statement that commits
+/// implicitly, such as `CREATE TABLE`.
 ///
 /// If the server rolled the transaction back after a deadlock, or the action ended it by hand, the
-/// call fails and nothing that was written afterwards is committed. Writes that the action
-/// committed by hand stay committed.
+/// call fails, and later writes are not committed. Writes that the action committed by hand stay
+/// committed.
 ///
-/// `MysqlTx` is a separate type because the driver's type has a lifetime, which would keep the
-/// future of an action that borrows the transaction from moving between threads.
+/// The driver's own transaction type has a lifetime. The future of an action that borrowed it could
+/// not move between threads, so the engine uses `MysqlTx` instead.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// Whether the transaction has ended and autocommit has its old value again, so that the
-    /// connection can go back to the pool.
+    /// Whether the transaction has ended and autocommit has its old value again. Otherwise, the
+    /// connection must not go back to the pool.
     ended: bool,
 }
 
@@ -76,8 +76,9 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), sqlx_core::Error> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // Only this call makes the driver count the transaction as ended. It also queues a
-            // ROLLBACK, which is sent with the pool's ping and finds no transaction to roll back.
+            // Without this call, the driver would still count the transaction as open. The call
+            // also queues a ROLLBACK. The driver sends it with the pool's ping, when there is
+            // nothing left to roll back.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -88,8 +89,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // If the connection went back to the pool, autocommit would stay off, and the writes of
-            // its next user would not be committed.
+            // Do not return the connection to the pool. Autocommit would stay off, so the next
+            // user's writes would not be committed.
             self.conn.close_on_drop();
         }
     }
@@ -115,7 +116,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// Runs a statement in one round trip, without checking that the transaction is still open, because
+/// Runs a statement in one round trip. Does not check that the transaction is still open, because
 /// the commit fails if it is not.
 impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
@@ -128,8 +129,8 @@ impl OwnedTx<MysqlDialect> for MysqlTx {
         match self.end(MysqlDialect::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // The savepoint is gone, so the transaction has already ended. Anything written
-                // since then is in another transaction, which is rolled back.
+                // The savepoint is gone, so the transaction has already ended. Roll back the new
+                // transaction that the server has begun since then, and any writes in it.
                 let _ = self.end(MysqlDialect::ROLL_BACK).await;
                 Err(transaction_gone(classify(error).error))
             }
@@ -149,8 +150,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
-        // From here on, if `tx` is dropped before the transaction has ended, the connection is
-        // closed, so that it never goes back to the pool with autocommit off.
+        // From here on, dropping `tx` closes the connection unless the transaction has ended. A
+        // connection with autocommit off therefore never goes back to the pool.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(
             &mut tx.conn,
@@ -162,8 +163,8 @@ impl TxSource<MysqlDialect> for MySqlPool {
     }
 }
 
-/// Fails if no transaction is open, because the record's statement would then be committed alone.
-/// Takes one round trip.
+/// Fails if no transaction is open, because the completion would then be committed alone. Takes one
+/// round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(MysqlDialect::PROBE)).await {
         Ok(_) => Ok(()),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The values of a statement: bytes and integers only, so that any driver can bind the values.
+//! The values that a statement binds. They are bytes, integers and booleans, which any driver can
+//! bind.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
     [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
 }
 
-/// A duration as a bound value, in microseconds. CTX-2 keeps durations far below the limits of
+/// Converts a duration to microseconds for binding. CTX-2 keeps durations far below the limits of
 /// `i64` and of DATETIME.
 pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. Both on the
-/// store's connection and in the application's transaction, the statement reports one row if it
-/// took effect (CMP-7).
+/// The values of [`Statement::Complete`](super::Statement::Complete) in bind order. If the
+/// statement took effect, the server reports one row, on the store's connection and in the
+/// application's transaction alike (CMP-7).
 pub(crate) fn completion_params<'a>(
     id: &'a Identity,
     owner: &'a OwnerId,
     done: &'a Completion,
-) -> [Param<'a>; 7] {
+) -> [Param<'a>; 8] {
     let ttl = Param::Int(micros(done.ttl));
     let [scope, key] = key_of(id);
     [
@@ -34,13 +35,20 @@ pub(crate) fn completion_params<'a>(
         ttl,
         done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
         Param::Bytes(&done.value),
+        length(&done.value),
         scope,
         key,
         Param::Bytes(owner.as_bytes()),
     ]
 }
 
-/// An upper bound for the bytes that the values take up in a packet.
+/// The length of a value, for binding. Statements do not compute the length, because in an
+/// application's session, `LENGTH(result)` could measure the former result.
+pub(crate) fn length(value: &[u8]) -> Param<'static> {
+    Param::Int(i64::try_from(value.len()).unwrap_or(i64::MAX))
+}
+
+/// An upper bound on the number of bytes that the values occupy in a packet.
 pub(crate) fn size(params: &[Param<'_>]) -> usize {
     let bytes = |param: &Param<'_>| match param {
         Param::Bytes(value) => value.len() + 9,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use retryproof_core::Identity;
 use retryproof_mysql::{MysqlConfig, MysqlStore, MysqlTx};
-use retryproof_testkit::{Ledger, Subject, SubjectBuilder};
+use retryproof_testkit::{Ledger, StoreSetup, Subject, SubjectBuilder};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 
@@ -57,6 +57,25 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
             async move { MysqlStore::connect(config).await.expect("it connects again").into_shared() }
         }
     };
+    let identities = {
+        let config = config.clone();
+        // Drops the tables when the subject is dropped.
+        let tables = parking_lot::Mutex::new(Vec::new());
+        move |setup: StoreSetup| {
+            tables.lock().push(Table::named(setup.name.clone()));
+            let config = config.clone().with_table_name(setup.name);
+            let config = match setup.secret {
+                Some(secret) => config.with_identity_secret(secret),
+                None => config,
+            };
+            async move {
+                if setup.migrates {
+                    config.migrate().await?;
+                }
+                Ok(MysqlStore::connect(config).await?.into_shared())
+            }
+        }
+    };
     let corrupt = {
         let table = Arc::clone(&table);
         move |id: Identity| {
@@ -87,8 +106,10 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
         .with_purge()
         .with_inspect()
         .with_force()
+        .with_audit()
         .with_joined(pool, rows)
         .with_another(another)
+        .with_identities(identities)
         .with_corrupt(corrupt)
         .with_writes(writes)
 }

@@ -2,6 +2,7 @@
 //! The MySQL store on a real MariaDB: the conformance kit, then what is particular to a server.
 
 mod conformance;
+mod diagnose;
 mod join;
 mod operate;
 mod round_trips;

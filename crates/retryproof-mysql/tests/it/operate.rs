@@ -2,14 +2,81 @@
 //! What operators see and change in a table, beyond the conformance kit.
 
 use retryproof_core::store::{Force, ForceRequest, Forced, Inspect};
-use retryproof_core::{Fingerprint, IdempotencyStore, OwnerId};
+use retryproof_core::{IdempotencyStore, OwnerId};
+use retryproof_mysql::MysqlStore;
+use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
-use crate::support::{Table, completion, execute, grant, id, replay, request, sql, stranger};
+use crate::support::server::Server;
+use crate::support::{Table, completion, execute, grant, id, sql, stranger};
 
 async fn number(text: String) -> i64 {
     let row = stranger().await.fetch_one(AssertSqlSafe(text)).await.expect("the row is read");
     row.get::<i64, _>(0)
+}
+
+/// The sum of the counters that match, over all connections of the server.
+async fn counted(conn: &mut MySqlConnection, pattern: &str) -> u64 {
+    let show = format!("SHOW GLOBAL STATUS LIKE '{pattern}'");
+    let rows = conn.fetch_all(AssertSqlSafe(show)).await.expect("counted");
+    rows.iter().map(|row| row.get::<String, _>(1).parse::<u64>().expect("a number")).sum()
+}
+
+#[tokio::test]
+async fn ops_1_a_page_reads_no_more_rows_than_its_limit() {
+    // No other test reads rows on this server.
+    let server = Server::start(&[]).await;
+    server.config().migrate().await.expect("migrated");
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    let mut root = server.root().await;
+    let fill = "INSERT INTO app.retryproof_records (scope,k,state,owner,token,takeovers,expires_at,\
+                purge_after) SELECT 's',seq,0,'',1,0,'1970-01-01','2100-01-01' FROM seq_1_to_5000";
+    assert_eq!(sql(&mut root, fill).await, 5_000);
+    let mut after = None;
+    for page in 0..3 {
+        let before = counted(&mut root, "Handler_read_next").await;
+        let found = store.scan(after.as_ref(), 10).await.expect("scanned");
+        let read = counted(&mut root, "Handler_read_next").await - before;
+        assert!(read <= 10, "page {page} of 10 rows: the server read {read} rows");
+        assert!(found.records.is_empty() && found.unreadable == 0, "{found:?}");
+        after = found.next;
+        assert!(after.is_some(), "more rows follow");
+    }
+}
+
+#[tokio::test]
+async fn ops_1_no_look_of_an_operator_reads_a_value() {
+    let server = Server::start(&[]).await;
+    server.config().migrate().await.expect("migrated");
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    let mut root = server.root().await;
+    // Each value takes 61 pages of its own.
+    let value = "x".repeat(1_000_000);
+    for at in 0..20 {
+        execute(&store, &id(&format!("k{at}")), &value).await;
+    }
+    for look in ["get", "stats", "scan"] {
+        // The server reads pages in the background now and then, so each look has several attempts.
+        let mut least = u64::MAX;
+        for _ in 0..5 {
+            let before = counted(&mut root, "Innodb_buffer_pool_read_requests").await;
+            let bytes = match look {
+                "get" => {
+                    let found = store.get(&id("k0")).await.expect("read").expect("a record");
+                    20 * found.value_bytes as u64
+                }
+                "stats" => store.stats().await.expect("counted").bytes,
+                _ => {
+                    let page = store.scan(None, 100).await.expect("scanned");
+                    page.records.iter().map(|found| found.summary.value_bytes as u64).sum()
+                }
+            };
+            assert!(bytes > 20_000_000, "{look}: {bytes} bytes");
+            let read = counted(&mut root, "Innodb_buffer_pool_read_requests").await - before;
+            least = least.min(read);
+        }
+        assert!(least < 60, "{look}: the server read {least} pages");
+    }
 }
 
 #[tokio::test]
@@ -37,22 +104,6 @@ async fn ops_1_released_rows_are_not_scanned_and_odd_names_are_counted() {
         }
     }
     assert_eq!((found, unreadable), (vec![id("seen")], 1));
-}
-
-#[tokio::test]
-async fn ops_4_a_resolve_keeps_the_fingerprint_of_the_grant() {
-    let table = Table::new().await;
-    let store = table.store().await;
-    let sent = Fingerprint::new(&[1, 7]).expect("valid");
-    let req = request(OwnerId::new()).with_fingerprint(Some(sent));
-    let _ = store.acquire(&id("k"), &req).await.expect("acquired");
-    let token = store.get(&id("k")).await.expect("read").expect("a record").token;
-    let resolve = ForceRequest::resolve(token, completion("forced")).even_if_live();
-    let forced = store.force(&id("k"), &resolve).await.expect("answered");
-    assert!(matches!(forced, Forced::Applied), "{forced:?}");
-    assert_eq!(replay(&store, &id("k")).await, "forced");
-    let found = store.get(&id("k")).await.expect("read").expect("a record");
-    assert!(found.has_fingerprint);
 }
 
 #[tokio::test]

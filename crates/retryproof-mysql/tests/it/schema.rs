@@ -47,8 +47,8 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     execute(&store, &id("kept"), "result").await;
     table.config().migrate().await.expect("again, beside a store at work");
     assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
-    // The table of records and that of the version.
-    assert_eq!(tables_like(&table.name).await, 2);
+    // The table of records, that of the version and that of the audit.
+    assert_eq!(tables_like(&table.name).await, 3);
 }
 
 #[tokio::test]

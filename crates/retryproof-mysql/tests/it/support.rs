@@ -76,9 +76,14 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) async fn new() -> Self {
-        let table = Self { name: unique("it"), url: url() };
+        let table = Self::named(unique("it"));
         table.config().migrate().await.expect("the schema is made");
         table
+    }
+
+    /// A table with this name, which need not exist.
+    pub(crate) fn named(name: String) -> Self {
+        Self { name, url: url() }
     }
 
     pub(crate) fn config(&self) -> MysqlConfig {
@@ -103,8 +108,8 @@ impl Drop for Table {
             runtime.block_on(async {
                 let mut conn =
                     MySqlConnection::connect(&url).await.map_err(std::io::Error::other)?;
-                for table in [&name, &format!("{name}_meta"), &format!("{name}_ledger")] {
-                    let drop = format!("DROP TABLE IF EXISTS `{table}`");
+                for suffix in ["", "_meta", "_audit", "_ledger"] {
+                    let drop = format!("DROP TABLE IF EXISTS `{name}{suffix}`");
                     conn.execute(AssertSqlSafe(drop)).await.map_err(std::io::Error::other)?;
                 }
                 Ok::<_, std::io::Error>(())

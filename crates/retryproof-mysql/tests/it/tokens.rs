@@ -120,7 +120,7 @@ async fn sto_4_purge_goes_on_over_batches() {
     execute(&store, &id("live"), "result").await;
     let fill = format!(
         "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, \
-         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, NULL, 'x', NULL FROM \
+         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, NULL, 'x', 1, NULL FROM \
          seq_1_to_2500",
         table.name
     );
@@ -139,7 +139,7 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let store = MysqlStore::connect(config).await.expect("connected");
     let fill = format!(
         "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, \
-         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, NULL, 'x', NULL FROM \
+         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, NULL, 'x', 1, NULL FROM \
          seq_1_to_400",
         table.name
     );

@@ -19,6 +19,8 @@ use crate::support::{
 };
 
 const MS: Duration = Duration::from_millis(1);
+/// A task that is not done by then waits for a key that stays taken.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// 16 tasks grant, complete, release, take over and purge 4 keys again and again. No deadlock and
 /// no lock time-out reaches a caller, and no key has two holders at the same time.
@@ -31,10 +33,14 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
         let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
         let tasks: Vec<_> = (0..16)
             .map(|task: u32| {
-                let store = Arc::clone(&store);
+                let (store, began) = (Arc::clone(&store), Instant::now());
                 tokio::spawn(async move {
-                    let mut granted = 0;
-                    for round in 0..150 {
+                    let (mut granted, mut round) = (0, 0);
+                    // On a busy machine a holder is slow and the others find its key busy again and
+                    // again, so what ends the task is its grants.
+                    while round < 150 || granted < 7 {
+                        assert!(began.elapsed() < STUCK, "{granted} grants in {round} rounds");
+                        round += 1;
                         let id = id(&format!("hot{}", (task + round) % 4));
                         let owner = OwnerId::new();
                         let lease = if round % 5 == 0 { 10 * MS } else { LONG };
@@ -59,15 +65,12 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
                             store.purge(100).await.expect("purged");
                         }
                     }
-                    granted
                 })
             })
             .collect();
-        let mut granted = 0;
         for task in tasks {
-            granted += task.await.expect("the task ends");
+            task.await.expect("the task ends, so no key is stuck");
         }
-        assert!(granted > 100, "only {granted} grants: the keys were not hot, but stuck");
     }
 }
 
@@ -148,7 +151,7 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     sql(&mut theirs, "BEGIN").await;
     let insert = format!(
         "INSERT INTO `{}` VALUES ('mysql.tests','k',1,X'00112233445566778899AABBCCDDEEFF',5,0,\
-         UTC_TIMESTAMP(6)+INTERVAL 1 DAY,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,NULL,NULL,?,NULL)",
+         UTC_TIMESTAMP(6)+INTERVAL 1 DAY,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,NULL,NULL,?,NULL,NULL)",
         table.name
     );
     let query = sqlx::query(AssertSqlSafe(insert)).bind(completion("theirs").value.to_vec());

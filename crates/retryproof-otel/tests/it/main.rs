@@ -13,7 +13,7 @@ use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 use retryproof_core::config::ScopeConfig;
-use retryproof_core::observe::telemetry::{Instrument, SECONDS};
+use retryproof_core::observe::telemetry::{BYTES, Instrument, SECONDS};
 use retryproof_core::{IdempotencyConfig, IdempotencyContext, IdempotencyEngine};
 use retryproof_memory::MemoryStore;
 
@@ -58,7 +58,9 @@ impl Meters {
                 }
                 AggregatedMetrics::F64(MetricData::Histogram(all)) => {
                     for point in all.data_points() {
-                        assert_eq!(point.bounds().collect::<Vec<_>>(), SECONDS);
+                        let bounds = point.bounds().collect::<Vec<_>>();
+                        let is_size = metric.name() == Instrument::ResultSize.name();
+                        assert_eq!(bounds, if is_size { &BYTES[..] } else { &SECONDS[..] });
                         keep(labels(point.attributes()), i64::try_from(point.count()).unwrap());
                     }
                 }
@@ -96,6 +98,7 @@ async fn run_9_calls_are_exported_with_names_labels_and_buckets() {
         ("idempotency.calls idempotency.outcome=replayed idempotency.scope=payments", 2),
         ("idempotency.call.duration idempotency.outcome=replayed idempotency.scope=payments", 2),
         ("idempotency.action.duration idempotency.attempt=first idempotency.scope=payments", 1),
+        ("idempotency.result.size idempotency.scope=payments", 1),
         ("idempotency.leases idempotency.scope=payments", 0),
         ("idempotency.completions.unrecorded idempotency.scope=payments", 0),
         ("idempotency.store.circuit.open", 0),

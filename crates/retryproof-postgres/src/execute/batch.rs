@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`CompletionBatcher`]: completions that arrive at the same time share one statement and its
-//! commit.
+//! [`CompletionBatcher`] sends completions that arrive at the same time in one statement, so they
+//! share a commit.
 //!
 //! Up to four completions run alone, each on its own connection. Further completions wait in a
-//! queue. When one of the four ends, the completions that are queued by then are sent in one
-//! statement. The queue never waits for more completions to arrive. The higher the load, the more
-//! completions share one commit. Each record is still changed in one step by its own owner (CMP-1,
-//! CMP-2). If a shared statement fails, each of its completions is sent again alone.
+//! queue. When one of the four ends, the next statement sends the completions that are queued by
+//! then, up to a limit. The queue never waits for more completions to arrive. The higher the load,
+//! the more completions share one commit. Each record is still changed in one step by its own owner
+//! (CMP-1, CMP-2). If a shared statement fails, each of its completions is sent again alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::error::{Failure, classify};
 use crate::execute::Executor;
 use crate::statement::{OwnedCompletion, StatementTexts};
 
-/// How many statements run at the same time before further completions are queued.
+/// How many statements of the batcher run at the same time. Further completions are queued.
 const SLOTS: usize = 4;
 /// Limits for one statement: the number of records, and the bytes of their values.
 const MAX_RECORDS: usize = 32;
 const MAX_BYTES: usize = 256 * 1_024;
 /// A completion with a larger value is sent alone, because it would delay the others.
 const LARGE_VALUE: usize = 16 * 1_024;
-/// A completion that has been queued for this long is sent alone, so that the locked rows of other
-/// records no longer delay it.
+/// A completion that has been queued for this long is sent alone. Locked rows of other records then
+/// no longer delay the completion.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Sends the completions of one store.
@@ -44,7 +44,7 @@ struct Shared {
     executor: Arc<Executor>,
     statements: Arc<StatementTexts>,
     runtime: Handle,
-    /// How long a shared statement may take.
+    /// The time limit for a shared statement.
     batch_timeout: Duration,
     queue: Mutex<CompletionQueue>,
 }
@@ -62,8 +62,8 @@ struct QueuedCompletion {
     id: Identity,
     owner: OwnerId,
     done: Completion,
-    /// Sends the caller whether the completion took effect; dropped unused if the outcome is
-    /// unknown.
+    /// Reports to the caller whether the completion took effect. If the outcome is unknown, the
+    /// sender is dropped without a message.
     applied: oneshot::Sender<bool>,
 }
 
@@ -73,19 +73,19 @@ impl QueuedCompletion {
     }
 }
 
-/// What became of a completion.
+/// The outcome of a submitted completion.
 pub(crate) enum BatchOutcome {
     /// The completion has to be sent alone. Keep the slot until the completion's statement has
     /// ended.
     Alone(Option<BatchSlot>),
     /// The completion took effect in a shared statement.
     Applied,
-    /// The completion was sent in a shared statement, but its owner did not hold the lease.
+    /// The completion was sent in a shared statement, but changed no row.
     Refused,
 }
 
-/// A slot for one of the statements that may run at the same time. Dropping the slot sends the
-/// queued completions.
+/// A slot for one of the statements that can run at the same time. Dropping the slot sends the next
+/// queued completions; if there are none, the slot becomes free.
 pub(crate) struct BatchSlot {
     batcher: CompletionBatcher,
     /// Whether the slot was handed to a task that has not started yet.
@@ -93,22 +93,22 @@ pub(crate) struct BatchSlot {
 }
 
 impl CompletionBatcher {
-    /// Must be called inside the runtime that serves the store.
+    /// Creates a batcher. Call this inside the runtime that serves the store.
     pub(crate) fn new(
         executor: Arc<Executor>,
         statements: Arc<StatementTexts>,
         call_timeout: Duration,
     ) -> Self {
         let (runtime, queue) = (Handle::current(), Mutex::default());
-        // If the batch times out, half of the time remains for sending each completion alone.
+        // If a batch times out, half of the call's time is left to send each completion alone.
         let batch_timeout = call_timeout / 2;
         Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Takes a slot if a slot is free, and otherwise queues the completion for up to
-    /// `QUEUE_TIMEOUT`. If a shared statement takes the completion, waits for that statement's
-    /// result until `deadline`. If the future is dropped while the completion is queued, the
-    /// completion is not sent; if it is dropped later, the completion may take effect.
+    /// Takes a slot if one is free. Otherwise, queues the completion for up to `QUEUE_TIMEOUT`. If
+    /// a shared statement takes the completion, waits for that statement's result until `deadline`.
+    /// If the future is dropped while the completion is queued, the completion is not sent. If the
+    /// future is dropped later, the completion can still take effect.
     pub(crate) async fn submit(
         &self,
         id: &Identity,
@@ -116,8 +116,8 @@ impl CompletionBatcher {
         done: &Completion,
         deadline: Instant,
     ) -> BatchOutcome {
-        // Behind a pooler, each statement is one text with literals, so completions cannot share a
-        // statement.
+        // Behind a pooler, each statement is sent as one text with literals, so completions cannot
+        // share a statement.
         if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
             return BatchOutcome::Alone(None);
         }
@@ -154,7 +154,7 @@ impl CompletionBatcher {
         }
     }
 
-    /// Removes a completion from the queue. Returns false if it is no longer queued.
+    /// Removes a completion from the queue. Returns `false` if the completion is no longer queued.
     fn remove(&self, number: u64) -> bool {
         let mut queue = self.0.queue.lock();
         let position = queue.queued.iter().position(|queued| queued.number == number);
@@ -201,12 +201,12 @@ impl CompletionBatcher {
         match timeout(shared.batch_timeout, sent).await.unwrap_or_else(late) {
             Ok(applied) => {
                 for (position, queued) in (1..).zip(batch) {
-                    // Ignore an error: sending fails only if the caller is gone.
+                    // Ignore any error: sending fails only if the caller has dropped its future.
                     let _ = queued.applied.send(applied.contains(&position));
                 }
             }
-            // Dropping the senders makes each caller send its completion alone and get its own
-            // error.
+            // The senders are dropped here, so each caller sends its completion alone and gets its
+            // own error.
             Err(error) => {
                 tracing::debug!(%error, completions = batch.len(), "a batch of completions failed; \
                      each completion is now sent alone");
@@ -218,8 +218,8 @@ impl CompletionBatcher {
 impl Drop for BatchSlot {
     fn drop(&mut self) {
         if self.is_handed_over {
-            // The runtime ended before the task started: free the slot, and let each queued
-            // completion be sent alone.
+            // The runtime ended before the task started. Free the slot, and drop the senders, so
+            // that each queued completion is sent alone.
             let queued = {
                 let mut queue = self.batcher.0.queue.lock();
                 queue.running -= 1;

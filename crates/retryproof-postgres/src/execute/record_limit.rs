@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RecordLimits`]: limits how many connections the acquires of one record may use, and how many
-//! the acquires of all locked records may use together.
+//! [`RecordLimits`] limits the connections that the acquires of one record can use, and the
+//! connections that the acquires of all locked records can use together.
 //!
 //! If an open transaction has locked a record's row, an acquire of that record waits in the server
-//! until its lock timeout, and occupies a connection meanwhile. Without a limit, the callers of one
-//! such record would occupy every connection of the store, and all other callers would queue behind
-//! them. So the acquires of one record use at most half of the connections. The acquires of a
-//! record that was found locked a moment ago use one connection at a time, and the acquires of all
-//! such records together use at most a quarter of the connections. Further acquires wait without a
-//! connection.
+//! until its lock timeout. During this wait, the acquire occupies a connection. Without a limit,
+//! the callers of one such record would occupy every connection of the store, and all other callers
+//! would queue behind them. Therefore the acquires of one record use at most half of the
+//! connections. If a record was found locked a moment ago, its acquires use only one connection at
+//! a time. The acquires of all such records together use at most a quarter of the connections.
+//! Further acquires wait without a connection.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -23,15 +23,15 @@ use tokio::time::Instant;
 
 use crate::waiters::recent::RecentHashes;
 
-/// How long a record counts as locked after it was found locked, unless an acquire succeeds
-/// earlier, and how many locked records are remembered.
+/// A record that was found locked counts as locked for `LOCKED_FOR`, unless an acquire is answered
+/// earlier. At most `MAX_LOCKED` locked records are remembered.
 const LOCKED_FOR: Duration = Duration::from_secs(2);
 const MAX_LOCKED: usize = 4_096;
 
 pub(crate) struct RecordLimits {
-    /// How many acquires of one record may run at the same time.
+    /// How many acquires of one record can run at the same time.
     per_record: usize,
-    /// How many acquires of locked records may run at the same time.
+    /// How many acquires of locked records can run at the same time.
     of_locked: usize,
     state: Mutex<LimitState>,
 }
@@ -110,8 +110,8 @@ impl RecordLimits {
         self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Notifies the queued acquires of a record that a read, which began at `since` and returned
-    /// `lease`, found the record locked.
+    /// Tells a record's queued acquires about a read that found the record locked. The read began
+    /// at `since` and returned `lease`.
     pub(crate) fn publish_locked(&self, hash: u64, since: Instant, lease: LiveLease) {
         if let Some(callers) = self.state.lock().records.get_mut(&hash) {
             callers.found_locked = Some((since, lease));
@@ -198,7 +198,8 @@ mod tests {
         let limits = RecordLimits::new(8);
         let all: Vec<_> = (0..4).map(|_| admitted(&limits, 1)).collect();
         let waiting = queued(&limits, 1);
-        // Other records get permits, and each permit that is dropped admits one acquire.
+        // Acquires of other records still get permits. Each permit that is dropped admits one
+        // queued acquire.
         drop(admitted(&limits, 2));
         let mut all = all.into_iter();
         all.next().expect("four permits should be left").answered();

@@ -3,7 +3,7 @@
 //!
 //! `engine.joined(pool)` takes the `sqlx::PgPool` of sqlx 0.8, and `held.complete_in(&mut tx,
 //! value)` takes a `Transaction` or `PgConnection` of that version. The store itself uses a newer
-//! sqlx; only the application's transactions use the older one.
+//! sqlx; only the application's transactions use the older version.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -37,9 +37,9 @@ impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres_08::Postgres> {
 }
 
 /// [`PostgresTx`](crate::PostgresTx) for sqlx 0.8: an open transaction from the application's pool.
-/// It dereferences to a `sqlx::PgConnection` for writes. If it is dropped, the transaction is
-/// rolled back. Only the engine may end it: a `COMMIT` or `ROLLBACK` sent by the action is not
-/// detected.
+/// The value dereferences to a `sqlx::PgConnection` for writes. Dropping the value rolls the
+/// transaction back. Only the engine may end the transaction: the store does not detect a `COMMIT`
+/// or `ROLLBACK` that the action sends.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {
@@ -78,8 +78,8 @@ impl OwnedTx<PostgresDialect> for PostgresTx {
     }
 }
 
-/// Supports `engine.joined(pool)` with the application's pool. The pool's transactions have the
-/// connection's default isolation level, which is READ COMMITTED unless it was changed.
+/// Supports `engine.joined(pool)` with the application's pool. The transactions have the
+/// connection's default isolation level: READ COMMITTED, unless the default was changed.
 impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completes records in transactions of `tokio-postgres` (feature `tokio-postgres`).
 //!
-//! These transactions borrow their client, so they suit programs that open transactions themselves:
-//! `held.complete_in(&mut tx, value)`. To let the engine open the transactions, wrap the client or
-//! pool in a type of your own that sends `BEGIN` and `COMMIT` as statements.
+//! These transactions borrow their client, so they suit programs that open transactions themselves
+//! and call `held.complete_in(&mut tx, value)`. To let the engine open the transactions, wrap the
+//! client or pool in a type of your own that sends `BEGIN` and `COMMIT` as statements.
 
 use retryproof_core::store::{Param, TxPort};
 use retryproof_core::{Error, Result};

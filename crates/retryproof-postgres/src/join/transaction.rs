@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresTx`]: a transaction that the engine opens in the application's pool and ends (CMP-7).
+//! [`PostgresTx`]: a transaction that the engine begins and ends on a connection of the
+//! application's pool (CMP-7).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,16 +13,17 @@ use sqlx_postgres::{PgConnection, PgPool};
 use super::PostgresDialect;
 use crate::error::classify;
 
-/// An open transaction from the application's pool. It dereferences to a [`PgConnection`] for
-/// writes. If it is dropped, the transaction is rolled back.
+/// An open transaction from the application's pool. The value dereferences to a [`PgConnection`]
+/// for writes. Dropping the value rolls the transaction back.
 ///
-/// Only the engine may end it: send neither `COMMIT` nor `ROLLBACK`. After either statement,
-/// PostgreSQL continues in autocommit without an error, so each later write, and the record, would
-/// be committed separately. To undo everything, return an error; to undo a part, use a savepoint. A
-/// transaction that an error has aborted is not committed, whatever the action does afterwards.
+/// Only the engine may end the transaction: send neither `COMMIT` nor `ROLLBACK`. After either
+/// statement, PostgreSQL continues in autocommit without an error: each later write, and the
+/// record, would be committed separately. To undo everything, return an error; to undo a part, use
+/// a savepoint. A transaction that an error has aborted is never committed, even if the action
+/// continues.
 ///
-/// `PostgresTx` is a separate type because the driver's type has a lifetime, which would keep the
-/// future of an action that borrows the transaction from moving between threads.
+/// `PostgresTx` is a separate type, because the driver's type has a lifetime. The future of an
+/// action that borrows a transaction with a lifetime cannot move between threads.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres::Postgres>);
 
 impl Deref for PostgresTx {
@@ -60,8 +62,8 @@ impl OwnedTx<PostgresDialect> for PostgresTx {
     }
 }
 
-/// Supports `engine.joined(pool)` with the application's pool. The pool's transactions have the
-/// connection's default isolation level, which is READ COMMITTED unless it was changed.
+/// Supports `engine.joined(pool)` with the application's pool. The transactions have the
+/// connection's default isolation level: READ COMMITTED, unless the default was changed.
 impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;
 

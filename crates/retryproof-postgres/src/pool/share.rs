@@ -11,13 +11,14 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A connection that is older than `MAX_AGE`, or has been idle for longer than `MAX_IDLE`, is not
-/// used again: servers and firewalls drop silent connections.
+/// Servers and firewalls drop silent connections. A connection that is older than `MAX_AGE`, or has
+/// been idle for longer than `MAX_IDLE`, is therefore not used again.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 const MAX_IDLE: Duration = Duration::from_secs(300);
-/// A reserved connection that has been idle for longer than this is used before a normal one.
+/// A reserved connection that has been idle for longer than this is used before a normal
+/// connection.
 const RECENT_USE: Duration = Duration::from_secs(60);
-/// How long an abandoned statement may take to end before its connection is closed.
+/// How long an abandoned statement may take to finish before its connection is closed.
 const RECOVERY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The connections of one priority.
@@ -27,8 +28,8 @@ pub(super) struct Share {
     idle: Mutex<Vec<IdleConnection>>,
     /// How many connections are open, whether idle or in use.
     pub(super) open: AtomicUsize,
-    /// Notified when a connection is returned, so that a call to which the server refused a new
-    /// connection can use the returned one.
+    /// Notified when a connection is returned. A call that waits for a new connection can then use
+    /// the returned one.
     pub(super) returned: Notify,
 }
 
@@ -49,8 +50,8 @@ impl Share {
         })
     }
 
-    /// Whether a connection can be lent to the other priority: most of the share's connections must
-    /// still be idle without that connection.
+    /// Whether the share can lend a connection to the other priority. After the loan, at least half
+    /// of the share's connections must still be idle.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1
@@ -115,8 +116,8 @@ impl IdleConnection {
 }
 
 /// A connection in use. [`release`](Self::release) returns it. If a connection is dropped in the
-/// middle of a statement, that statement's answer is first read to its end, so that no other call
-/// receives the answer.
+/// middle of a statement, the statement's answer is first read to its end, so that no other call
+/// receives it. If reading the answer takes too long, the connection is closed.
 pub(crate) struct PooledConnection {
     pub(crate) conn: Option<PgConnection>,
     opened_at: Instant,

@@ -2,11 +2,11 @@
 //! [`Function`]: a function of the schema, its generation and its revision (REC-1).
 //!
 //! The name of a function ends with its generation, and the parameters and the meaning of a
-//! generation never change. If two versions of a program run on one table, each therefore calls the
-//! function that it was tested with; `migrate` leaves every other generation alone. To correct a
-//! generation, raise its revision, a constant that the function's body declares. A program replaces
-//! only a lower revision, so two releases that both migrate at each start do not undo each other's
-//! correction.
+//! generation never change. If two versions of a program run on one table, each version therefore
+//! calls the function that it was tested with. `migrate` does not change functions of other
+//! generations. To correct a generation, raise its revision, which is a constant in the function's
+//! body. A program replaces only a lower revision, so two releases that both migrate when they
+//! start do not undo each other's correction.
 
 use retryproof_core::Result;
 use sqlx_core::row::Row as _;
@@ -17,8 +17,8 @@ use crate::connection::fetch_row;
 
 /// A function of the schema.
 pub(super) struct Function {
-    /// The suffix that follows the table name and ends with the generation. It is also the tag of
-    /// the dollar quotes around the body.
+    /// The suffix that follows the table name and ends with the generation. The suffix is also the
+    /// tag of the dollar quotes around the body.
     pub(super) suffix: &'static str,
     parameters: &'static str,
     /// The function's `SET` clauses, as the catalogue stores them.
@@ -94,16 +94,16 @@ impl Function {
     }
 }
 
-/// The number that a body declares, such as 3 in `revision CONSTANT integer := 3;`. The declaration
-/// is code, because some migrators remove comments. A body without a readable number counts as 0,
-/// which is lower than every revision that was shipped.
+/// Returns the revision that a body declares, such as 3 in `revision CONSTANT integer := 3;`. The
+/// declaration is code, because some migrators remove comments. A body without a readable number
+/// counts as 0, which is lower than every revision that was shipped.
 fn revision(body: &str) -> u32 {
     let body = body.to_ascii_lowercase();
     body.split("revision").skip(1).find_map(declared).unwrap_or(0)
 }
 
-/// The number in a declaration whose name has been read. White space may be anywhere between the
-/// words.
+/// Reads the number from the part of a declaration that follows the name. White space can be
+/// anywhere between the words.
 fn declared(after_name: &str) -> Option<u32> {
     let mut rest = after_name;
     for word in ["constant", "integer", ":="] {

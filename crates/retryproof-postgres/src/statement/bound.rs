@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`BoundStatement`]: a statement with its values, ready to run. Values are bytes and integers
-//! only, which any driver can bind. Where no statement can be prepared, the values are written as
-//! literals instead: a pooler that may run each transaction on a different connection breaks even
-//! the driver's unnamed statements, because the driver parses and runs them in two transactions.
+//! [`BoundStatement`]: a statement with its values, ready to run. Values are only bytes, integers
+//! and booleans, which any driver can bind. Where no statement can be prepared, the values are
+//! written as literals. A pooler that can run each transaction on a different connection breaks
+//! even the driver's unnamed statements, because the driver parses and runs them in two
+//! transactions.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(crate) enum ParamList<'a> {
 /// What a statement returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Returns {
-    /// The number of rows that it changed.
+    /// The number of rows that the statement changed.
     Count,
     /// At most one row.
     Row,
@@ -26,15 +27,15 @@ pub(crate) enum Returns {
     Rows,
 }
 
-/// A statement with its values. It does not implement `Debug`, because the values are keys and
-/// results (ID-4).
+/// A statement with its values. The type does not implement `Debug`, because the values include
+/// keys and results (ID-4).
 pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: Arc<str>,
     pub(crate) returns: Returns,
     pub(crate) params: Vec<Param<'a>>,
     /// The lists are bound after the parameters.
     pub(crate) lists: Vec<ParamList<'a>>,
-    /// Settings that are sent before the text with literals, in the same transaction.
+    /// Settings that are sent in the same transaction, before the text with literals.
     settings: &'static str,
 }
 
@@ -48,15 +49,15 @@ impl<'a> BoundStatement<'a> {
         Self { sql, returns: Returns::Row, params: Vec::new(), lists, settings: "" }
     }
 
-    /// Adds settings for the statement's own transaction, for connections without the store's
+    /// Adds settings that the statement's own transaction gets on a connection without the store's
     /// settings.
     pub(crate) fn with_settings(mut self, settings: &'static str) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Returns the text with each value written as a literal of digits or hex digits only, so that
-    /// no value can end a literal, whatever the connection's settings are.
+    /// Returns the text with each value written as a literal. Bytes are written as hex digits, so
+    /// no value can end its literal, whatever the connection's settings are.
     pub(crate) fn with_literals(&self) -> String {
         let length: usize = self.params.iter().map(literal_length).sum();
         let mut text = String::with_capacity(self.sql.len() + length);
@@ -101,8 +102,8 @@ fn write_literal(param: &Param<'_>, text: &mut String) {
         // Writing into a `String` cannot fail.
         Param::Int(number) => drop(write!(text, "({number})")),
         Param::Bool(truth) => drop(write!(text, "({truth})")),
-        // The store's statements bind no other type. If one did, its value would be missing, and
-        // the text would not parse.
+        // The store's statements bind no other type. If a statement bound another type, its value
+        // would be missing, and the text would not parse.
         _ => {}
     }
 }

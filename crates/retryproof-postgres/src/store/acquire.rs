@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Acquires a record with one statement, which is repeated when it conflicts with another caller or
-//! with the lock of an open transaction.
+//! Acquires a record with one statement. Sends the statement again if it conflicts with another
+//! caller, or with the lock of an open transaction.
 
 use std::time::Duration;
 
@@ -13,21 +13,20 @@ use crate::connection::StatementResult;
 use crate::error::{Failure, classify, is_locked, is_read_only};
 use crate::execute::record_limit::LimitDecision;
 use crate::record::AcquireRow;
-use crate::record::hash::identity_hash;
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
-/// How many times an acquire is sent without a pause while it is not granted and returns no live
-/// record. Before each further attempt, the store reads the record and pauses.
+/// How many times an acquire is sent without a pause if it is not granted and finds no live record.
+/// Before each further attempt, the store reads the record and pauses.
 const ATTEMPTS_WITHOUT_LOOK: u32 = 3;
 const MAX_ATTEMPTS: u32 = 20;
-/// How long an acquire waits for a row that an open transaction has locked (CMP-7). The first wait
-/// occupies a connection; later waits use the single connection for the locked record, or no
-/// connection.
+/// How long an acquire waits for a row that an open transaction has locked (CMP-7). The first wait,
+/// of `FIRST_LOCK_TIMEOUT`, occupies a connection. Later waits use the one connection that the
+/// acquires of a locked record share, or no connection.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer an acquire that has no connection waits for the acquire that has one, before it
-/// reads the record on its own.
+/// How much longer an acquire without a connection waits for the acquire that has one. After that,
+/// the waiting acquire reads the record itself.
 const QUEUE_GRACE: Duration = Duration::from_millis(100);
 
 /// The outcome of sending the statement.
@@ -57,11 +56,14 @@ impl PostgresStore {
                     Some(Record {
                         token,
                         holder,
+                        fingerprint,
                         phase: RecordPhase::InProgress(remaining),
                         ..
                     }) => {
                         let lease = LiveLease::new(remaining.unwrap_or_default(), token);
-                        return Ok(Acquired::Busy(lease.with_holder(holder)));
+                        let mismatch = req.differs_from(fingerprint.as_ref());
+                        let lease = lease.with_holder(holder).with_mismatch(mismatch);
+                        return Ok(Acquired::Busy(lease));
                     }
                     record => {
                         if let Peeked::Complete(stored) = self.peeked(id, record) {
@@ -69,8 +71,8 @@ impl PostgresStore {
                         }
                     }
                 }
-                // Other callers acquire and release the record again and again: retry out of step
-                // with them.
+                // Other callers keep acquiring and releasing the record, so wait for a random time
+                // to get out of step with them.
                 tokio::time::sleep(jitter(Duration::from_millis(1))).await;
             }
             let result = match self.send_acquire(id, req, began).await? {
@@ -80,11 +82,11 @@ impl PostgresStore {
             let Some(row) = &result.row else { continue };
             match AcquireRow::read(row)? {
                 AcquireRow::Granted { token, took_over } => {
-                    self.waiters.notify_granted(id);
+                    self.waiters.notify_local(id);
                     return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
                 }
                 AcquireRow::Found(record) => {
-                    if let Some(acquired) = live(self.peeked(id, record)) {
+                    if let Some(acquired) = self.acquired(id, record, req) {
                         return Ok(acquired);
                     }
                 }
@@ -99,21 +101,22 @@ impl PostgresStore {
         Ok(self.peeked(id, record))
     }
 
-    /// Sends the statement. While an open transaction keeps the row locked, one caller of the
-    /// record at a time sends the statement again, until the caller's time is up; the others wait
-    /// without a connection.
+    /// Sends the statement. While an open transaction keeps the row locked, only one caller of the
+    /// record at a time sends the statement again. The others wait without a connection, each until
+    /// its time is up.
     async fn send_acquire(
         &self,
         id: &Identity,
         req: &AcquireRequest,
         began: Instant,
     ) -> Result<AcquireAttempt> {
-        let hash = identity_hash(id);
+        // This hash is keyed, so that clients cannot choose keys whose records share a limit.
+        let hash = id.keyed_hash();
         loop {
             let waited = began.elapsed();
             if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
-                if let Some(acquired) = self.status_of_blocked(id, true).await? {
+                if let Some(acquired) = self.status_of_blocked(id, req, true).await? {
                     if let Acquired::Busy(lease @ LiveLease { remaining: Duration::ZERO, .. }) =
                         &acquired
                     {
@@ -149,7 +152,7 @@ impl PostgresStore {
                 Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
                 Err(Failure::Driver(error)) if is_read_only(&error) => {
                     drop(permit);
-                    let status = self.status_of_blocked(id, false).await?;
+                    let status = self.status_of_blocked(id, req, false).await?;
                     return status.map(AcquireAttempt::Blocked).ok_or_else(|| classify(&error));
                 }
                 Err(failure) => return Err(failure.into_error()),
@@ -157,10 +160,15 @@ impl PostgresStore {
         }
     }
 
-    /// Reads the status of a record that cannot be written: if `is_locked`, because an open
-    /// transaction, most likely a joined completion (CMP-7), has locked the row, otherwise because
-    /// the server is read-only. `None` if there is no live record.
-    async fn status_of_blocked(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
+    /// Reads the status of a record that cannot be written; `None` if there is no live record. If
+    /// `is_locked`, an open transaction, most likely a joined completion (CMP-7), has locked the
+    /// row. Otherwise, the server refuses writes.
+    async fn status_of_blocked(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        is_locked: bool,
+    ) -> Result<Option<Acquired>> {
         let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
         Ok(match record {
             Some(Record { token, holder, phase: RecordPhase::InProgress(None), .. })
@@ -168,20 +176,13 @@ impl PostgresStore {
             {
                 Some(expired_but_locked(token, holder))
             }
-            record => live(self.peeked(id, record)),
+            record => self.acquired(id, record, req),
         })
     }
 }
 
-fn live(peeked: Peeked) -> Option<Acquired> {
-    match peeked {
-        Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
-        Peeked::Busy(lease) => Some(Acquired::Busy(lease)),
-        Peeked::Absent => None,
-    }
-}
-
-/// The result if the lease is over but the row is locked, so that the record cannot be granted yet.
+/// Returns the answer for a record whose lease is over, but whose row is locked, so nothing can be
+/// granted yet.
 fn expired_but_locked(token: FencingToken, holder: Option<HolderNote>) -> Acquired {
     Acquired::Busy(LiveLease::new(Duration::ZERO, token).with_holder(holder))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`NotifyTask`]: exchanges the messages of [`Waiters`] with other processes by LISTEN and NOTIFY,
+//! [`NotifyTask`] exchanges the messages of [`Waiters`] with other processes by LISTEN and NOTIFY,
 //! on two separate connections.
 
 use std::sync::Arc;
@@ -19,16 +19,18 @@ use crate::connection;
 use crate::error::classify;
 use crate::waiters::Waiters;
 
-/// How long opening a connection, or sending a message, may take.
+/// The time limit for opening a connection, and for emptying the outbox.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The backoff before LISTEN is retried, and the pause after a NOTIFY has failed twice.
+/// The backoff between attempts to LISTEN. Its first step is also the pause after a NOTIFY has
+/// failed twice.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// The task that receives and the task that sends. Dropping the value ends both tasks.
 pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 
 impl NotifyTask {
-    /// Tries to listen once before it returns; if this first attempt fails, the task keeps trying.
+    /// Starts both tasks after a first attempt to listen. If that attempt fails, the receiving task
+    /// keeps trying.
     pub(crate) async fn start(source: Source, table: &str, waiters: &Arc<Waiters>) -> Self {
         let channel: Arc<str> = format!("{table}_wake").into();
         let listener = listen(&source, &channel).await.map_err(warn_not_listening).ok();
@@ -48,7 +50,7 @@ impl Drop for NotifyTask {
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
     // The driver's listener takes its connection from a pool. If the connection is lost, the
-    // listener takes a new one.
+    // listener takes a new connection from the pool.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
         .acquire_timeout(NOTIFY_TIMEOUT)
@@ -57,13 +59,14 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
         .test_before_acquire(false)
         .connect_lazy_with(source.options());
     let mut listener = PgListener::connect_with(&pool).await?;
-    // A lost connection must be reported immediately, because waiters have to poll from then on.
+    // The driver must report a lost connection immediately, because waiters have to poll from then
+    // on.
     listener.eager_reconnect(false);
     listener.listen(channel).await?;
     Ok(listener)
 }
 
-/// Called once for each outage.
+/// Logs a warning. Runs at most once in each outage.
 fn warn_not_listening(error: sqlx_core::Error) {
     let error = classify(&error);
     tracing::warn!(%error, "the store gets no notifications from the server; waiters poll instead");
@@ -86,7 +89,7 @@ async fn receive(
         }
         failures += 1;
         sleep(RETRY.after(failures)).await;
-        // The pool's acquire timeout limits how long the attempt takes.
+        // The pool's acquire timeout limits how long opening the connection takes.
         match listen(&source, &channel).await {
             Ok(new) => {
                 listener = Some(new);
@@ -113,7 +116,7 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
             let Some(open) = &mut conn else { break };
             match timeout(NOTIFY_TIMEOUT, send(open, &channel, &waiters, &mut unsent)).await {
                 Ok(Ok(())) => break,
-                // The connection may have been closed, for example after a day without messages.
+                // The connection might have been closed, for example after a day without messages.
                 _ => conn = None,
             }
             if is_second {
@@ -123,8 +126,8 @@ async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     }
 }
 
-/// Empties the outbox. `unsent` holds the payload being sent until the server has accepted it.
-/// Sending a payload twice only causes an unnecessary wake-up.
+/// Empties the outbox. `unsent` keeps the payload until the server has accepted it. Sending a
+/// payload twice only causes an unnecessary wake-up.
 async fn send(
     conn: &mut PgConnection,
     channel: &str,

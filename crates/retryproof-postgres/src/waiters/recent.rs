@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`RecentHashes`]: a bounded set of hashes, each kept for a fixed time. Every operation takes
-//! amortized constant time, however full the set is.
+//! amortised constant time, even on a full set.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Keeps each hash for `keep` after it was last noted. If there are more than `capacity` hashes,
-/// the oldest one is forgotten.
+/// The set keeps each hash for `keep` after its last note. It holds at most `capacity` notes, and a
+/// repeated note of a hash counts as another note. When the set is full, a new note drops the
+/// oldest note.
 pub(crate) struct RecentHashes {
     keep: Duration,
     capacity: usize,
     noted: HashMap<u64, Instant>,
-    /// The notes, oldest first. A note whose hash has been noted again or forgotten since then is
-    /// skipped.
+    /// The notes, oldest first. `note` skips an entry if its hash was noted again or forgotten
+    /// later.
     order: VecDeque<(u64, Instant)>,
 }
 
@@ -41,7 +42,7 @@ impl RecentHashes {
         self.noted.get(&hash).is_some_and(|at| now.duration_since(*at) <= self.keep)
     }
 
-    /// Removes a hash. Returns whether it was still kept.
+    /// Removes a hash. Returns whether the set still kept the hash.
     pub(crate) fn forget(&mut self, hash: u64, now: Instant) -> bool {
         self.noted.remove(&hash).is_some_and(|at| now.duration_since(at) <= self.keep)
     }
@@ -69,7 +70,7 @@ mod tests {
         assert_eq!((0..5).filter(|hash| recent.has(*hash, at(4))).collect::<Vec<_>>(), [2, 3, 4]);
         assert!(!recent.has(2, at(13)) && recent.has(4, at(13)));
         assert!(recent.forget(4, at(13)) && !recent.forget(4, at(13)) && !recent.forget(3, at(14)));
-        // A repeated note counts as new. Neither repeated nor forgotten notes make the set grow.
+        // A repeated note counts as new. Repeated and forgotten notes do not make the set grow.
         (0..1_000).for_each(|again| recent.note(again % 2, at(20) + Duration::from_micros(again)));
         assert_eq!((recent.len(), recent.order.len()), (2, 3));
         recent.note(7, at(60));

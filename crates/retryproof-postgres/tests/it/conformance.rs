@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore, PostgresTx};
-use retryproof_testkit::{Ledger, Subject};
+use retryproof_testkit::{Ledger, StoreSetup, Subject};
 use sqlx_core::executor::Executor as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::PgPoolOptions;
@@ -54,6 +54,25 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             async move { PostgresStore::connect(config).await.expect("it connects again").into_shared() }
         }
     };
+    let identities = {
+        let config = config.clone();
+        // Drops the tables when the subject is dropped.
+        let tables = parking_lot::Mutex::new(Vec::new());
+        move |setup: StoreSetup| {
+            tables.lock().push(Table { url: postgres(), name: setup.name.clone() });
+            let config = config.clone().with_table_name(setup.name);
+            let config = match setup.secret {
+                Some(secret) => config.with_identity_secret(secret),
+                None => config,
+            };
+            async move {
+                if setup.migrates {
+                    config.migrate().await?;
+                }
+                Ok(PostgresStore::connect(config).await?.into_shared())
+            }
+        }
+    };
     let pool =
         PgPoolOptions::new().max_connections(2).connect_lazy(&table.url).expect("a valid URL");
     let rows = Rows(Arc::clone(&table));
@@ -88,8 +107,10 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
         .with_purge()
         .with_inspect()
         .with_force()
+        .with_audit()
         .with_joined(pool, rows)
         .with_another(another)
+        .with_identities(identities)
         .with_corrupt(corrupt)
         .with_writes(writes)
         .build()

@@ -15,18 +15,20 @@ use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, LiveLease, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+    IdempotencyStore, IdentitySecret, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+    SharedStore,
 };
 use retryproof_postgres::{
     PgPool, PostgresConfig, PostgresDialect, PostgresStore, PostgresTx as Tx,
 };
+use retryproof_testkit::TestKeys;
 use sqlx_core::executor::Executor as _;
 use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::PgConnection;
 use tokio::time::Instant;
 
-use crate::support::{Table, body, hex, request};
+use crate::support::{Table, body, hex, postgres, request};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -40,8 +42,36 @@ pub(crate) struct World {
 
 pub(crate) async fn world() -> World {
     let table = Table::new().await;
+    let store = table.store().await;
+    world_of(table, store).await
+}
+
+/// A world whose table has hashed identities.
+pub(crate) async fn hashed_world() -> World {
+    let table = Table::absent(postgres());
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let config = table.config().with_identity_secret(secret);
+    config.migrate().await.unwrap();
+    let store = PostgresStore::connect(config).await.unwrap();
+    world_of(table, store).await
+}
+
+/// A world whose results are sealed.
+async fn sealed_world() -> World {
+    let table = Table::absent(postgres());
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let config = table.config().with_identity_secret(secret);
+    config.migrate().await.unwrap();
+    let store = PostgresStore::connect(config).await.unwrap().into_shared();
+    world_on(table, store.sealed_by(Arc::new(TestKeys::new())).unwrap()).await
+}
+
+async fn world_of(table: Table, store: PostgresStore) -> World {
+    world_on(table, store.into_shared()).await
+}
+
+async fn world_on(table: Table, store: SharedStore) -> World {
     let counters = Counters::new();
-    let store = table.store().await.into_shared();
     let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
     let pool = pool(&table.url).await;
     let world =
@@ -67,6 +97,13 @@ impl World {
 
     pub(crate) async fn rows(&self) -> i64 {
         self.table.stranger().await.number(format!("SELECT count(*) FROM {}", self.ledger())).await
+    }
+
+    /// The number of records whose key is not a digest.
+    pub(crate) async fn plain_keys(&self) -> i64 {
+        let keys = "convert_from(key,'UTF8') !~ '^[0-9a-f]{64}$'";
+        let sql = format!("SELECT count(*) FROM \"{}\" WHERE {keys}", self.table.name);
+        self.table.stranger().await.number(sql).await
     }
 
     /// How many leases were completed, failed and lost; each lease ends once.
@@ -122,6 +159,43 @@ pub(crate) fn ctx(key: &str) -> IdempotencyContext {
 
 pub(crate) fn value(text: &str) -> Payload {
     Payload::new(CodecId::BYTES, 1, text.as_bytes())
+}
+
+/// A joined completion reaches the record by its digest, and wakes the waiters of that record.
+#[tokio::test]
+async fn id_5_a_joined_record_is_kept_under_its_digest() {
+    let world = hashed_world().await;
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    // By hand, with a waiter.
+    let held = world.held("by hand").await;
+    let engine = world.engine.clone();
+    let waiter = tokio::spawn(async move { engine.try_acquire(&ctx("by hand")).await });
+    while world.engine.activity().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut tx = world.pool.begin().await.unwrap();
+    let pending = held.complete_in(&mut tx, value("by hand")).await.unwrap();
+    tx.commit().await.unwrap();
+    pending.committed();
+    assert!(matches!(waiter.await.unwrap().unwrap(), Acquisition::Complete(_)));
+    assert_eq!((world.rows().await, world.plain_keys().await), (1, 0));
+    world.end().await;
+}
+
+/// The statement in the caller's transaction contains nothing plain.
+#[tokio::test]
+async fn seal_1_a_joined_record_is_sealed() {
+    let world = sealed_world().await;
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    let mut stranger = world.table.stranger().await;
+    let table = &world.table.name;
+    let plain = "position('paid'::bytea in result) > 0";
+    let sql = |only: &str| format!("SELECT count(*) FROM \"{table}\" WHERE {only}");
+    assert_eq!(stranger.number(sql("result IS NOT NULL")).await, 1);
+    assert_eq!(stranger.number(sql(plain)).await, 0);
+    world.end().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 mod batch;
 mod conformance;
+mod diagnose;
 mod join;
 mod operate;
 mod pooler;

@@ -2,7 +2,7 @@
 //! Round trips counted on the wire (ACQ-8): one for each call, on a connection that has prepared the
 //! statements.
 
-mod plans;
+pub(crate) mod plans;
 mod writes;
 
 use std::time::Duration;

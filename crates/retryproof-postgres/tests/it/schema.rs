@@ -7,7 +7,7 @@ mod versions;
 
 use retryproof_core::store::Peeked;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
-use retryproof_postgres::{PostgresStore, schema_sql};
+use retryproof_postgres::{PostgresConfig, PostgresStore, schema_sql};
 use sqlx_core::row::Row as _;
 
 use crate::support::{CANARY, Table, assert_masked, execute, id, postgres, replay, request};
@@ -126,6 +126,23 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     table.stranger().await.run(format!("DROP TABLE \"{}_meta\"", table.name)).await;
     table.config().migrate().await.expect("made again");
     execute(&store, &id, "result").await;
+}
+
+/// Also if the records are in a schema that is not the first one of the `search_path`.
+#[tokio::test]
+async fn ops_10_the_audit_table_is_added_beside_the_records() {
+    let table = Table::new().await;
+    let (name, mut own) = (&table.name, table.stranger().await);
+    own.run(format!("CREATE SCHEMA \"{name}\"; DROP TABLE \"{name}_audit\"")).await;
+    let url = format!("{}?options=-c%20search_path={name},public", table.url);
+    let config = PostgresConfig::from_url(&url).expect("a valid URL").with_table_name(name);
+    config.migrate().await.expect("the table is added");
+    let count = format!(
+        "SELECT count(*) FROM pg_class WHERE relname='{name}_audit' AND \
+         relnamespace='public'::regnamespace"
+    );
+    assert_eq!(own.number(count).await, 1);
+    own.run(format!("DROP SCHEMA \"{name}\"")).await;
 }
 
 #[tokio::test]

@@ -125,8 +125,8 @@ impl Drop for Table {
                 // A server that a test has stopped keeps its tables.
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
                     let sql = format!(
-                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_ledger\"; \
-                         DROP FUNCTION IF EXISTS \"{name}_grant_1\", \"{name}_complete_1\""
+                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_audit\", \
+                         \"{name}_ledger\"; DROP FUNCTION IF EXISTS \"{name}_grant_1\", \"{name}_complete_1\""
                     );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }
@@ -141,6 +141,10 @@ pub(crate) fn hex(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("decode('{digits}','hex')")
 }
+
+/// Two keys whose FNV-1a hashes in the scope of these tests are the same. Finding such a pair takes
+/// a minute.
+pub(crate) const COLLIDING: [&str; 2] = [r"I\WA6R]02Z:", "lX`d]Ko58_3"];
 
 pub(crate) fn id(key: &str) -> Identity {
     Identity::of("postgres.tests", key).expect("a valid identity")

@@ -12,7 +12,7 @@ use sqlx_core::pool::PoolOptions;
 use sqlx_postgres::{PgListener, PgPool};
 use tokio::time::Instant;
 
-use crate::support::{Table, body, completion, execute, grant, id, pgbouncer, request};
+use crate::support::{COLLIDING, Table, body, completion, execute, grant, id, pgbouncer, request};
 
 /// How long after the answer to the completion a waiter on another store has the result, sorted.
 async fn wake_ups(
@@ -58,6 +58,51 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     println!("pushed: p50 {:?}, p90 {:?}, most {:?}", took[30], took[54], took[59]);
     // On a quiet machine the aim is 5 ms. Polling would take 125 ms.
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
+}
+
+/// A record that was granted again just after a release, or whose hash is that of a record that was
+/// just finished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
+    let table = Table::new().await;
+    let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
+    // This opens the connections.
+    wake_ups(&holder, &waiter, "before ", 2).await;
+    let [other, key] = COLLIDING.map(id);
+    for finished in [&key, &other] {
+        let (before, owner) = (OwnerId::new(), OwnerId::new());
+        grant(&holder, finished, before).await;
+        let released = holder.release(finished, before).await.expect("released");
+        assert_eq!(released, FencedWrite::Applied);
+        let token = grant(&holder, &key, owner).await.token;
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let waiting = {
+            let (waiter, key, wakes) = (Arc::clone(&waiter), key.clone(), Arc::clone(&wakes));
+            // Like the engine, the call acquires after each wake-up, and then waits again.
+            tokio::spawn(async move {
+                let at_most = Duration::from_secs(30);
+                while let Acquired::Busy(_) =
+                    waiter.acquire(&key, &request(OwnerId::new())).await.expect("answered")
+                {
+                    waiter.wait_for_change(&key, token, at_most).await.expect("woken");
+                    wakes.fetch_add(1, Ordering::SeqCst);
+                }
+                Instant::now()
+            })
+        };
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let woken = wakes.load(Ordering::SeqCst);
+        assert!(woken <= 3, "{woken} wake-ups in a second in which nothing happened");
+        let done = completion("result");
+        let done = holder.complete(&key, owner, &done).await.expect("completed");
+        assert_eq!(done, FencedWrite::Applied);
+        let answered = Instant::now();
+        let took = waiting.await.expect("no panic").saturating_duration_since(answered);
+        // The aim is some milliseconds; a poll would end the wait too.
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let forget = format!("DELETE FROM \"{}\"", table.name);
+        table.stranger().await.run(forget).await;
+    }
 }
 
 /// The connection that sends notifications is idle while there are no waiters. Firewalls and timeouts

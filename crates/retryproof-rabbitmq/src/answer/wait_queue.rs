@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead-letter queue.
 //!
-//! Copies are published over a separate connection, because a broker that is short of memory stops
-//! reading from connections that publish, but must still read the acknowledgements. The connection
-//! is opened when it is first needed. Each copy is published with `mandatory`, and the original is
-//! acknowledged only after the broker has confirmed the copy. A crash between the confirmation and
-//! the acknowledgement leaves both the original and the copy, but they have the same key, so the
-//! work runs only once.
+//! Copies are published over a separate connection. A broker that is short of memory stops reading
+//! from connections that publish, but it must still read the acknowledgements. The separate
+//! connection is opened when it is first needed. Each copy is published with `mandatory`, and the
+//! original is acknowledged only after the broker has confirmed the copy. If the listener crashes
+//! before it acknowledges the original, both the original and the copy exist. They have the same
+//! key, so the work runs only once.
 //!
 //! All copies share one channel. If the broker closes the channel because one copy is too large,
-//! the driver returns the same error for every copy that is not confirmed yet. The error is certain
-//! to be about a given copy only if that copy was sent over a separate connection.
+//! the driver returns the same error for every unconfirmed copy. To find out whether a certain copy
+//! is too large, the listener sends that copy alone over another connection.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -27,14 +27,14 @@ use crate::receive::connection::{BrokerConnection, with_timeout};
 use crate::receive::url::BrokerUrl;
 use crate::topology::{dead_lettering_to, declare};
 
-/// The longest lease is a day. Rounded up to a power of two in seconds, that is a day and a half.
+/// The longest delay. A lease lasts at most a day, which rounds up to 2^17 seconds.
 const MAX_DELAY_SECONDS: u64 = 1 << 17;
 
 pub(crate) struct RequeuePublisher {
     url: BrokerUrl,
     queue: String,
     open: Mutex<Option<OpenChannel>>,
-    /// Held while a copy is sent alone, so that at most one connection for this purpose is open.
+    /// Held while a copy is sent alone, so that only one extra connection is open at a time.
     alone: Mutex<()>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Sending {
 struct OpenChannel {
     connection: BrokerConnection,
     channel: Channel,
-    /// The wait queues that are known to exist, by their delay in seconds.
+    /// The delays, in seconds, of the wait queues that were declared over this connection.
     declared: HashSet<u64>,
 }
 
@@ -60,8 +60,8 @@ impl RequeuePublisher {
     }
 
     /// Publishes a copy to a wait queue. The copy returns to the work queue after `delay`, rounded
-    /// up to a power of two in seconds. A `too_large` error is always about this copy, because the
-    /// copy is sent again alone before the error is returned.
+    /// up to a power of two in seconds. If the shared channel reports `too_large`, the copy is sent
+    /// again alone, so a returned `too_large` is always about this copy.
     pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
@@ -75,7 +75,7 @@ impl RequeuePublisher {
         if published.as_ref().is_err_and(|error| too_large(error).is_some()) {
             published = self.publish_alone(&queue, body, properties).await;
         }
-        // The queue may have been deleted, so the next copy declares the queue again.
+        // The queue might have been deleted, so the next copy has to declare the queue again.
         if published.is_err()
             && let Some(open) = self.open.lock().await.as_mut()
         {
@@ -126,33 +126,34 @@ impl RequeuePublisher {
     }
 
     /// Returns the shared channel, which has publisher confirmations turned on. If `seconds` is
-    /// given, first declares the wait queue for that delay.
+    /// given, first declares the wait queue for that delay, unless this connection has declared it
+    /// before.
     async fn channel(&self, seconds: Option<u64>) -> Result<Channel> {
-        let mut open = self.open.lock().await;
-        if open.as_ref().is_none_or(|open| !open.channel.status().connected()) {
-            drop(open.take());
-            let name = format!("retryproof: put off, {}", self.queue);
-            let connection = BrokerConnection::open(&self.url, &name).await?;
-            let channel = confirming(&connection).await?;
-            *open = Some(OpenChannel { connection, channel, declared: HashSet::new() });
-        }
-        let Some(OpenChannel { channel, connection, declared }) = open.as_mut() else {
-            return Err(Error::unavailable("unreachable"));
+        let mut slot = self.open.lock().await;
+        let open = match slot.take().filter(|open| open.channel.status().connected()) {
+            Some(open) => open,
+            None => {
+                let name = format!("retryproof: put off, {}", self.queue);
+                let connection = BrokerConnection::open(&self.url, &name).await?;
+                let channel = confirming(&connection).await?;
+                OpenChannel { connection, channel, declared: HashSet::new() }
+            }
         };
+        let OpenChannel { channel, connection, declared } = slot.insert(open);
         if let Some(seconds) = seconds.filter(|seconds| !declared.contains(seconds)) {
             let mut arguments = dead_lettering_to(&self.queue).to_vec();
             let ttl = i64::try_from(seconds * 1_000).unwrap_or(i64::MAX);
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
-            // If the broker rejects the queue, it closes the channel, so the queue is declared over
-            // a separate channel.
+            // Declare the queue over a separate channel, because the broker closes the channel if
+            // it rejects the declaration.
             let declared_alone = async {
                 let separate = connection.channel().await?;
                 declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
                 let _ = with_timeout(separate.close(200, "declared".into())).await;
                 Ok(())
             };
-            // The connection may have ended because another copy was too large, so the error says
-            // nothing about this copy.
+            // A `too_large` error here is not about this copy: another copy might have ended the
+            // connection.
             declared_alone.await.map_err(not_this_copy)?;
             declared.insert(seconds);
         }
@@ -160,7 +161,8 @@ impl RequeuePublisher {
     }
 }
 
-/// Converts an error that occurred before the copy was sent, and so says nothing about its size.
+/// Replaces `too_large` with a lost connection. The error occurred before this copy was sent, so it
+/// is about another copy.
 fn not_this_copy(error: Error) -> Error {
     if too_large(&error).is_some() { connection_lost() } else { error }
 }
@@ -196,8 +198,8 @@ async fn publish(
 }
 
 /// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and all
-/// messages in a queue have the same delay. If each message had its own delay, a message with a
-/// short delay would wait behind one with a long delay.
+/// messages in a queue have the same delay. If the delays in a queue differed, a message with a
+/// short delay would wait behind a message with a long delay.
 fn bucket(delay: Duration) -> u64 {
     let up = delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0));
     up.clamp(1, MAX_DELAY_SECONDS).next_power_of_two()

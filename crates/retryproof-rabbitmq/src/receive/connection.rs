@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`BrokerConnection`]: a connection to the broker; each call on it has a timeout.
+//! [`BrokerConnection`]: a connection to the broker. Each call on it has a timeout.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use retryproof_core::Result;
 use crate::error::{driver_error, timed_out};
 use crate::receive::url::BrokerUrl;
 
-/// The timeout of each call, except those that wait for messages.
+/// How long each call may take. Waiting for messages has no limit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const LOSS_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -42,16 +42,16 @@ impl BrokerConnection {
         found.map(drop).map_err(|error| error.during("find").with("queue", queue))
     }
 
-    /// Resolves when the connection or its channel has ended. Polls for the end, because the driver
-    /// does not report every way in which a connection or a channel ends.
+    /// Resolves when the connection or `channel` has ended. Polls, because the driver does not
+    /// report every way in which a connection or a channel can end.
     pub(crate) async fn lost(&self, channel: &Channel) {
         while self.0.status().connected() && channel.status().connected() {
             sleep(LOSS_CHECK_INTERVAL).await;
         }
     }
 
-    /// Closes the connection. If the broker does not answer in time, the connection is dropped,
-    /// which the broker notices by itself.
+    /// Closes the connection. If the broker does not answer in time, drops the connection. The
+    /// broker then notices the loss.
     pub(crate) async fn close(self) {
         let _ = timeout(CALL_TIMEOUT, self.0.close(200, "closed".into())).await;
     }
@@ -64,7 +64,7 @@ pub(crate) async fn with_timeout<T>(call: impl Future<Output = lapin::Result<T>>
     }
 }
 
-/// Signals when the connection over which a message arrived is given up.
+/// Signals that the connection over which a message arrived is no longer in use.
 #[derive(Clone)]
 pub(crate) struct ConnectionLost(watch::Receiver<()>);
 

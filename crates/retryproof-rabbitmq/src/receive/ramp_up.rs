@@ -2,10 +2,10 @@
 //! [`PrefetchRamp`]: decides how many messages a connection prefetches after the previous
 //! connection was lost.
 //!
-//! A message that the driver cannot decode ends the connection, and the broker counts that as a
-//! delivery of every message that was prefetched with it. After a loss, the prefetch is therefore
-//! one message, until as many messages are answered as were prefetched before the loss; then the
-//! prefetch doubles.
+//! A message that the driver cannot decode ends the connection. The broker then counts a delivery
+//! of every message that was prefetched over the connection. After a loss, the prefetch therefore
+//! starts at one message. The prefetch doubles each time the listener has answered as many messages
+//! as were prefetched before the loss, or `RAISED_AFTER` has passed.
 
 use std::future::pending;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How long the prefetch waits for answers before it rises without them: a message that is still
-/// being handled was decoded, so it did not break the connection.
+/// How long the prefetch waits for enough answers before it rises anyway. The driver has decoded
+/// every message that is still being handled, so none of these messages broke the connection.
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct PrefetchRamp {
     max: u16,
     current: u16,
-    /// How many messages were prefetched when the connection was lost.
+    /// The prefetch when the connection was lost. One of this many messages may have ended it.
     suspects: u64,
-    /// The prefetch rises at this number of answers, counted from the start of the listener, or at
-    /// the deadline.
+    /// The prefetch rises when the listener has sent this many answers in total, or at the
+    /// deadline.
     answers_needed: u64,
     deadline: Instant,
 }
@@ -33,7 +33,7 @@ impl PrefetchRamp {
         Self { max, current: max, suspects: 0, answers_needed: 0, deadline: Instant::now() }
     }
 
-    /// Returns the prefetch of a connection's first consumer, and sets when the prefetch rises.
+    /// Returns the prefetch of a connection's first consumer, and sets when the prefetch can rise.
     /// `answered` is the number of answers so far.
     pub(crate) fn begin(&mut self, answered: u64) -> u16 {
         self.answers_needed = answered + self.suspects;
@@ -54,7 +54,7 @@ impl PrefetchRamp {
         }
     }
 
-    /// Doubles the prefetch, up to its maximum. Returns the prefetch for the consumer to add.
+    /// Doubles the prefetch, up to its maximum. Returns the prefetch of the additional consumer.
     pub(crate) fn raise(&mut self, answered: u64) -> u16 {
         let more = self.current.min(self.max - self.current);
         self.current += more;
@@ -62,8 +62,7 @@ impl PrefetchRamp {
         more
     }
 
-    /// Records that the connection was lost, so that the next connection begins with a prefetch of
-    /// 1.
+    /// Records a lost connection. The next connection then begins with a prefetch of 1.
     pub(crate) fn connection_lost(&mut self) {
         (self.suspects, self.current) = (self.current.into(), 1);
     }
@@ -85,7 +84,7 @@ mod tests {
         ramp.connection_lost();
         assert_eq!(ramp.begin(5), 1);
         answered.send_replace(10);
-        assert!(!is_due(&ramp).await, "one of the six is left");
+        assert!(!is_due(&ramp).await, "one of the six messages is not answered yet");
         answered.send_replace(11);
         assert!(is_due(&ramp).await);
         let added = [(); 3].map(|()| ramp.raise(11));

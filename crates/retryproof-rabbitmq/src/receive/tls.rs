@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`BrokerTls`]: connections for `amqps://`.
 //!
-//! The driver's own TLS depends on about fifty more crates, because it reads client certificates of
-//! every kind. But the driver accepts the streams of any runtime, so this module gives it tokio's
-//! runtime, with streams encrypted by rustls.
+//! The driver's own TLS support would add about fifty crates, which read every kind of client
+//! certificate. The driver also accepts streams from any runtime, so this module gives it tokio's
+//! runtime with streams that rustls encrypts.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -71,7 +71,7 @@ impl BrokerTls {
                 }
             }
             None => {
-                // Skip the host's certificates that cannot be read.
+                // Skip any certificate of the host that cannot be parsed.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
@@ -81,7 +81,7 @@ impl BrokerTls {
                  `root_certificates`",
             ));
         }
-        // Use the program's crypto provider, if the program has installed one.
+        // If the program has installed a crypto provider, use that provider.
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let client = ClientConfig::builder_with_provider(provider)

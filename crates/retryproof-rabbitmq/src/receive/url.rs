@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`BrokerUrl`]: the address of the broker, checked.
+//! [`BrokerUrl`]: the checked address of the broker.
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
@@ -13,11 +13,11 @@ pub(crate) struct BrokerUrl {
     tls: Option<crate::receive::tls::BrokerTls>,
 }
 
-/// Root certificates in PEM, or `None` for those that this machine trusts.
+/// Root certificates in PEM, or `None` for the certificates that this machine trusts.
 pub(crate) type RootCertificates = Option<Vec<u8>>;
 
 impl BrokerUrl {
-    /// Parses a URL. No error shows the URL, because it may hold a password (ID-4).
+    /// Parses a URL. No error shows the URL, because it can contain a password (ID-4).
     pub(crate) fn parse(url: &str, roots: &RootCertificates) -> Result<Self> {
         if has_bare_ipv6(url) {
             return Err(Error::new(
@@ -32,8 +32,8 @@ impl BrokerUrl {
                 "the broker URL is invalid; expected `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
             )
         })?;
-        // Unless the URL sets a heartbeat, request one of 30 s instead of the broker's 60 s, so
-        // that a lost connection is noticed sooner.
+        // Unless the URL sets a heartbeat, request 30 s instead of the broker's 60 s. The listener
+        // then notices a lost connection sooner.
         uri.query.heartbeat.get_or_insert(30);
         Self::of(uri, roots)
     }
@@ -77,7 +77,7 @@ impl BrokerUrl {
 }
 
 /// Whether the host is an IPv6 address in brackets. The driver supports only names and IPv4
-/// addresses, and would send the password to `localhost` instead.
+/// addresses. For an IPv6 address, the driver would send the password to `localhost`.
 fn has_bare_ipv6(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parses a configuration from a URL. No message shows the URL, which may contain a password
-//! (ID-4).
+//! Parses a configuration from a URL. Error messages show nothing of the URL except the name of a
+//! parameter, because the URL can contain a password (ID-4).
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ fn address(text: &str, port: u16) -> Result<Address> {
     }
 }
 
-/// Decodes percent-encoding, so that a password may contain any character.
+/// Decodes percent-encoding, so a password can contain any character.
 fn decoded(text: &str) -> Result<String> {
     let refuse = || {
         Error::new(

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`CoalescingSocket`]: combines commands that several callers submit at about the same time into
+//! [`CoalescingSocket`] combines commands that several callers submit at about the same time into
 //! one write.
 //!
-//! The first command wakes the driver's task, and tokio runs a just-woken task next. With many
-//! callers, each command would therefore be written alone, and the system calls would cost more
-//! than everything else. To prevent that, while several calls are in flight, the driver's task
-//! yields once, so that the other ready tasks can add their commands to its buffer, and one write
-//! sends them all. A lone call is never delayed, and there is no timer.
+//! The first command wakes the driver's task, and tokio runs a newly woken task next. With many
+//! callers, each command would then be written alone, and the system calls would cost more than
+//! everything else. To prevent this, the driver's task yields once while several calls are in
+//! flight. The other ready tasks then add their commands to the driver's buffer, and one write
+//! sends them all. A lone call is never delayed. No timer is involved.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -21,8 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const MIN_CALLS: usize = 2;
 /// A buffer with at least this many bytes is written immediately.
 const FULL_WRITE: usize = 32 * 1_024;
-/// The size at which the driver's buffer requests a write. It is larger than [`FULL_WRITE`], so
-/// that such a request is never delayed.
+/// The size at which the driver's buffer requests a write. A write of this size is never delayed,
+/// because it exceeds [`FULL_WRITE`].
 pub(super) const WRITE_BOUNDARY: usize = 64 * 1_024;
 
 /// How many calls are in flight on a connection.
@@ -49,7 +49,7 @@ impl Drop for CallInFlight<'_> {
     }
 }
 
-/// A socket that may yield once before it writes a batch.
+/// A socket that can yield once before it writes a batch.
 #[derive(Debug)]
 pub(super) struct CoalescingSocket<S> {
     socket: S,
@@ -63,9 +63,9 @@ impl<S> CoalescingSocket<S> {
         Self { socket, calls, yielded: false }
     }
 
-    /// Returns `Ready` if a buffer of `bytes` bytes is to be written now. Otherwise returns
-    /// `Pending` and wakes the task, so that it runs after the other ready tasks; this happens at
-    /// most once per batch.
+    /// Returns `Ready` if a buffer of `bytes` bytes should be written now. Otherwise, and at most
+    /// once per batch, returns `Pending` and wakes the task. The task then runs after the other
+    /// ready tasks.
     fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());
@@ -100,7 +100,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescingSocket<S> {
         self.socket.is_write_vectored()
     }
 
-    /// The driver calls this when its buffer is empty, so the batch has been sent.
+    /// The driver calls this method when its buffer is empty, so the batch has been sent.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.yielded = false;
         Pin::new(&mut self.socket).poll_flush(cx)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends the first batch of commands on a connection, to select the database, check the server and
-//! load the scripts. Clusters, sentinels, replicas and servers older than Redis 7.0 are refused.
+//! Sends the first batch of commands on a connection. The batch selects the database, checks the
+//! server and loads the scripts. Clusters, sentinels, replicas and servers older than Redis 7.0 are
+//! refused.
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -38,8 +39,8 @@ pub(super) async fn greet(
     check_role(&role)?;
     for loaded in answers {
         if let Value::ServerError(error) = loaded {
-            // A server older than 7.0 cannot compile the first line of the scripts, so this error
-            // also reveals an old server that hides its version in HELLO.
+            // A server older than 7.0 cannot compile the first line of the scripts. This error
+            // therefore reveals an old server that hides its version in HELLO.
             if error.code() == "ERR"
                 && error.details().is_some_and(|details| details.contains("compiling"))
             {
@@ -55,7 +56,7 @@ fn unsupported(message: &'static str) -> Failure {
     Error::new(ErrorKind::Unsupported, message).into()
 }
 
-/// Returns a field of the answer to HELLO, which is a list or, in RESP3, a map.
+/// Returns a field of the answer to HELLO. The answer is a list or, in RESP3, a map.
 fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     let bytes = |value: &'a Value| match value {
         Value::BulkString(bytes) => Some(bytes.as_slice()),
@@ -75,9 +76,10 @@ fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// Fails if the answer to HELLO shows a server that the store cannot use. A user without permission
-/// for HELLO is accepted, because the first call shows whether the server is suitable.
-fn check_hello(hello: &Value) -> Result<(), Failure> {
+/// Fails if the answer to HELLO shows a server that the store cannot use. Redis accepts HELLO from
+/// every user, but the command can be renamed, and a proxy can reject it. A server that rejects
+/// HELLO is not refused, because the scripts and the first call show whether it is suitable.
+pub(crate) fn check_hello(hello: &Value) -> Result<(), Failure> {
     match hello {
         Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {
             return Err(Failure::Server(error.clone()));
@@ -103,7 +105,7 @@ fn check_hello(hello: &Value) -> Result<(), Failure> {
     }
 }
 
-fn check_role(role: &Value) -> Result<(), Failure> {
+pub(crate) fn check_role(role: &Value) -> Result<(), Failure> {
     let Value::Array(role) = role else { return Ok(()) };
     match role.first() {
         Some(Value::BulkString(role)) if role == b"slave" || role == b"replica" => {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tls`]: encrypts the sockets of `rediss://` with rustls.
+//! [`Tls`] encrypts the sockets of `rediss://` with rustls.
 //!
-//! The driver's own TLS uses the process's crypto provider, and installs one if there is none,
-//! which a library must not decide for the application. The driver accepts any stream, so this
-//! module gives the driver an encrypted stream that uses the application's provider or, without
-//! one, ring.
+//! The driver's own TLS uses the process's crypto provider, and installs one if there is none. A
+//! library must not choose the provider for the application. The driver accepts any stream, so this
+//! module gives the driver an encrypted stream. That stream uses the application's provider, or
+//! ring if the application has none.
 
 use std::io;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) struct Tls(TlsConnector);
 
 impl Tls {
     /// Trusts the certificates in `roots` (PEM), or the host's certificates if `roots` is `None`.
-    /// The certificates are read once: a certificate that is added to the host later is trusted
-    /// only by stores that are opened afterwards.
+    /// The certificates are read once. If a certificate is added to the host later, only stores
+    /// that are opened afterwards trust it.
     pub(super) fn new(roots: Option<&[u8]>) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let (mut trusted, mut unread) = (RootCertStore::empty(), None);
@@ -38,7 +38,7 @@ impl Tls {
                 }
             }
             None => {
-                // Skip the host's certificates that cannot be read.
+                // Skip any certificate of the host that cannot be read.
                 let mut host = rustls_native_certs::load_native_certs();
                 trusted.add_parsable_certificates(host.certs);
                 unread = host.errors.pop();

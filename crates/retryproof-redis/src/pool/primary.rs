@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PrimaryLocator`]: where the primary is now, and whether it has moved.
+//! [`PrimaryLocator`] knows where the primary is, and notices when the primary moves.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -19,7 +19,7 @@ pub(crate) struct PrimaryLocator {
     epoch: AtomicU64,
     moves: Notify,
     known: Mutex<KnownPrimary>,
-    /// The sentinel that answered last; the next lookup asks it first.
+    /// The sentinel that answered last. The next lookup begins with that sentinel.
     pub(super) last_sentinel: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl PrimaryLocator {
     /// moved.
     fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
         known.reports += 1;
-        // The address is already known, because every sentinel announces the same move.
+        // Every sentinel announces the same move, so a repeated address is not a move.
         if known.address.as_ref() == Some(at) {
             return None;
         }
@@ -83,24 +83,24 @@ impl PrimaryLocator {
         self.known.lock().reports
     }
 
-    /// Stores that a connection to `at` has been opened, and returns the connection's epoch; `None`
+    /// Notes that a connection to `at` has been opened, and returns the connection's epoch; `None`
     /// if the primary has moved elsewhere. `reports` is the number of reports before the sentinels
-    /// were asked: any later report is newer than their answer and takes precedence.
+    /// were queried. Any later report is newer than their answer and takes precedence.
     fn reached(&self, at: &Address, reports: u64) -> Option<u64> {
         let (from, epoch) = {
             let mut known = self.known.lock();
             if known.reports != reports && known.address.as_ref() != Some(at) {
                 return None;
             }
-            // Read the epoch under the lock, so that any later move makes it higher than the
-            // connection's epoch.
+            // Read the epoch under the lock. If the primary moves after that, the new epoch is
+            // higher than the epoch that this connection gets.
             (self.record(&mut known, at), self.epoch())
         };
         log_move(from.as_ref(), at);
         Some(epoch)
     }
 
-    /// Returns once the primary has moved since `epoch`.
+    /// Waits until the primary has moved since `epoch`.
     pub(crate) async fn moved(&self, epoch: u64) {
         loop {
             // Register for notifications before reading the epoch, so that no move is missed in
@@ -130,7 +130,7 @@ impl PrimaryLocator {
                 let (at, connection) = tokio::select! {
                     biased;
                     connected = connected => connected?,
-                    // Stop connecting after a move, because the old primary may never answer.
+                    // Stop connecting after a move, because the old primary might never answer.
                     () = self.moved(epoch) => continue,
                 };
                 if let Some(epoch) = self.reached(&at, reports) {
@@ -140,8 +140,8 @@ impl PrimaryLocator {
         }
     }
 
-    /// If one sentinel reports the primary at `named`, but the known primary is elsewhere, asks the
-    /// sentinels again.
+    /// Queries the sentinels again if one of them reports the primary at `named` and the known
+    /// primary is elsewhere.
     pub(super) async fn check(&self, named: &Address) {
         let Target::Sentinel { nodes, service } = &self.config().target else { return };
         if self.known.lock().address.as_ref() == Some(named) {
@@ -150,6 +150,15 @@ impl PrimaryLocator {
         let reports = self.reports();
         if let Ok(at) = self.ask(nodes, service).await {
             self.reached(&at, reports);
+        }
+    }
+
+    /// Returns the address where the primary should be: the configured server, or the server that a
+    /// sentinel names.
+    pub(crate) async fn address(&self) -> Result<Address> {
+        match &self.config().target {
+            Target::Single(at) => Ok(at.clone()),
+            Target::Sentinel { nodes, service } => self.ask(nodes, service).await,
         }
     }
 
@@ -185,14 +194,18 @@ mod tests {
         assert_eq!(
             locator.reached(&at(1), locator.reports()),
             shared,
-            "another connection to the same address is no move"
+            "a new connection to the same address is not a move"
         );
-        // The sentinels name B when asked, before they announce it.
+        // A query returns the new primary before the sentinels announce the move.
         let other = locator.reached(&at(2), locator.reports());
         assert_eq!(other, Some(locator.epoch()), "in use");
-        assert!(shared < other, "the connection to the old primary is out of use");
+        assert!(shared < other, "the connection to the old primary should no longer be used");
         locator.announced(at(2));
-        assert_eq!(other, Some(locator.epoch()), "the announcement is not another move");
+        assert_eq!(
+            other,
+            Some(locator.epoch()),
+            "the announcement should not count as a second move"
+        );
     }
 
     #[test]
@@ -200,18 +213,24 @@ mod tests {
         let locator = locator();
         let reports = locator.reports();
         let first = locator.reached(&at(1), reports);
-        // Another shared connection asked earlier, and got the old or the new answer.
+        // The sentinels answered another connection at the same time. The same address is accepted.
+        // A different address is refused, because that answer can be the older of the two.
         assert_eq!(locator.reached(&at(1), reports), first);
-        assert_eq!(locator.reached(&at(2), reports), None, "the sentinels are asked again");
+        assert_eq!(
+            locator.reached(&at(2), reports),
+            None,
+            "the store should query the sentinels again"
+        );
         assert_eq!(first, Some(locator.epoch()));
 
-        // A connection asks; then all sentinels announce the move; then it reaches the old primary.
+        // A connection attempt queries the sentinels, then the sentinels announce the move, and
+        // then the attempt reaches the old primary.
         let reports = locator.reports();
         locator.announced(at(2));
         let moved = locator.epoch();
         assert_eq!(locator.reached(&at(1), reports), None);
         assert_eq!(locator.reached(&at(2), reports), Some(moved));
-        // The same happens if the announcement repeats a known address.
+        // The result is the same if the announcement repeats a known address.
         let reports = locator.reports();
         locator.announced(at(2));
         assert_eq!(locator.reached(&at(1), reports), None);

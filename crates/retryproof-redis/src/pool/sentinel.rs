@@ -11,12 +11,12 @@ use crate::connection::{Connector, Purpose, Request};
 use crate::error::Failure;
 use crate::statement::primary_address;
 
-/// Asks one sentinel after another until one answers, beginning with `last`, which answered last
-/// time.
+/// Queries one sentinel after another until a sentinel returns an address. Begins with `last`, the
+/// sentinel that answered last.
 ///
 /// # Errors
-/// If no sentinel returns an address, the error of the sentinel that was asked last: for example
-/// `Config` if that sentinel does not watch the service.
+/// If no sentinel returns an address, the error of the last sentinel. Its kind is `Config`, for
+/// example, if that sentinel does not watch the service.
 pub(super) async fn ask_primary(
     connector: &Connector,
     nodes: &[Address],

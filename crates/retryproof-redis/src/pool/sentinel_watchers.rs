@@ -44,7 +44,7 @@ impl Drop for SentinelWatchers {
 }
 
 async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
-    // The address that this sentinel reported last.
+    // `named` is the address that this sentinel reported last.
     let mut named = None;
     loop {
         let (to, pushed) = mpsc::unbounded_channel();
@@ -60,15 +60,15 @@ async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
     }
 }
 
-/// Subscribes to announcements before asking for the address, so that no move is missed in between,
-/// and then follows the announcements. Returns when the connection ends.
+/// Subscribes to announcements, asks for the address, and then follows the announcements. In this
+/// order, no move is missed in between. Returns when the connection ends.
 ///
 /// An answer counts as a fail-over only if it differs from the previous answer of the same
 /// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
-/// the others. Instead, the primary is looked up again, as before every new connection, beginning
-/// with the sentinel that answered last. So reconnecting to a sentinel that still reports the old
-/// primary does not move the store back: a sentinel moves the store only when its answer changes,
-/// which happens only in a fail-over.
+/// the others. Instead, if that answer differs from the known primary, all sentinels are queried
+/// again, beginning with the sentinel that answered last. A sentinel therefore moves the store only
+/// when its answer changes, which happens only in a fail-over. Reconnecting to a sentinel that
+/// still reports the old primary does not move the store back.
 async fn listen(
     locator: &Weak<PrimaryLocator>,
     at: usize,
@@ -104,8 +104,7 @@ async fn listen(
     Ok(())
 }
 
-/// Follows the primary to `to`. Sentinel `at`, which reported the move, is the first to be asked
-/// before the next connection.
+/// Follows the primary to `to`. The next lookup begins with sentinel `at`, which reported the move.
 fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
     if let Some(locator) = locator.upgrade() {
         locator.last_sentinel.store(at, Ordering::Relaxed);

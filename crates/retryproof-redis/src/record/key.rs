@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key of a record, and the identity of a key.
+//! Converts an identity to the key of its record, and back.
 
 use retryproof_core::{Identity, Key, Scope};
 
-/// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
-/// The scope's length keeps identities distinct (ID-2). In a cluster, the text in braces would
-/// select the slot.
+/// Returns the key of a record: `prefix:{scope length:scope:key}`. The record's channel has the
+/// same name. The scope's length keeps identities distinct (ID-2). In a cluster, the text in braces
+/// would select the slot.
 pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);
@@ -20,7 +20,8 @@ pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     out
 }
 
-/// The identity of a record with this key; `None` for a key that this store does not write.
+/// Returns the identity of the record with this key; `None` for a key that this store does not
+/// write.
 pub(crate) fn identity(prefix: &str, key: &[u8]) -> Option<Identity> {
     let rest = key.strip_prefix(prefix.as_bytes())?.strip_prefix(b":{")?.strip_suffix(b"}")?;
     let (length, rest) = str::from_utf8(rest).ok()?.split_once(':')?;

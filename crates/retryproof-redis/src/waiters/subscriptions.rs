@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SubscriptionTask`]: owns the subscriptions of a store, over a connection used only for them.
-//! One task sends every SUBSCRIBE and UNSUBSCRIBE, so the commands for a channel never overtake
-//! each other.
+//! [`SubscriptionTask`] owns the subscriptions of a store, and makes them over a separate
+//! connection. One task sends every SUBSCRIBE and UNSUBSCRIBE, so the commands for a channel never
+//! overtake each other.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::pool::primary::PrimaryLocator;
 
 /// The pause after a failed attempt to connect or subscribe.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The most changes that one command carries.
+/// The largest number of channels that one batch of commands covers.
 const MAX_BATCH: usize = 256;
 
 /// The name of a channel, which is the key of its record.
@@ -29,7 +29,7 @@ pub(super) type Channel = Arc<[u8]>;
 
 /// What a waiter sends to the task.
 pub(super) enum SubscriptionChange {
-    /// Subscribe to the channel. The task answers once the server has confirmed the subscription.
+    /// Subscribe to the channel. The task answers when the server has confirmed the subscription.
     Join(Channel, oneshot::Sender<Arc<Notify>>),
     Leave(Channel),
 }
@@ -47,16 +47,16 @@ struct ChannelWaiters {
     count: usize,
     woken: Arc<Notify>,
     confirmed: bool,
-    /// The waiters to notify once the server has confirmed the subscription.
+    /// The waiters to notify when the server has confirmed the subscription.
     joining: Vec<oneshot::Sender<Arc<Notify>>>,
 }
 
-/// A SUBSCRIBE or UNSUBSCRIBE in flight; it yields the channels that are subscribed once the server
-/// has answered.
+/// The commands UNSUBSCRIBE and SUBSCRIBE in flight. The future yields the channels whose
+/// subscription the server has confirmed.
 type Sent = Pin<Box<dyn Future<Output = Result<Vec<Channel>, Failure>> + Send>>;
 
 impl SubscriptionTask {
-    /// Runs until the store or the runtime ends.
+    /// Runs until the store is dropped or the runtime ends.
     pub(super) async fn run(
         mut self,
         locator: Arc<PrimaryLocator>,
@@ -99,7 +99,7 @@ impl SubscriptionTask {
         }
     }
 
-    /// Serves one connection until it ends. Returns the error if the server refuses or does not
+    /// Serves one connection until it ends. Returns an error if the server refuses or does not
     /// answer a command; `None` if the connection breaks, the primary moves or the store is
     /// dropped.
     async fn serve(
@@ -143,7 +143,7 @@ impl SubscriptionTask {
                 }
                 change = changes.recv() => {
                     self.apply(change?);
-                    // Changes that arrived together share a command.
+                    // Take all changes that have arrived, so that they share a command.
                     while self.touched.len() < MAX_BATCH && let Ok(change) = changes.try_recv() {
                         self.apply(change);
                     }
@@ -197,8 +197,8 @@ impl SubscriptionTask {
                     join.push(channel.to_vec());
                     confirmed.push(channel);
                 }
-                // The store is still subscribed, because the last waiter left and another joined
-                // before a command was sent.
+                // The last waiter left and another joined before a command was sent, so the store
+                // is still subscribed.
                 (true, true) => confirmed.push(channel),
                 (false, true) => {
                     subscribed.remove(&channel);
@@ -238,8 +238,8 @@ impl SubscriptionTask {
         }
     }
 
-    /// Called when there is no connection: wakes all waiters so that they read their records, and
-    /// ends every wait for a subscription to be confirmed.
+    /// Wakes all waiters so that they read their records, and ends every wait for a subscription.
+    /// Runs when there is no connection.
     fn wake_all(&mut self) {
         for waiters in self.channels.values_mut() {
             waiters.confirmed = false;

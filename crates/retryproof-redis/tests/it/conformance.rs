@@ -2,7 +2,7 @@
 //! The kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
 
 use retryproof_redis::{RedisConfig, RedisStore};
-use retryproof_testkit::Subject;
+use retryproof_testkit::{StoreSetup, Subject};
 
 use crate::support::{ask, key_of, own_prefix, service, stranger};
 
@@ -12,6 +12,22 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         RedisConfig::from_url(&service(variable, name)).expect("a good URL").with_prefix(&prefix);
     let config = config.with_max_value(4 << 20);
     let store = RedisStore::connect(config.clone()).await.expect("the store connects");
+    let identities = {
+        let config = config.clone();
+        move |setup: StoreSetup| {
+            let config = config.clone().with_prefix(setup.name);
+            let config = match setup.secret {
+                Some(secret) => config.with_identity_secret(secret),
+                None => config,
+            };
+            async move {
+                if setup.migrates {
+                    config.migrate().await?;
+                }
+                Ok(RedisStore::connect(config).await?.into_shared())
+            }
+        }
+    };
     let another = move || {
         let config = config.clone();
         async move { RedisStore::connect(config).await.expect("it connects again").into_shared() }
@@ -33,6 +49,7 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         .with_inspect()
         .with_force()
         .with_another(another)
+        .with_identities(identities)
         .with_corrupt(corrupt)
         .build()
 }

@@ -3,6 +3,7 @@
 //! their failures.
 
 mod conformance;
+mod diagnose;
 mod operate;
 mod replicas;
 mod round_trips;

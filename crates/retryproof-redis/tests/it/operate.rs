@@ -2,15 +2,14 @@
 //! What operators see and change on a server, beyond the conformance kit.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use retryproof_core::store::{Force, ForceRequest, Forced, Inspect, ScanCursor};
-use retryproof_core::{ErrorKind, Fingerprint, IdempotencyStore, OwnerId};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
-use crate::support::{
-    ask, completion, execute, grant, id, key_of, own_prefix, replay, request, service, stranger,
-};
+use crate::support::{ask, completion, execute, grant, id, key_of, own_prefix, service, stranger};
 
 async fn place() -> (RedisStore, MultiplexedConnection, String) {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
@@ -60,21 +59,6 @@ async fn ops_1_a_cursor_of_another_store_is_invalid() {
 }
 
 #[tokio::test]
-async fn ops_4_a_resolve_keeps_the_fingerprint_of_the_grant() {
-    let (store, ..) = place().await;
-    let sent = Fingerprint::new(&[1, 7]).expect("valid");
-    let req = request(OwnerId::new()).with_fingerprint(Some(sent));
-    let _ = store.acquire(&id("k"), &req).await.expect("acquired");
-    let token = store.get(&id("k")).await.expect("read").expect("a record").token;
-    let resolve = ForceRequest::resolve(token, completion("forced")).even_if_live();
-    let forced = store.force(&id("k"), &resolve).await.expect("answered");
-    assert!(matches!(forced, Forced::Applied), "{forced:?}");
-    assert_eq!(replay(&store, &id("k")).await, "forced");
-    let found = store.get(&id("k")).await.expect("read").expect("a record");
-    assert!(found.has_fingerprint);
-}
-
-#[tokio::test]
 async fn ops_4_an_erased_answer_is_not_in_the_record() {
     let (store, mut conn, prefix) = place().await;
     let owner = OwnerId::new();
@@ -90,4 +74,31 @@ async fn ops_4_an_erased_answer_is_not_in_the_record() {
     assert!(!kept.windows(6).any(|part| part == b"canary"));
     let lives: i64 = ask(&mut conn, &format!("PTTL {key}")).await;
     assert!(lives > 3_600_000, "the record keeps its ttl, and has {lives} ms left");
+}
+
+/// The operator's process ends right after the answer.
+#[tokio::test]
+async fn ops_4_acq_4_a_change_by_an_operator_is_told_before_its_answer() {
+    let (holder, _, prefix) = place().await;
+    let url = service("RETRYPROOF_TEST_REDIS", "redis");
+    for resolves in [false, true] {
+        let id = id(&resolves.to_string());
+        let token = grant(&holder, &id, OwnerId::new()).await.token;
+        let client = redis::Client::open(&*url).expect("a URL");
+        let mut conn = client.get_connection().expect("a connection");
+        let mut listener = conn.as_pubsub();
+        listener.subscribe(key_of(&prefix, &id)).expect("subscribed");
+        let config = RedisConfig::from_url(&url).expect("a URL").with_prefix(&prefix);
+        let operator = RedisStore::connect(config).await.expect("it connects");
+        let req = match resolves {
+            true => ForceRequest::resolve(&id, token, completion("forced")),
+            false => ForceRequest::release(token),
+        };
+        let forced = operator.force(&id, &req.even_if_live()).await.expect("answered");
+        drop(operator);
+        assert!(matches!(forced, Forced::Applied), "{forced:?}");
+        listener.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        let heard = listener.get_message().expect("the change should be announced");
+        assert_eq!(heard.get_payload_bytes(), if resolves { b"C" } else { b"R" });
+    }
 }

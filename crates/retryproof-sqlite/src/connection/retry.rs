@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Limits and pauses retries while another process holds a lock. The other process cannot notify
-//! this process, so this module sleeps and reads the real clock. The expiry of leases does not
-//! depend on this clock.
+//! Limits retries while another process holds a lock, and pauses between them. The other process
+//! cannot notify this one, so this module sleeps and reads the real clock. Leases do not expire by
+//! this clock.
 #![expect(
     clippy::disallowed_methods,
     reason = "waits for another process, which cannot notify this one"
@@ -23,7 +23,12 @@ impl RetryDeadline {
     }
 
     pub(crate) fn has_passed(&self) -> bool {
-        self.since.elapsed() >= self.timeout
+        self.remaining().is_zero()
+    }
+
+    /// The time that is left. Zero after the deadline.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.timeout.saturating_sub(self.since.elapsed())
     }
 }
 

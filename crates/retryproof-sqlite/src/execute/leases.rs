@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Leases`]: the durations of the leases that this process holds in a file. A joined transaction
-//! is ended before it can cause the shortest of these leases to be lost (CMP-7, RUN-1).
+//! [`Leases`]: the durations of the leases that this process holds in a file. The store ends a
+//! joined transaction before the shortest of these leases could be lost (CMP-7, RUN-1).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,17 +12,18 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::transition::{Transition, TransitionResult};
 use crate::connection::retry::now;
 
-/// How many durations are kept before expired ones are dropped.
+/// If the map contains more durations than this, the expired ones are removed.
 const MAX_DURATIONS: usize = 64;
 
-/// For each duration, when the last lease of that duration expires. A lease that ended early still
-/// counts until then, so a transaction may get a shorter limit than necessary.
+/// Maps each duration to the time at which the last lease of that duration expires. A lease that
+/// ended early still counts until that time, so a transaction can get a shorter limit than
+/// necessary.
 #[derive(Debug, Default)]
 pub(crate) struct Leases(Mutex<BTreeMap<Duration, Instant>>);
 
 impl Leases {
-    /// Remembers the leases that a commit granted or extended. Must be called before the write lock
-    /// is released.
+    /// Records the leases that a commit granted or extended. Call this before the write lock is
+    /// released.
     pub(crate) fn note<'t>(
         &self,
         committed: impl Iterator<Item = (&'t Transition, &'t Result<TransitionResult>)>,

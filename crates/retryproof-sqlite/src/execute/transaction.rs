@@ -17,7 +17,7 @@ use crate::waiters::Waiters;
 
 /// How long a transition from a failed batch is retried while another process holds the lock.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause between two of these attempts.
+/// The pause between two retries of such a transition.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The writing connection and its state.
@@ -26,14 +26,14 @@ pub(crate) struct WriteConnection {
     statements: Arc<StatementTexts>,
     wall_clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     waiters: Arc<Waiters>,
-    /// SQLite's `data_version` at the last check. It changes when another connection commits, never
-    /// when this connection does.
+    /// SQLite's `data_version` at the last check. Commits by other connections change it. Commits
+    /// by this connection do not.
     data_version: i64,
 }
 
 /// The result of a batch.
 pub(crate) enum BatchResult {
-    /// One result for each transition; all their writes are committed.
+    /// One result for each transition. All successful transitions are committed.
     Committed(Vec<Result<TransitionResult>>),
     /// Another connection holds the write lock; nothing was written.
     Locked(rusqlite::Error),
@@ -54,11 +54,12 @@ impl WriteConnection {
         &self.conn
     }
 
-    /// Runs the transitions in one transaction, in order. If one of them fails, or the disk has no
-    /// space for all of them, each runs again in a separate transaction, so that one failure does
-    /// not fail the others. (A savepoint for each transition would copy every page that the batch
-    /// touches, and would not help on a full or failing disk, where SQLite ends the whole
-    /// transaction.)
+    /// Runs the transitions in one transaction, in order. If a transition fails, or the disk has no
+    /// space for all of them, each transition runs again in a separate transaction. One failure
+    /// then does not fail the others. If BEGIN or COMMIT fails for another reason, every transition
+    /// gets that error. A savepoint for each transition would copy every page that the batch
+    /// touches. Savepoints would not help on a full or failing disk either, because SQLite then
+    /// ends the whole transaction.
     pub(crate) fn run<'s>(
         &mut self,
         transitions: impl ExactSizeIterator<Item = &'s Transition> + Clone,
@@ -101,7 +102,7 @@ impl WriteConnection {
         }
     }
 
-    /// Notifies waiters if another process has committed since the last check (ACQ-4).
+    /// Notifies waiters if another connection has committed since the last check (ACQ-4).
     pub(crate) fn check_foreign_commits(&mut self) -> Result<(), rusqlite::Error> {
         let version = self
             .conn
@@ -119,10 +120,10 @@ impl WriteConnection {
     ) -> Result<Vec<Result<TransitionResult>>, Failure> {
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.inside(transitions);
-        // SQLite may already have rolled the transaction back.
+        // SQLite might have rolled the transaction back already.
         if done.is_err() && !self.conn.is_autocommit() {
-            // A failed rollback leaves the transaction open, so the next BEGIN fails, and its error
-            // is reported then.
+            // If the rollback fails, the transaction stays open, and the next BEGIN returns an
+            // error.
             let _ = self.execute("ROLLBACK");
         }
         done
@@ -135,7 +136,8 @@ impl WriteConnection {
         if !self.waiters.registry.is_empty() {
             self.check_foreign_commits()?;
         }
-        // The clock is read while the write lock is held, so times are in commit order (ACQ-7).
+        // Read the clock while holding the write lock, so that times follow the order of commits
+        // (ACQ-7).
         let now = i64::try_from((self.wall_clock)()).unwrap_or(i64::MAX);
         let mut tx = WriteTransaction::new(&self.conn, &self.statements, now);
         let mut results = Vec::with_capacity(transitions.len());

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The transitions of a record. Each runs inside a write transaction that its caller begins and
-//! commits.
+//! The transitions of a record. Each transition runs inside a write transaction that the caller
+//! begins and commits.
 
 use std::time::Duration;
 
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Forced, Grant,
-    HolderNote, Peeked,
+    HolderNote,
 };
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result, Tombstone};
 use retryproof_store_kit::{Record, RecordPhase};
 use rusqlite::{CachedStatement, Connection};
 
+use crate::connection::{self, Overwrite};
 use crate::error::{Failure, classify};
 use crate::record::read_record;
 use crate::statement::{Statement, StatementTexts};
 
-/// The highest count of takeovers, because some stores keep it in a column of 16 bits.
+/// The maximum takeover count. Some stores keep this count in a 16-bit column.
 const MAX_TAKEOVERS: u16 = 32_767;
 
 /// A change that a caller requests.
@@ -28,8 +29,10 @@ pub(crate) enum Transition {
     Release(Identity, OwnerId),
     /// A change by an operator (OPS-3).
     Force(Identity, ForceRequest),
-    /// Deletes at most this many rows.
+    /// Deletes expired records, at most this many rows.
     Purge(usize),
+    /// Claims the purge for this long (STO-6).
+    ClaimPurge(Duration),
 }
 
 #[derive(Debug)]
@@ -38,10 +41,11 @@ pub(crate) enum TransitionResult {
     Fenced(FencedWrite),
     Forced(Forced),
     Purged(usize),
+    Claimed(bool),
 }
 
 impl Transition {
-    /// The record whose waiters must be notified, if the transition changed one.
+    /// Returns the record that the transition changed, if any. Its waiters must be notified.
     pub(crate) fn changed_record(&self, result: &TransitionResult) -> Option<&Identity> {
         match (self, result) {
             (Self::Acquire(id, _), TransitionResult::Acquired(Acquired::Granted(_)))
@@ -61,10 +65,10 @@ pub(crate) struct WriteTransaction<'a> {
     statements: &'a StatementTexts,
     /// The time for all transitions, read once after the lock is taken (ACQ-7).
     now: i64,
-    /// The last token that was drawn; it is written before the commit (ACQ-10).
+    /// The last token that was drawn. It is written to the database before the commit (ACQ-10).
     last_token: Option<i64>,
-    /// Statements are taken from the connection's cache once for a whole batch, because a cache
-    /// lookup costs as much as a small statement.
+    /// The statements that this transaction has taken from the connection's cache. It takes each
+    /// statement only once, because a cache lookup costs as much as a small statement.
     prepared: [Option<CachedStatement<'a>>; Statement::COUNT],
 }
 
@@ -87,6 +91,9 @@ impl<'a> WriteTransaction<'a> {
             }
             Transition::Force(id, req) => self.force(id, req).map(TransitionResult::Forced),
             Transition::Purge(limit) => self.purge(*limit).map(TransitionResult::Purged),
+            Transition::ClaimPurge(at_most) => {
+                self.claim_purge(*at_most).map(TransitionResult::Claimed)
+            }
         }
     }
 
@@ -99,7 +106,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        // Read the record again under the lock, because the earlier read may have seen an older
+        // Read the record again under the lock, because the earlier read might have seen an older
         // snapshot.
         let found = self.read_record(id)?;
         let (token, takeovers) = match &found {
@@ -107,10 +114,9 @@ impl<'a> WriteTransaction<'a> {
             Some(Record { takeovers, phase: RecordPhase::InProgress(None), .. }) => {
                 (self.draw()?, takeovers.saturating_add(1).min(MAX_TAKEOVERS))
             }
-            _ => match Record::peeked(found) {
-                Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                Peeked::Busy(lease) => return Ok(Acquired::Busy(lease)),
-                Peeked::Absent => (self.draw()?, 0),
+            _ => match Record::acquired(found, req) {
+                Some(acquired) => return Ok(acquired),
+                None => (self.draw()?, 0),
             },
         };
         let granted = self.execute(
@@ -199,11 +205,23 @@ impl<'a> WriteTransaction<'a> {
         if let Some(refusal) = Record::refusal(found, req) {
             return Ok(refusal);
         }
+        connection::overwrite_deleted(self.conn, Overwrite::All).map_err(classify)?;
+        let changed = self.force_change(id, req);
+        // Reset the setting even if the change failed, because the connection outlives the
+        // transaction. If both fail, return the error of the change.
+        let reset = connection::overwrite_deleted(self.conn, Overwrite::InPlace);
+        let changed = changed?;
+        reset.map_err(classify)?;
+        if changed == 1 { Ok(Forced::Applied) } else { Err(row_changed()) }
+    }
+
+    /// Runs the statement of an operator's change, and returns the number of changed rows.
+    fn force_change(&mut self, id: &Identity, req: &ForceRequest) -> Result<usize> {
         let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
         let token = i64::try_from(req.token.get()).unwrap_or(i64::MAX);
-        let changed = match &req.action {
+        match &req.action {
             ForceAction::Release | ForceAction::Forget => {
-                self.execute(Statement::ForceDelete, (scope, key, token))?
+                self.execute(Statement::ForceDelete, (scope, key, token))
             }
             ForceAction::Resolve { by, done } => {
                 let expires_at = self.after(done.ttl);
@@ -211,15 +229,14 @@ impl<'a> WriteTransaction<'a> {
                 self.execute(
                     Statement::ForceResolve,
                     (scope, key, token, by.as_bytes(), expires_at, fingerprint, &*done.value),
-                )?
+                )
             }
             ForceAction::Erase => {
                 let tombstone = Tombstone::new();
                 let value: &[u8] = tombstone.envelope();
-                self.execute(Statement::ForceErase, (scope, key, token, value))?
+                self.execute(Statement::ForceErase, (scope, key, token, value))
             }
-        };
-        if changed == 1 { Ok(Forced::Applied) } else { Err(row_changed()) }
+        }
     }
 
     fn purge(&mut self, limit: usize) -> Result<usize> {
@@ -227,8 +244,13 @@ impl<'a> WriteTransaction<'a> {
         self.execute(Statement::Purge, (self.now, limit))
     }
 
+    fn claim_purge(&mut self, at_most: Duration) -> Result<bool> {
+        let length = self.after(at_most) - self.now;
+        Ok(self.execute(Statement::ClaimPurge, (self.now, length))? == 1)
+    }
+
     /// Draws a token that is larger than every earlier token in the database file (ACQ-10). The
-    /// transaction holds the write lock, so no other process draws one at the same time.
+    /// transaction holds the write lock, so no other process draws a token at the same time.
     fn draw(&mut self) -> Result<FencingToken> {
         let last = match self.last_token {
             Some(last) => last,
@@ -275,8 +297,8 @@ impl<'a> WriteTransaction<'a> {
     }
 }
 
-/// The error if the token counter cannot be read. The counter's row is part of the schema; without
-/// that row, no token can be drawn (ACQ-10).
+/// Returns the error for a token counter that cannot be read. The counter's row is part of the
+/// schema. Without that row, no token can be drawn (ACQ-10).
 fn counter_error(error: rusqlite::Error) -> Error {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Error::new(
@@ -288,7 +310,7 @@ fn counter_error(error: rusqlite::Error) -> Error {
     }
 }
 
-/// Returns the error for a statement that does not find the row that the same transaction has read.
+/// Returns the error for a row that the transaction has read but its next statement does not match.
 fn row_changed() -> Error {
     Error::new(
         ErrorKind::Unexpected,

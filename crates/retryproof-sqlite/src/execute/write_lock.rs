@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`FileWriteLock`]: decides which writer of this process writes to a file next.
+//! [`FileWriteLock`]: decides which of this process's writers writes to a file next.
 //!
-//! SQLite's file lock is not fair: a thread that writes in a loop can prevent a polling thread from
-//! ever getting the lock. So the store's writer and the application's joined transactions (CMP-7)
-//! share one queue. Other processes are not in this queue; they compete for SQLite's lock.
+//! SQLite's file lock is not fair. If one thread writes in a loop, a thread that polls for the lock
+//! might never get it. The store's writer and the application's joined transactions (CMP-7)
+//! therefore share one queue. Other processes are not in this queue, and compete for SQLite's lock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,16 +20,16 @@ use tokio::sync::OwnedMutexGuard;
 use super::leases::Leases;
 use crate::connection::retry::RetryDeadline;
 
-/// The queue of writers for one file, and the leases that a long transaction could cause to be
-/// lost.
+/// The queue of writers for one file, and the leases that a long transaction would endanger.
 #[derive(Default)]
 struct FileWriters {
     queue: Arc<tokio::sync::Mutex<()>>,
     leases: Leases,
 }
 
-/// This process's queues, by file. A file that is written under two names has two queues, which
-/// makes access less fair but does no other harm.
+/// This process's queues, by file. A file that is opened under two names has two queues. Access to
+/// such a file is less fair, and a joined transaction does not know the leases that are held under
+/// the other name.
 static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::new(Mutex::default);
 
 /// The write lock of one file in this process.
@@ -68,7 +68,8 @@ impl FileWriteLock {
         &self.0.leases
     }
 
-    /// Queues this thread for the lock.
+    /// Returns a ticket for this thread. The ticket takes its place in the queue at the first
+    /// `wait`.
     pub(crate) fn queue(&self) -> LockTicket {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let lock = self.clone();
@@ -76,16 +77,16 @@ impl FileWriteLock {
     }
 }
 
-/// A position in the queue. Keep the ticket while waiting; a caller that drops it and queues again
-/// can starve.
+/// A position in the queue. Keep the ticket while waiting. A caller that drops its ticket and
+/// queues again can starve.
 pub(crate) struct LockTicket {
     waiting: Pin<Box<dyn Future<Output = FileWriteGuard>>>,
     waker: Waker,
 }
 
 impl LockTicket {
-    /// Blocks the queued thread until it gets the lock; returns `None` after `timeout`, and the
-    /// ticket then stays valid.
+    /// Blocks the queued thread until it gets the lock. Returns `None` after `timeout`; the ticket
+    /// stays valid.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<FileWriteGuard> {
         let deadline = RetryDeadline::new(timeout);
         loop {
@@ -97,7 +98,7 @@ impl LockTicket {
             if deadline.has_passed() {
                 return None;
             }
-            std::thread::park_timeout(timeout);
+            std::thread::park_timeout(deadline.remaining());
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). A
-//! transaction commits only if nothing has ended it early, and only before it could cost another
-//! key its lease.
+//! transaction commits only if nothing has ended it early and its time limit has not passed. A
+//! transaction that stays open longer could cause another key's lease to be lost.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -29,9 +29,9 @@ use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 /// another process reads.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for at most a third of the shortest lease. A heartbeat is sent after
-/// half of the lease, so a lease survives an outage of 0.4 of its duration (RUN-1). The difference
-/// between a third and 0.4 is left for the commit.
+/// A transaction may be open for at most a third of the shortest lease. A lease survives if its
+/// heartbeats fail for up to 0.4 of its duration (RUN-1). The difference between a third and 0.4
+/// leaves time for the commit.
 const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the store's file, for
@@ -40,16 +40,16 @@ const LEASE_DIVISOR: u32 = 3;
 /// The source has one connection, because SQLite allows one write transaction at a time. Callers
 /// share one queue with the store's writer, so each gets its turn.
 ///
-/// **An open transaction delays every acquire, heartbeat and completion in the file.** A lease
-/// whose heartbeats are delayed for longer than 0.4 of its duration is lost: as soon as the file is
-/// free, the key is taken over while its holder still runs. So a transaction may be open for at
-/// most a third of the shortest lease that this process holds in the file when the transaction
-/// begins, including the transaction's own lease. If it stays open longer, it is rolled back, the
-/// call fails as `Unavailable`, and the key is free. An async action is dropped at that moment; a
-/// blocking action or an HTTP handler gets the error when it ends. Do slow work (calls to other
-/// services) before the transaction begins, or use longer leases. This process does not know the
-/// leases that *other* processes hold in the file: if they are shorter, set
-/// [`with_longest`](Self::with_longest).
+/// **An open transaction delays every acquire, heartbeat and completion in the file.** If a lease's
+/// heartbeats are delayed for longer than 0.4 of its duration, the lease can be lost. When the file
+/// is free again, another call can then take the key over while its holder still runs. A
+/// transaction may therefore be open for at most a third of the shortest lease that this process
+/// holds in the file when the transaction begins. The transaction's own lease counts too. A
+/// transaction that stays open longer is rolled back. Its call fails as `Unavailable`, and the key
+/// is free. An async action is dropped when the limit passes. A blocking action or an HTTP handler
+/// gets the error when it ends. Do slow work (calls to other services) before the transaction
+/// begins, or use longer leases. This process does not know the leases that *other* processes hold
+/// in the file. If those leases are shorter, set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
@@ -59,9 +59,9 @@ pub struct SqliteTxSource {
     longest: Duration,
 }
 
-/// What the connection's hooks have recorded about its transaction. SQLite ends a transaction on
-/// some errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. The hooks
-/// detect this, because later writes would be committed separately, without the record.
+/// What the connection's hooks have recorded about its transaction. SQLite ends a transaction after
+/// some errors (a full disk, `INSERT OR ROLLBACK`), and an action can send `COMMIT`. The hooks
+/// detect both cases. Without them, later writes would be committed separately from the record.
 #[derive(Debug, Default)]
 struct HookState {
     /// Whether the engine is committing. At any other time, a commit is turned into a rollback.
@@ -107,9 +107,9 @@ impl SqliteTxSource {
     }
 
     /// Uses a connection that the application has opened and set up (functions, pragmas, attached
-    /// files). The connection's `synchronous` setting decides how durable a joined commit is,
-    /// including the record. The connection's busy timeout is set to zero, so that no call sleeps
-    /// inside SQLite, and its commit and rollback hooks are replaced.
+    /// files). The connection's `synchronous` setting decides how durable joined commits are,
+    /// including their records. `over` sets the connection's busy timeout to zero, so that no call
+    /// sleeps inside SQLite. It also replaces the connection's commit and rollback hooks.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a connection that has no file or is read-only.
@@ -124,9 +124,9 @@ impl SqliteTxSource {
         Self::new(conn, SqliteConfig::new("").busy_timeout)
     }
 
-    /// Sets the longest time that a transaction may be open, even if this process's leases allow
-    /// more. Default: 10 s, a third of the default lease. Set it to a third of the shortest lease
-    /// that any other process uses in the file.
+    /// Sets the longest time that a transaction may stay open, even if this process's leases would
+    /// allow more. Set this limit to a third of the shortest lease that any other process uses in
+    /// the file. Default: 10 s, which is a third of the default lease.
     #[must_use]
     pub fn with_longest(mut self, longest: Duration) -> Self {
         self.longest = longest;
@@ -154,8 +154,8 @@ impl SqliteTxSource {
 impl TxSource<SqliteDialect> for SqliteTxSource {
     type Tx = SqliteTx;
 
-    /// Sends `BEGIN IMMEDIATE`, which takes the write lock, so that no statement of the transaction
-    /// has to wait for the lock.
+    /// Sends `BEGIN IMMEDIATE`, which takes the write lock, so no later statement of the
+    /// transaction has to wait for the lock.
     async fn begin(&self) -> Result<SqliteTx> {
         let conn = Arc::clone(&self.conn).lock_owned().await;
         let guard = self.write_lock.lock().await;
@@ -166,7 +166,7 @@ impl TxSource<SqliteDialect> for SqliteTxSource {
             limit: (RetryDeadline::new(self.longest), self.longest),
             _guard: guard,
         };
-        // If an earlier rollback failed, that transaction is still open: end it now.
+        // If an earlier rollback failed, its transaction is still open. Roll it back now.
         tx.roll_back();
         let deadline = RetryDeadline::new(self.busy_timeout);
         loop {
@@ -200,8 +200,8 @@ impl fmt::Debug for SqliteTxSource {
 /// Dropping the transaction rolls it back.
 ///
 /// Only the engine may end the transaction. A `COMMIT` from an action is turned into a rollback. If
-/// SQLite has rolled back the transaction because of an error that the action ignored, the action's
-/// later writes are rolled back too.
+/// the action ignores an error that made SQLite roll the transaction back, the action's later
+/// writes are rolled back too.
 ///
 /// Statements block the thread, but do not wait for the disk. The commit waits for the disk without
 /// blocking a runtime thread.
@@ -211,7 +211,7 @@ pub struct SqliteTx {
     busy_timeout: Duration,
     /// How long the transaction may be open, as a deadline and as a duration.
     limit: (RetryDeadline, Duration),
-    /// Declared last, so that it is dropped after the connection.
+    /// Declared last, so that the lock is released only after the connection is dropped.
     _guard: FileWriteGuard,
 }
 
@@ -258,8 +258,8 @@ impl SqliteTx {
     /// Rolls the transaction back if it is still open.
     fn roll_back(&self) {
         if !self.conn.is_autocommit() {
-            // If the rollback fails, the next `begin` repeats it. If it fails again, BEGIN fails,
-            // and its error is reported then.
+            // If the rollback fails, the next `begin` repeats the rollback. If the second rollback
+            // fails too, BEGIN fails and reports an error.
             let _ = self.conn.execute_batch("ROLLBACK");
         }
     }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that need access to the writing connection: a full disk, a file that becomes read-only, and
-//! the query plans of the statements.
+//! Tests that need access to the connections: a full disk, a file that becomes read-only, the query
+//! plans of the statements, the thread of a scan, and the changes of an operator.
 
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect, Peeked,
+};
 use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, OwnerId};
+use rusqlite::StatementStatus;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -78,7 +82,7 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
             break;
         }
     }
-    let (refused, error) = full.expect("the disk is full at last");
+    let (refused, error) = full.expect("the disk should be full by now");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(
         error.to_string().contains("free space") && !format!("{error:?}").contains("canary"),
@@ -91,7 +95,7 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
     assert!(matches!(store.peek(&old).await, Ok(Peeked::Complete(_))));
     assert_eq!(
-        store.extend(&held, holder, LONG).await.expect("a beat needs no room"),
+        store.extend(&held, holder, LONG).await.expect("a heartbeat should need no free space"),
         FencedWrite::Applied
     );
     assert_eq!(
@@ -110,7 +114,7 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     let (small, large) = (id("small"), id("large"));
     let (a, b) = (granted(&store, &small).await, granted(&store, &large).await);
     store.writer.pragma("PRAGMA max_page_count = 1");
-    // While another connection holds the lock, both calls end up in one batch.
+    // Another connection holds the lock, so that both calls wait and end up in one batch.
     let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
     lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let (huge, tiny) = (done(100_000), done(10));
@@ -149,7 +153,7 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
     assert_eq!(store.stats().await.expect("counted").records, 2);
 }
 
-/// SQLite's explanation of a statement: one instruction or step on each line.
+/// Returns SQLite's explanation of a statement, with one instruction or step per line.
 fn explain(store: &SqliteStore, how: &str, statement: Statement) -> Vec<String> {
     store.readers.with(|conn| {
         let mut prepared =
@@ -174,7 +178,7 @@ fn sto_4_beats_and_completions_touch_no_index() {
             .iter()
             .any(|line| line.split(' ').any(|word| word == opcode))
     };
-    assert!(runs(Statement::Grant, "IdxInsert"), "the test sees index writes");
+    assert!(runs(Statement::Grant, "IdxInsert"), "the test should be able to detect index writes");
     for statement in [Statement::Extend, Statement::Complete] {
         assert!(
             runs(statement, "Insert")
@@ -193,4 +197,108 @@ fn acq_8_statements_find_their_rows_by_an_index() {
         let scans = plan.iter().any(|line| line.contains("SCAN"));
         assert_eq!(scans, statement == Statement::Stats, "{statement:?}: {plan:?}");
     }
+}
+
+#[tokio::test]
+async fn ops_1_a_page_reads_no_more_rows_than_its_limit() {
+    let dir = dir();
+    let store = dir.store();
+    store.writer.pragma(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<300) \
+         INSERT INTO retryproof_records SELECT x'73',CAST(i AS BLOB),2,zeroblob(16),1,0,0,0,NULL,\
+         NULL,NULL,NULL FROM n",
+    );
+    let steps = |limit: i64| {
+        store.readers.with(|conn| {
+            let sql = store.statements.get(Statement::Scan);
+            let mut statement = conn.prepare(sql).expect("prepared");
+            let mut rows = statement.query((&b""[..], &b""[..], limit)).expect("started");
+            let mut read = 0;
+            while rows.next().expect("a row").is_some() {
+                read += 1;
+            }
+            drop(rows);
+            assert!(read <= limit, "{read} rows");
+            statement.get_status(StatementStatus::VmStep)
+        })
+    };
+    let (ten, all) = (steps(10), steps(1_000));
+    assert!(ten * 10 < all, "a page of 10 rows takes {ten} steps, one of 300 rows {all}");
+    let page = store.scan(None, 10).await.expect("scanned");
+    assert!(page.records.is_empty() && page.next.is_some(), "{page:?}");
+}
+
+#[tokio::test]
+async fn ops_1_a_scan_holds_up_neither_its_thread_nor_other_calls() {
+    let dir = dir();
+    dir.store();
+    // The clock stops the scan between two rows, unless the scan runs on this thread.
+    let (resume, stopped) = std::sync::mpsc::channel::<()>();
+    let (here, stopped) = (std::thread::current().id(), Mutex::new(stopped));
+    let is_writer = || std::thread::current().name() == Some("retryproof-sqlite");
+    let config =
+        SqliteConfig::new(dir.0.join("records.db")).with_readers(1).with_wall_clock(move || {
+            if std::thread::current().id() != here && !is_writer() {
+                // `recv` blocks the scan until the test drops `resume`.
+                let _ = stopped.lock().recv();
+            }
+            retryproof_core::clock::wall_clock_micros()
+        });
+    let store = SqliteStore::open_with(config).expect("opened");
+    let owner = granted(&store, &id("held")).await;
+    let mut scan = pin!(store.scan(None, 10));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(scan.as_mut().poll(&mut context).is_pending(), "the scan ran on this thread");
+    let done = store.complete(&id("held"), owner, &done(10)).await.expect("completed");
+    assert_eq!(done, FencedWrite::Applied);
+    assert!(matches!(store.peek(&id("held")).await, Ok(Peeked::Complete(_))));
+    assert!(scan.as_mut().poll(&mut context).is_pending(), "the scan did not wait for the clock");
+    drop(resume);
+    assert_eq!(scan.await.expect("scanned").records.len(), 1);
+}
+
+/// Completes a record, and returns the request that erases its result.
+async fn erase_of(store: &SqliteStore, id: &Identity) -> ForceRequest {
+    let owner = granted(store, id).await;
+    let completed = store.complete(id, owner, &done(100)).await.expect("completed");
+    assert_eq!(completed, FencedWrite::Applied);
+    ForceRequest::erase(store.get(id).await.expect("read").expect("a record").token)
+}
+
+#[tokio::test]
+async fn ops_4_an_erase_that_fails_leaves_the_usual_way_of_deleting() {
+    let dir = dir();
+    let store = dir.store();
+    let erase = erase_of(&store, &id("k")).await;
+    let usual = store.writer.read_number("PRAGMA secure_delete");
+    store.writer.pragma(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON retryproof_records \
+         BEGIN SELECT RAISE(ABORT,'planted'); END",
+    );
+    let error = store.force(&id("k"), &erase).await.expect_err("the trigger refuses the change");
+    assert!(format!("{error:?}").contains("planted"), "{error:?}");
+    assert_eq!(store.writer.read_number("PRAGMA secure_delete"), usual);
+    store.writer.pragma("DROP TRIGGER refuse");
+    assert!(matches!(store.force(&id("k"), &erase).await, Ok(Forced::Applied)));
+    assert_eq!(store.writer.read_number("PRAGMA secure_delete"), usual);
+}
+
+#[tokio::test]
+async fn ops_4_the_log_is_emptied_or_given_up_within_the_busy_timeout() {
+    const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+    let dir = dir();
+    dir.store();
+    let config = SqliteConfig::new(dir.0.join("records.db")).with_busy_timeout(BUSY_TIMEOUT);
+    let store = SqliteStore::open_with(config).expect("opened");
+    let erase = erase_of(&store, &id("k")).await;
+    // A reader that still sees the state before the erase keeps the log in use.
+    let reader = rusqlite::Connection::open(&store.config.path).expect("opened");
+    reader.execute_batch("BEGIN; SELECT count(*) FROM retryproof_records").expect("read");
+    let erasing = id("k");
+    let mut erasing = pin!(store.force(&erasing, &erase));
+    assert!(timeout(BUSY_TIMEOUT * 7 / 10, &mut erasing).await.is_err(), "the log is in use");
+    // A writer of this process, for example a joined transaction, then holds the lock.
+    let _lock = FileWriteLock::of(&store.config.path).lock().await;
+    let ended = timeout(BUSY_TIMEOUT * 7 / 10, erasing).await.expect("the deadline has passed");
+    assert_eq!(ended.expect_err("not emptied").kind(), ErrorKind::Unavailable);
 }

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::store::{Acquired, FencedWrite, Inspect, Peeked, Purge, SharedStore};
+use retryproof_core::store::{
+    Acquired, FencedWrite, Inspect, Peeked, Purge, SharedStore, TxSource,
+};
 use retryproof_core::{
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking,
 };
-use retryproof_sqlite::SqliteStore;
+use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
 
@@ -99,9 +101,11 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     let dir = Dir::new();
     let store = dir.store();
     let (dropped, after) = (id("dropped"), id("after"));
-    let stranger = lock(&dir);
+    // A joined transaction of this process holds the write lock.
+    let source = SqliteTxSource::open(dir.path().join("records.db")).expect("a source");
+    let tx = source.begin().await.expect("begun");
     start(pin!(grant(&store, &dropped, OwnerId::new())));
-    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    drop(tx);
     // This call is queued behind the dropped one, so the dropped one has been handled.
     execute(&store, &after, "result").await;
     assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use retryproof_sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource, Synchronous};
-use retryproof_testkit::{Ledger, Subject, SubjectBuilder};
+use retryproof_testkit::{Ledger, StoreSetup, Subject, SubjectBuilder};
 
 use crate::support::{Dir, Wall};
 
@@ -44,6 +44,20 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
             async move { SqliteStore::open_with(config).expect("it opens again").into_shared() }
         }
     };
+    let identities = {
+        let (config, dir) = (config.clone(), Arc::clone(dir));
+        move |setup: StoreSetup| {
+            let _dir = &dir;
+            let config = config.clone().with_table_name(setup.name);
+            let config = match setup.secret {
+                Some(secret) => config.with_identity_secret(secret),
+                None => config,
+            };
+            let migrated = if setup.migrates { config.migrate() } else { Ok(()) };
+            let opened = migrated.and_then(|()| SqliteStore::open_with(config));
+            async move { opened.map(SqliteStore::into_shared) }
+        }
+    };
     let corrupt = {
         let dir = Arc::clone(dir);
         move |id: retryproof_core::Identity| {
@@ -68,8 +82,10 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
         .with_purge()
         .with_inspect()
         .with_force()
+        .with_audit()
         .with_joined(source, Rows(Arc::clone(dir)))
         .with_another(another)
+        .with_identities(identities)
         .with_corrupt(corrupt)
         .with_writes(writes)
 }

@@ -14,10 +14,11 @@ use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, Error, ErrorKind, ExecuteError, HeldLease, IdempotencyContext,
-    IdempotencyEngine, IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload,
-    Result, blocking,
+    IdempotencyEngine, IdempotencyStore, IdentitySecret, JoinError, JoinedEngine, Outcome, OwnerId,
+    Payload, Result, SharedStore, blocking,
 };
 use retryproof_sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof_testkit::TestKeys;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::time::Instant;
 
@@ -45,13 +46,89 @@ fn world() -> World {
 }
 
 fn world_on(dir: Dir, with: impl FnOnce(SqliteConfig) -> SqliteConfig) -> World {
+    world_of(dir, with, |store| store)
+}
+
+fn world_of(
+    dir: Dir,
+    with: impl FnOnce(SqliteConfig) -> SqliteConfig,
+    seal: impl FnOnce(SharedStore) -> SharedStore,
+) -> World {
     let config = with(dir.config());
     ledger(&dir);
     let counters = Counters::new();
     let source = SqliteTxSource::open_with(&config).unwrap();
-    let store = SqliteStore::open_with(config).unwrap().into_shared();
+    let store = seal(SqliteStore::open_with(config).unwrap().into_shared());
     let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
     World { joined: engine.joined(source).unwrap(), engine, counters, dir }
+}
+
+/// A joined completion reaches the record by its digest, and wakes the waiters of that record.
+#[tokio::test]
+async fn id_5_a_joined_record_is_kept_under_its_digest() {
+    let world = world_on(Dir::new(), |config| {
+        let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+        let config = config.with_table_name("hashed").with_identity_secret(secret);
+        config.migrate().unwrap();
+        config
+    });
+    assert_eq!(world.pay("canary").await.unwrap(), Outcome::Executed("paid canary".to_owned()));
+    assert_eq!(world.pay("canary").await.unwrap(), Outcome::Replayed("paid canary".to_owned()));
+    assert_eq!(world.rows(), ["canary"]);
+
+    // By hand, with a waiter.
+    let held = world.held("by hand").await;
+    let engine = world.engine.clone();
+    let waiter = tokio::spawn(async move { engine.try_acquire(&ctx("by hand")).await });
+    while world.engine.activity().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut conn = world.dir.stranger();
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let pending = held.complete_in(&mut tx, value("by hand")).await.unwrap();
+    tx.commit().unwrap();
+    pending.committed();
+    assert!(matches!(waiter.await.unwrap().unwrap(), Acquisition::Complete(_)));
+
+    let mut keys = conn.prepare("SELECT key FROM hashed").unwrap();
+    let keys = keys.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+    let keys: Vec<_> = keys.map(|key| String::from_utf8(key.unwrap()).unwrap()).collect();
+    assert!(keys.len() == 2 && keys.iter().all(|key| IdentitySecret::is_digest(key)), "{keys:?}");
+}
+
+/// The statement in the caller's transaction contains nothing plain.
+#[tokio::test]
+async fn seal_1_a_joined_record_is_sealed() {
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let world = world_of(
+        Dir::new(),
+        |config| {
+            let config = config.with_table_name("sealed").with_identity_secret(secret);
+            config.migrate().unwrap();
+            config
+        },
+        |store| store.sealed_by(Arc::new(TestKeys::new())).unwrap(),
+    );
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    // By hand.
+    let held = world.held("by hand").await;
+    let mut conn = world.dir.stranger();
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let pending = held.complete_in(&mut tx, value("paid by hand")).await.unwrap();
+    tx.commit().unwrap();
+    pending.committed();
+    let Acquisition::Complete(stored) = world.engine.try_acquire(&ctx("by hand")).await.unwrap()
+    else {
+        panic!("expected a result")
+    };
+    assert_eq!(body(&stored), "paid by hand");
+
+    let mut results = conn.prepare("SELECT result FROM sealed").unwrap();
+    let results = results.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+    let results: Vec<_> = results.map(|result| result.unwrap()).collect();
+    assert_eq!(results.len(), 2);
+    assert!(!results.iter().any(|result| result.windows(4).any(|part| part == b"paid")));
 }
 
 impl World {

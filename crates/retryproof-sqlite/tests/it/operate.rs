@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What operators see and change in a file, beyond the conformance kit.
 
-use retryproof_core::store::{Force, ForceRequest, Forced, Inspect};
-use retryproof_core::{Fingerprint, IdempotencyStore, OwnerId};
+use std::time::Duration;
 
-use crate::support::{Dir, completion, execute, grant, id, replay, request};
+use retryproof_core::store::{FencedWrite, Force, ForceRequest, Forced, Inspect};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_sqlite::SqliteStore;
+
+use crate::support::{Dir, completion, execute, grant, id, replay};
+
+/// Whether the text is in the file or in its log.
+fn is_on_disk(dir: &Dir, text: &str) -> bool {
+    ["records.db", "records.db-wal"].iter().any(|name| {
+        let bytes = std::fs::read(dir.path().join(name)).expect("the file is read");
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    })
+}
 
 #[tokio::test]
 async fn ops_1_a_released_record_with_a_log_is_not_scanned() {
@@ -43,23 +54,6 @@ async fn ops_1_names_that_are_not_text_are_counted() {
 }
 
 #[tokio::test]
-async fn ops_4_a_resolve_keeps_the_fingerprint_of_the_grant() {
-    let dir = Dir::new();
-    let store = dir.store();
-    let sent = Fingerprint::new(&[1, 7]).expect("valid");
-    let owner = OwnerId::new();
-    let req = request(owner).with_fingerprint(Some(sent));
-    let _ = store.acquire(&id("k"), &req).await.expect("acquired");
-    let token = store.get(&id("k")).await.expect("read").expect("a record").token;
-    let resolve = ForceRequest::resolve(token, completion("forced")).even_if_live();
-    let forced = store.force(&id("k"), &resolve).await.expect("answered");
-    assert!(matches!(forced, Forced::Applied), "{forced:?}");
-    assert_eq!(replay(&store, &id("k")).await, "forced");
-    let found = store.get(&id("k")).await.expect("read").expect("a record");
-    assert!(found.has_fingerprint);
-}
-
-#[tokio::test]
 async fn ops_4_an_erased_answer_is_in_no_column() {
     let dir = Dir::new();
     let store = dir.store();
@@ -75,4 +69,80 @@ async fn ops_4_an_erased_answer_is_in_no_column() {
     let forced = store.force(&id("k"), &ForceRequest::erase(token)).await.expect("answered");
     assert!(matches!(forced, Forced::Applied), "{forced:?}");
     assert_eq!(left(), 0);
+}
+
+#[tokio::test]
+async fn ops_4_no_byte_of_an_erased_answer_stays_in_the_file() {
+    // Small values are in the page of their row, larger ones in pages of their own.
+    for size in [6, 1_000, 10_000, 300_000] {
+        for forget in [false, true] {
+            let dir = Dir::new();
+            let store = dir.store();
+            execute(&store, &id("before"), &"n".repeat(size)).await;
+            execute(&store, &id("k"), &"canary".repeat(size / 6)).await;
+            execute(&store, &id("after"), &"n".repeat(size)).await;
+            assert!(is_on_disk(&dir, "canary"), "the test finds what it looks for");
+            let token = store.get(&id("k")).await.expect("read").expect("a record").token;
+            let req = if forget { ForceRequest::forget(token) } else { ForceRequest::erase(token) };
+            let forced = store.force(&id("k"), &req).await.expect("answered");
+            assert!(matches!(forced, Forced::Applied), "{forced:?}");
+            assert!(!is_on_disk(&dir, "canary"), "{size} bytes, forget: {forget}");
+            assert_eq!(replay(&store, &id("after")).await, "n".repeat(size));
+        }
+    }
+}
+
+#[tokio::test]
+async fn ops_4_an_erase_fails_while_a_reader_keeps_the_former_answer_in_the_log() {
+    for forget in [false, true] {
+        let dir = Dir::new();
+        let config = dir.config().with_busy_timeout(Duration::from_millis(50));
+        let store = SqliteStore::open_with(config).expect("the store opens");
+        let owner = OwnerId::new();
+        execute(&store, &id("k"), "canary").await;
+        grant(&store, &id("other"), owner).await;
+        let token = store.get(&id("k")).await.expect("read").expect("a record").token;
+        let req = if forget { ForceRequest::forget(token) } else { ForceRequest::erase(token) };
+
+        let reader = dir.stranger();
+        let count = "SELECT count(*) FROM retryproof_records";
+        reader.execute_batch("BEGIN").expect("begun");
+        reader.query_row(count, [], |row| row.get::<_, i64>(0)).expect("counted");
+        let error = store.force(&id("k"), &req).await.expect_err("the log is in use");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("write-ahead log"), "{error}");
+        let done = store.complete(&id("other"), owner, &completion("done")).await;
+        assert!(done.is_ok(), "the reader delays no completion: {done:?}");
+
+        reader.execute_batch("COMMIT").expect("ended");
+        let forced = store.force(&id("k"), &req).await.expect("answered");
+        assert_eq!(matches!(forced, Forced::Absent), forget, "{forced:?}");
+        assert!(!is_on_disk(&dir, "canary"), "forget: {forget}");
+    }
+}
+
+/// SQLite may leave a copy of a row in the unused part of a page from which it has moved the row.
+#[tokio::test]
+async fn ops_4_a_vacuum_removes_the_copies_that_moved_rows_have_left() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut held = Vec::new();
+    for n in 0..300 {
+        let (id, owner) = (id(&format!("k{n}")), OwnerId::new());
+        let token = grant(&store, &id, owner).await.token;
+        held.push((id, owner, token));
+    }
+    // Each row grows when its neighbours are in place already, so that its page is split.
+    for (id, owner, _) in &held {
+        let done = store.complete(id, *owner, &completion(&"canary".repeat(100))).await;
+        assert_eq!(done.expect("completed"), FencedWrite::Applied);
+    }
+    for (id, _, token) in &held {
+        let forced = store.force(id, &ForceRequest::erase(*token)).await.expect("answered");
+        assert!(matches!(forced, Forced::Applied), "{forced:?}");
+    }
+    dir.stranger()
+        .execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)")
+        .expect("the file is written anew");
+    assert!(!is_on_disk(&dir, "canary"));
 }

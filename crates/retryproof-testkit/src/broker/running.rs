@@ -16,7 +16,7 @@ use super::{PATIENCE, until};
 /// The stop signal of a listener.
 pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A listener that runs until it is stopped, or dropped with its runtime.
+/// A listener that runs until it is stopped or its runtime ends.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<Notify>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Seen`]: the results of a test's messages, identified by their bodies.
+//! [`Seen`]: the results of a test's messages. A message is identified by its body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct MessageFate {
 }
 
 impl Seen {
-    /// Records that work on a message has begun.
+    /// Records one run of a message's work.
     pub fn ran(&self, body: &str) {
         self.0.lock().entry(body.to_owned()).or_default().runs += 1;
     }
@@ -37,13 +37,13 @@ impl Seen {
         self.0.lock().get(body).cloned().unwrap_or_default()
     }
 
-    /// For how many messages the work has run.
+    /// The number of messages whose work has run at least once.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.0.lock().values().filter(|fate| fate.runs > 0).count()
     }
 
-    /// How many messages have had at least one finished delivery.
+    /// The number of messages with at least one finished delivery.
     #[must_use]
     pub fn ends(&self) -> usize {
         self.0.lock().values().filter(|fate| !fate.ends.is_empty()).count()
@@ -51,7 +51,8 @@ impl Seen {
 }
 
 impl MessageFate {
-    /// Whether the message's work ran once, and every other delivery was recognised as a duplicate.
+    /// Whether the first delivery ran the message's work and every later delivery replayed the
+    /// result.
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();

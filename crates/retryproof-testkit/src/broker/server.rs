@@ -19,22 +19,22 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 
-/// A broker takes seconds to start, and many seconds on a busy machine. A broker that takes this
-/// long is stuck.
+/// The time limit of a start. A broker takes seconds to start, and many seconds on a busy machine,
+/// but a broker that takes this long is stuck.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// A broker on a free port of 127.0.0.1, with its data in a temporary folder. Dropping this value
 /// stops the broker and removes the folder.
 ///
-/// Start the broker on the thread that runs the test, not in `spawn_blocking`: if `setpriv` is
+/// Start the broker on the thread that runs the test, not in `spawn_blocking`. If `setpriv` is
 /// installed, the broker's processes die with the thread that started them, so no process outlives
 /// a killed test.
 #[derive(Debug)]
 pub struct Server {
     url: String,
     folder: Folder,
-    /// The processes, in the order in which they are started; the broker itself is the last.
+    /// The processes in the order of their start. The last one is the broker itself.
     processes: Vec<Process>,
 }
 
@@ -42,7 +42,7 @@ pub struct Server {
 struct Process {
     port: u16,
     command: Vec<String>,
-    /// A probe to send, and how the answer of a ready broker begins.
+    /// A probe to send, and the beginning of a ready broker's answer.
     greeting: (Vec<u8>, Vec<u8>),
     child: Option<Child>,
 }
@@ -73,8 +73,8 @@ impl Server {
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // Start `epmd` here, because the node would otherwise start its own `epmd`, which this
-        // server does not stop.
+        // Start `epmd` here. Otherwise, the node would start its own `epmd`, which this server
+        // could not stop.
         let epmd = [
             program("epmd")?,
             "-port".into(),
@@ -104,10 +104,10 @@ impl Server {
             format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
             format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
             format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-            // With this variable, the script becomes the node, so that killing the process kills
-            // the node.
+            // With this variable, the script replaces itself with the node. Killing the process
+            // therefore kills the node.
             "RABBITMQ_ALLOW_INPUT=1".into(),
-            // The script on PATH is not used, because it switches to a different user.
+            // The script on PATH is not used, because that script switches to a different user.
             Path::new(&program("rabbitmq-env")?)
                 .with_file_name("rabbitmq-server")
                 .display()
@@ -127,8 +127,8 @@ impl Server {
     }
 
     async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
-        // Create the server before its processes: if one of them fails to start, dropping the
-        // server ends the others.
+        // Create the server before its processes. If a process fails to start, dropping the server
+        // then ends the others.
         let mut server = Self { url, folder, processes };
         server.start().await?;
         Ok(server)
@@ -140,8 +140,8 @@ impl Server {
         &self.url
     }
 
-    /// Waits until a quorum queue of this RabbitMQ would survive a kill. A queue that was created
-    /// within the last half second would be lost with all its messages.
+    /// Waits until a quorum queue of this RabbitMQ would survive a kill. A kill loses a queue with
+    /// all its messages if the queue was created within the last half second.
     ///
     /// # Errors
     /// If the queue is not on disk in time.
@@ -164,11 +164,11 @@ impl Server {
         self.processes.last_mut().map_or(Ok(()), Process::kill)
     }
 
-    /// Starts every process that is not running, on the same port and with the same data, and waits
-    /// until the process answers.
+    /// Starts every process that is not running, with the same port and data, and waits until each
+    /// process answers.
     ///
     /// # Errors
-    /// If a process does not answer in time; the error contains the end of the log.
+    /// If a process does not answer in time. The error contains the end of the log.
     ///
     /// # Cancel safety
     /// If the future is dropped, the broker may still be starting; call `start` again.
@@ -214,8 +214,8 @@ impl Process {
             {
                 return Ok(());
             }
-            // A process that has just been killed may still block the new process. If the new
-            // process ends for that reason, it is started again.
+            // A process that has just been killed can still block the new process, which then
+            // exits. In that case, start the new process again.
             if let Some(child) = &mut self.child
                 && child.try_wait()?.is_some()
             {
@@ -243,8 +243,8 @@ impl Process {
     }
 }
 
-/// Whether the list of quorum queues on disk contains this queue, and not only a queue whose name
-/// begins with the same letters.
+/// Whether the list of quorum queues on disk contains this queue. A queue whose name continues with
+/// a dot, such as `QUEUE.dead`, does not count as this queue.
 fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     for own in fs::read_dir(node)?.flatten() {
         let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
@@ -257,8 +257,8 @@ fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Wraps a command so that its process dies when this process ends, for whatever reason. Without
-/// `setpriv`, the command stays unchanged.
+/// Wraps a command so that its process dies when the thread that starts it ends, for example
+/// because this process was killed. Without `setpriv`, the command stays unchanged.
 fn tied(command: &[String]) -> Vec<String> {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let mut words = Vec::new();
@@ -269,13 +269,13 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A free port below the range from which the system assigns ports, so that the port is still free
-/// when a server is restarted.
+/// Returns a free port below the range from which the system assigns ports, so the port is still
+/// free when a server restarts.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Concurrent test processes begin at different ports, so that a port that one process has
-        // released is not soon taken by another process.
+        // Concurrent test processes begin at different ports. Otherwise, one process could soon
+        // take a port that another process has released.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -297,7 +297,7 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// The path of a program. The search includes the folders that Debian keeps out of PATH.
+/// Returns the path of a program. The search includes folders that are not in Debian's usual PATH.
 fn program(name: &str) -> io::Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin"].map(PathBuf::from);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work on messages that counts its runs, and waits until a test lets it continue.
+//! Handlers for messages. Their work counts its runs, waits until a test lets it continue, or
+//! fails.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use retryproof_core::listener::Verdict;
 use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine, Lease};
 use tokio::sync::Semaphore;
 
-/// A gate that counts the runs that arrive, and holds them until a test opens the gate.
+/// Counts the runs that arrive, and holds each run until a test lets it continue.
 #[derive(Debug)]
 pub struct Gate {
     begun: AtomicUsize,
@@ -28,7 +29,7 @@ impl Gate {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Lets `runs` runs continue, now or when they arrive.
+    /// Lets `runs` runs continue: those that already wait, and then those that arrive later.
     pub fn let_go(&self, runs: usize) {
         self.open.add_permits(runs);
     }
@@ -36,10 +37,10 @@ impl Gate {
     /// Counts one run, and waits until the gate lets it continue.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the run stays counted, and another run can take its turn.
+    /// If the future is dropped, the run stays counted but does not use up a turn.
     pub async fn pass(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
-        // This always succeeds, because the semaphore is never closed.
+        // `acquire` always succeeds, because the semaphore is never closed.
         if let Ok(turn) = self.open.acquire().await {
             turn.forget();
         }
@@ -68,8 +69,8 @@ pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &G
     Verdict::of(&engine.execute(ctx, work).await)
 }
 
-/// Handles one message with work whose first run fails with an unknown effect (RUN-4), and whose
-/// next run is a takeover that succeeds.
+/// Handles one message. The first run of its work fails with an unknown effect (RUN-4). The next
+/// run, after a takeover, succeeds.
 pub async fn unsure(engine: &IdempotencyEngine, ctx: IdempotencyContext) -> Verdict {
     let work = |lease: Lease| async move {
         match lease.attempt() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers for the cases: callers with one owner each, and assertions that print an unexpected
+//! Helpers for the cases: callers that have one owner each, and assertions that print an unexpected
 //! answer.
 
 use std::time::Duration;
@@ -29,8 +29,8 @@ impl Subject {
         StoreCaller::new(self.store(), id)
     }
 
-    /// The length of a lease or a ttl that a case lets run out. On the host's clock, that time may
-    /// be over before the next line of the case runs.
+    /// A short length for a lease or a ttl that a case lets run out. On the host's clock, this time
+    /// may be over before the next line of the case runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
@@ -75,6 +75,7 @@ pub(super) struct StoreCaller {
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) ttl: Duration,
     pub(super) note: Option<HolderNote>,
+    pub(super) compares_in_flight: bool,
 }
 
 impl StoreCaller {
@@ -86,6 +87,7 @@ impl StoreCaller {
             fingerprint: None,
             ttl: DAY,
             note: None,
+            compares_in_flight: false,
         }
     }
 
@@ -96,6 +98,12 @@ impl StoreCaller {
 
     pub(super) fn with_fingerprint(mut self, byte: u8) -> Self {
         self.fingerprint = Some(fingerprint(byte));
+        self
+    }
+
+    /// The same caller, but with requests that compare fingerprints in flight (FP-6).
+    pub(super) fn comparing(mut self) -> Self {
+        self.compares_in_flight = true;
         self
     }
 
@@ -117,9 +125,10 @@ impl StoreCaller {
     }
 
     pub(super) fn request(&self, lease: Duration) -> AcquireRequest {
-        AcquireRequest::new(self.owner, lease, self.ttl)
+        let request = AcquireRequest::new(self.owner, lease, self.ttl)
             .with_fingerprint(self.fingerprint)
-            .with_holder(self.note.clone())
+            .with_holder(self.note.clone());
+        if self.compares_in_flight { request.comparing_in_flight() } else { request }
     }
 
     pub(super) async fn acquire(&self, lease: Duration) -> Acquired {
@@ -164,9 +173,9 @@ impl StoreCaller {
     }
 }
 
-/// Repeats a write while the store is unavailable, as the engine does, because a disk that stalls
-/// while another caller has the row locked makes a sound store give up. A store that stays
-/// unavailable fails the case.
+/// Repeats a write while the store is unavailable, as the engine does. Even a correct store may
+/// give up if a disk stalls while another caller has the row locked. A store that stays unavailable
+/// fails the case.
 async fn repeated<T, F>(mut call: impl FnMut() -> F) -> retryproof_core::Result<T>
 where
     F: Future<Output = retryproof_core::Result<T>>,

@@ -8,7 +8,8 @@ use super::caller::{LONG, MS, StoreCaller, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// More await points than any method has. A call that is still pending after this many is stuck.
+/// The number of await points after which a case gives up. No method has so many, so a call that is
+/// still pending is stuck.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +19,7 @@ enum Form {
 }
 
 /// Drops the call at each of its await points, each time on a fresh identity that `prepare` sets
-/// up. `check` then inspects what is left. The function returns once the call ends before the drop.
+/// up. Then `check` inspects what is left. Returns as soon as a call ends before its drop.
 async fn at_every_await<P, F>(
     s: &Subject,
     prepare: impl Fn(StoreCaller) -> P,
@@ -45,7 +46,7 @@ async fn at_every_await<P, F>(
     }
 }
 
-/// A dropped acquire leaves at most one lease, of the requested length.
+/// A dropped acquire leaves at most one lease, which is no longer than requested.
 pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
     let short = s.short();
     let prepare = |caller: StoreCaller| async move { Doomed::Acquire(caller.request(short)) };
@@ -88,8 +89,8 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
     }
 }
 
-/// A dropped heartbeat may or may not have taken effect, and the next heartbeat still finds the
-/// lease.
+/// A dropped heartbeat may or may not have taken effect. In both cases, the next heartbeat still
+/// finds the lease.
 pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
     let prepare = |caller: StoreCaller| async move {
         granted(caller.acquire(LONG).await);

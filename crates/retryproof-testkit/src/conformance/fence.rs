@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions and extends are fenced by owner, never by time.
+//! The store fences completions and extends by owner, never by time.
 
 use retryproof_core::OwnerId;
 use retryproof_core::store::FencedWrite;
@@ -19,7 +19,7 @@ pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
 
-/// After a takeover the completion of the old owner is refused and changes nothing.
+/// After a takeover, the old owner's completion is refused and changes nothing.
 pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
     let id = s.id("k");
     let (zombie, taker, token) = taken_over(s, &id).await;
@@ -45,8 +45,8 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     );
 }
 
-/// All 128 bits of an owner ID matter: a store that compared only some of them could confuse two
-/// executions.
+/// The store compares all 128 bits of an owner ID. A store that compared only some bits could
+/// confuse two executions.
 pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -81,7 +81,7 @@ pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
-/// Without a record there is nothing to complete, and no record is created.
+/// A completion of an absent record is refused, and creates no record.
 pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     let id = s.id("k");
     assert_eq!(s.caller(&id).complete(b"nothing").await, FencedWrite::NotOwner);
@@ -93,7 +93,7 @@ pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// If the answer to a completion was lost, the completion can be sent again: the repetition
+/// If the answer to a completion was lost, the completion can be sent again. The repetition
 /// succeeds, and the first value stays.
 pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     let id = s.id("k");
@@ -124,7 +124,8 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// The requested time counts from the extend, even if the lease then ends earlier than before.
+/// The requested time counts from the extend, even if the lease then ends sooner than it would
+/// have.
 pub async fn run_1_extend_counts_from_now(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -148,7 +149,7 @@ pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
 }
 
-/// After a takeover the old owner's heartbeat is refused, and the new lease does not change.
+/// After a takeover, the old owner's heartbeat is refused, and the new lease does not change.
 pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     let id = s.id("k");
     let (zombie, _, token) = taken_over(s, &id).await;
@@ -179,7 +180,7 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     if s.is_exact() {
         assert_eq!(body(&is_complete(holder.peek().await)), b"done");
     }
-    // The refused extend did not prolong the result's ttl either.
+    // The refused extend must not have prolonged the result's ttl either.
     s.expire(&id, s.short()).await;
     assert_eq!(
         holder.extend(LONG).await,

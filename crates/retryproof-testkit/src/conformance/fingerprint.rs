@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stored fingerprint: it comes from the completion, is returned with the result, and is
-//! replaced by every grant.
+//! A completion stores its fingerprint, an answer returns it with the result, and every grant
+//! replaces it. A busy answer says whether the caller's fingerprint differs from the holder's
+//! (FP-6).
 
-use retryproof_core::store::{Completion, FencedWrite};
-use retryproof_core::{Fingerprint, Opened};
+use retryproof_core::store::{Acquired, Completion, FencedWrite};
+use retryproof_core::{Fingerprint, Identity, Opened};
 
 use super::caller::{
     DAY, LONG, busy, completed, envelope, fingerprint, granted, is_busy, is_complete,
 };
 use crate::subject::Subject;
 
-/// The completion's fingerprint is returned with the result, by an acquire and by a peek; a missing
+/// The completion's fingerprint is returned with the result, by an acquire and by a peek. A missing
 /// fingerprint stays missing.
 pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
     for stored in [None, Some(fingerprint(1))] {
@@ -41,8 +42,8 @@ pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     }
 }
 
-/// While the holder runs, fingerprints are not compared: a duplicate with a different fingerprint
-/// gets "busy" like any other.
+/// While the holder runs, fingerprints are not compared. A duplicate with a different fingerprint
+/// gets "busy" like any other duplicate.
 pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
@@ -54,14 +55,14 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     assert_eq!(
         is_complete(holder.peek().await).fingerprint(),
         Some(&fingerprint(1)),
-        "the busy calls should leave no fingerprint"
+        "the busy calls should leave the holder's fingerprint"
     );
 }
 
 impl Subject {
     /// Whether the record has a fingerprint; `None` if there is no record, or if the store cannot
     /// be inspected. While a holder runs, only an operator can see the fingerprint.
-    async fn keeps_fingerprint(&self, id: &retryproof_core::Identity) -> Option<bool> {
+    async fn keeps_fingerprint(&self, id: &Identity) -> Option<bool> {
         if !self.can_inspect() {
             return None;
         }
@@ -73,7 +74,7 @@ impl Subject {
     }
 }
 
-/// A takeover replaces the dead owner's fingerprint; an owner that repeats its acquire replaces its
+/// A takeover replaces the dead owner's fingerprint. An owner that repeats its acquire replaces its
 /// own fingerprint.
 pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     let id = s.id("k");
@@ -120,4 +121,54 @@ pub async fn fp_2_an_expired_result_leaves_no_fingerprint(s: &Subject) {
     granted(new.acquire(LONG).await);
     assert_eq!(new.complete(b"new").await, FencedWrite::Applied);
     assert!(is_complete(new.peek().await).fingerprint().is_none());
+}
+
+impl Subject {
+    /// Asserts that other callers' acquires are compared with the holder's fingerprint `held`.
+    async fn compares_with(&self, id: &Identity, held: Option<u8>) {
+        for (own, compares) in [(Some(1), true), (Some(2), true), (None, true), (Some(3), false)] {
+            let mut stranger = self.caller(id);
+            stranger.fingerprint = own.map(fingerprint);
+            stranger.compares_in_flight = compares;
+            let differs = compares && own.is_some() && held.is_some() && own != held;
+            match stranger.acquire(LONG).await {
+                Acquired::Busy(lease) => assert_eq!(lease.mismatch, differs, "{own:?} {held:?}"),
+                other => panic!("expected busy, got {other:?}"),
+            }
+        }
+    }
+}
+
+/// If both requests compare fingerprints in flight, a busy answer says whether the two fingerprints
+/// differ, also after a heartbeat of the holder.
+pub async fn fp_6_a_busy_answer_tells_whether_the_request_differs(s: &Subject) {
+    for held in [Some(1), None] {
+        let mut holder = s.caller(&s.id(&format!("{held:?}"))).comparing();
+        holder.fingerprint = held.map(fingerprint);
+        granted(holder.acquire(LONG).await);
+        s.compares_with(&holder.id, held).await;
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
+        s.compares_with(&holder.id, held).await;
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+        let stored = is_complete(holder.peek().await);
+        assert_eq!(stored.fingerprint().copied(), held.map(fingerprint));
+    }
+}
+
+/// Every grant replaces the holder's fingerprint: a takeover, a repeated acquire, and a grant after
+/// a release.
+pub async fn fp_6_a_grant_replaces_the_fingerprint_to_compare_with(s: &Subject) {
+    let id = s.id("k");
+    let holder = |byte| s.caller(&id).with_fingerprint(byte).comparing();
+    granted(holder(1).acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = holder(2);
+    granted(taker.acquire(LONG).await);
+    s.compares_with(&id, Some(2)).await;
+    let again = taker.with_fingerprint(1);
+    granted(again.acquire(LONG).await);
+    s.compares_with(&id, Some(1)).await;
+    assert_eq!(again.release().await, FencedWrite::Applied);
+    granted(s.caller(&id).comparing().acquire(LONG).await);
+    s.compares_with(&id, None).await;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operator changes a record: fenced by the token that the operator saw, never under a live
-//! lease unless the operator allows it, and with an answer that says what the store found.
+//! An operator can change a record. The change is fenced by the token that the operator saw, and is
+//! refused under a live lease unless the request allows it. The answer says what the store found.
 
 use std::time::Duration;
 
 use retryproof_core::store::{
     Acquired, Completion, FencedWrite, ForceAction, ForceRequest, Forced, Grant, Peeked,
 };
-use retryproof_core::{FencingToken, Identity, Opened, StoredResult};
+use retryproof_core::{FencingToken, IdempotencyStore as _, Identity, Opened, StoredResult};
 
 use super::caller::{
     ASLEEP, DAY, LONG, MS, StoreCaller, WOKEN, body, completed, envelope, granted, is_absent,
@@ -16,8 +16,8 @@ use super::caller::{
 use crate::doom::until_pending;
 use crate::subject::Subject;
 
-/// More polls than an intervention needs. An intervention that is still pending after this many is
-/// stuck.
+/// The number of polls after which a case gives up. No intervention needs so many, so one that is
+/// still pending is stuck.
 const MOST_AWAITS: u32 = 1_000;
 /// How many rounds a race has.
 const ROUNDS: usize = 24;
@@ -44,21 +44,20 @@ impl Subject {
     }
 }
 
-fn resolve(token: FencingToken, with: &[u8]) -> ForceRequest {
-    ForceRequest::resolve(token, Completion::new(envelope(with), DAY, None))
+fn resolve(id: &Identity, token: FencingToken, with: &[u8]) -> ForceRequest {
+    ForceRequest::resolve(id, token, Completion::new(envelope(with), DAY, None))
 }
 
-fn requests(token: FencingToken) -> [ForceRequest; 4] {
+fn requests(id: &Identity, token: FencingToken) -> [ForceRequest; 4] {
     [
         ForceRequest::release(token),
-        resolve(token, b"forced"),
+        resolve(id, token, b"forced"),
         ForceRequest::forget(token),
         ForceRequest::erase(token),
     ]
 }
 
-/// Acquires a dead lease. In a database, the lock of an intervention that runs at the same time may
-/// delay the takeover.
+/// Acquires a dead lease. Tries again while a concurrent intervention holds a lock in the database.
 async fn taken(taker: &StoreCaller) -> Grant {
     for _ in 0..1_000 {
         match taker.acquire(LONG).await {
@@ -74,14 +73,14 @@ fn applied(forced: &Forced) {
     assert!(matches!(forced, Forced::Applied), "expected `Applied`, got {forced:?}");
 }
 
-/// A live lease refuses all four actions, and the answer shows the lease. A forget and an erase are
-/// refused even if the operator asks for more.
+/// All four actions are refused under a live lease, and the answer shows the lease. A forget and an
+/// erase are refused even with `even_if_live`.
 pub async fn ops_3_a_live_lease_is_refused(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).called("alive");
     let token = granted(holder.acquire(LONG).await).token;
     let asked = [ForceRequest::forget(token), ForceRequest::erase(token)];
-    for req in requests(token).into_iter().chain(asked.map(ForceRequest::even_if_live)) {
+    for req in requests(&id, token).into_iter().chain(asked.map(ForceRequest::even_if_live)) {
         match s.force(&id, &req).await {
             Forced::Live(lease) => {
                 assert_eq!((lease.token, &lease.holder), (token, &holder.note), "{req:?}");
@@ -94,7 +93,7 @@ pub async fn ops_3_a_live_lease_is_refused(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// A request with another token changes nothing, whatever the record's state, and the answer shows
+/// A request with another token changes nothing in any state of the record, and the answer shows
 /// the current token.
 pub async fn ops_3_another_token_is_refused(s: &Subject) {
     let id = s.id("k");
@@ -102,7 +101,7 @@ pub async fn ops_3_another_token_is_refused(s: &Subject) {
     let taker = s.caller(&id);
     let token = granted(taker.acquire(LONG).await).token;
     for completes in [true, false] {
-        for req in requests(seen).map(ForceRequest::even_if_live) {
+        for req in requests(&id, seen).map(ForceRequest::even_if_live) {
             match s.force(&id, &req).await {
                 Forced::AnotherToken(current) => assert_eq!(current, token, "{req:?}"),
                 other => panic!("{req:?}: expected another token, got {other:?}"),
@@ -118,14 +117,14 @@ pub async fn ops_3_another_token_is_refused(s: &Subject) {
 /// If there is no record, a request changes nothing.
 pub async fn ops_3_an_absent_record_is_said_to_be_absent(s: &Subject) {
     let id = s.id("k");
-    for req in requests(FencingToken::new(1)) {
+    for req in requests(&id, FencingToken::new(1)) {
         let forced = s.force(&id, &req).await;
         assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
     }
     let holder = s.caller(&id);
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(holder.release().await, FencedWrite::Applied);
-    for req in requests(token) {
+    for req in requests(&id, token) {
         let forced = s.force(&id, &req).await;
         assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
     }
@@ -145,15 +144,15 @@ pub async fn ops_3_each_action_has_its_state(s: &Subject) {
 
     let id = s.id("done");
     let (holder, token) = s.done(&id).await;
-    for req in [ForceRequest::release(token), resolve(token, b"forced").even_if_live()] {
+    for req in [ForceRequest::release(token), resolve(&id, token, b"forced").even_if_live()] {
         let forced = s.force(&id, &req).await;
         assert!(matches!(forced, Forced::Finished), "{req:?}: {forced:?}");
     }
     assert_eq!(body(&is_complete(holder.peek().await)), b"canary");
 }
 
-/// A dropped call took effect either completely or not at all, and the same request may be
-/// repeated. The answer to the repeated request says what state the record is in.
+/// A dropped call took effect either completely or not at all, and the same request can be
+/// repeated. The answer to the repeated request shows the state of the record.
 pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
     for action in 0..4 {
         let mut done = false;
@@ -161,7 +160,7 @@ pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
             let id = s.id(&format!("k{action} {times}"));
             let holder = s.caller(&id);
             let token = granted(holder.acquire(LONG).await).token;
-            let req = requests(token).into_iter().nth(action).expect("four actions");
+            let req = requests(&id, token).into_iter().nth(action).expect("four actions");
             let req = req.even_if_live();
             if !req.ends_a_lease() {
                 assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
@@ -182,7 +181,7 @@ pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
             let expected = if erased { FencedWrite::AlreadyApplied } else { FencedWrite::NotOwner };
             assert_eq!(
                 late, expected,
-                "a late completion after {req:?}, which was dropped after {times} awaits"
+                "{req:?} was dropped after {times} awaits; the answer to a late completion is wrong"
             );
             if done {
                 break;
@@ -192,7 +191,7 @@ pub async fn ops_3_a_dropped_call_may_be_repeated(s: &Subject) {
     }
 }
 
-/// Checks that the record is as after the request or, unless `must` is set, as before it.
+/// Checks that the request has taken effect. If `must` is false, the record may also be unchanged.
 #[track_caller]
 fn stands(req: &ForceRequest, found: Peeked, must: bool) {
     let erased = |value: &StoredResult| matches!(value.open(None), Ok(Opened::Tombstone(_)));
@@ -225,7 +224,7 @@ pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
 }
 
-/// A live lease ends if the operator asks for it, and its holder notices that the lease is lost.
+/// A live lease ends if the operator requests it, and the holder notices the loss.
 pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
     let id = s.id("released");
     let holder = s.caller(&id);
@@ -237,7 +236,7 @@ pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
     let id = s.id("resolved");
     let holder = s.caller(&id);
     let token = granted(holder.acquire(LONG).await).token;
-    applied(&s.force(&id, &resolve(token, b"forced").even_if_live()).await);
+    applied(&s.force(&id, &resolve(&id, token, b"forced").even_if_live()).await);
     assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
     assert_eq!(body(&is_complete(holder.peek().await)), b"forced");
@@ -248,19 +247,31 @@ pub async fn ops_4_a_live_lease_ends_if_asked_for(s: &Subject) {
 pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
     let id = s.id("k");
     let (holder, token) = s.dead(&id).await;
-    let req = resolve(token, b"forced");
     for _ in 0..2 {
-        applied(&s.force(&id, &req).await);
+        // An operator can repeat the command in another process, which creates a new request.
+        applied(&s.force(&id, &resolve(&id, token, b"forced")).await);
         assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
         assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
         assert_eq!(holder.release().await, FencedWrite::NotOwner);
         let stored = completed(s.caller(&id).acquire(LONG).await);
         assert_eq!((body(&stored), stored.holder()), (b"forced".to_vec(), None));
     }
-    let other = s.force(&id, &resolve(token, b"other")).await;
+    let other = s.force(&id, &resolve(&id, token, b"other")).await;
     assert!(matches!(other, Forced::Finished), "{other:?}");
     // The record still has the token that the operator saw.
     applied(&s.force(&id, &ForceRequest::erase(token)).await);
+}
+
+/// A resolve without a fingerprint keeps the fingerprint of the grant, so that a retry with another
+/// request is still refused. Only an `immediate` store may lose this fingerprint.
+pub async fn ops_4_a_resolve_keeps_the_fingerprint(s: &Subject) {
+    let id = s.id("k");
+    let (holder, token) = s.dead(&id).await;
+    applied(&s.force(&id, &resolve(&id, token, b"forced")).await);
+    let stored = is_complete(holder.peek().await);
+    if stored.fingerprint().is_some() || !s.store().profile().immediate {
+        assert_eq!(stored.fingerprint(), holder.fingerprint.as_ref());
+    }
 }
 
 /// The work of a forgotten key runs again, with a greater token.
@@ -304,7 +315,7 @@ pub async fn ops_4_an_erased_answer_keeps_its_ttl(s: &Subject) {
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
     let forced = s.force(&id, &ForceRequest::erase(token)).await;
-    // On the host's clock, the ttl may be over already.
+    // On the host's clock, the ttl may already have ended.
     assert!(matches!(forced, Forced::Applied) || !s.is_exact(), "{forced:?}");
     if s.is_exact() {
         s.pass(ttl / 2).await;
@@ -314,9 +325,9 @@ pub async fn ops_4_an_erased_answer_keeps_its_ttl(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// A release and a resolve of a live lease wake a waiter.
+/// A release or a resolve of a live lease wakes a waiter.
 pub async fn ops_4_waiters_are_woken(s: &Subject) {
-    for key in ["release", "resolve"] {
+    for (at, key) in ["release", "resolve"].into_iter().enumerate() {
         let id = s.id(key);
         let token = granted(s.caller(&id).acquire(LONG).await).token;
         let waiter = s.caller(&id);
@@ -327,11 +338,8 @@ pub async fn ops_4_waiters_are_woken(s: &Subject) {
         if !s.is_paused() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let req = match key {
-            "release" => ForceRequest::release(token),
-            _ => resolve(token, b"forced"),
-        };
-        applied(&s.force(&id, &req.even_if_live()).await);
+        let req = requests(&id, token)[at].clone().even_if_live();
+        applied(&s.force(&id, &req).await);
         tokio::time::timeout(WOKEN, waiting)
             .await
             .expect("the waiter should be woken")
@@ -339,8 +347,8 @@ pub async fn ops_4_waiters_are_woken(s: &Subject) {
     }
 }
 
-/// A release races a takeover of the same dead lease: the taker always ends with a lease that it
-/// keeps.
+/// A release races with a takeover of the same dead lease. In the end, the taker always has a
+/// lease.
 pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
     for round in 0..ROUNDS {
         let id = s.id(&format!("k{round}"));
@@ -364,14 +372,15 @@ pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
     }
 }
 
-/// A resolve races the completion of a live holder: one of them wins, and both know which.
+/// A resolve races with a live holder's completion. One of the two wins, and both answers show
+/// which.
 pub async fn ops_3_a_resolve_races_a_completion(s: &Subject) {
     for round in 0..ROUNDS {
         let id = s.id(&format!("k{round}"));
         let holder = s.caller(&id);
         let token = granted(holder.acquire(LONG).await).token;
         let operator = s.store().clone();
-        let (of, req) = (id.clone(), resolve(token, b"forced").even_if_live());
+        let (of, req) = (id.clone(), resolve(&id, token, b"forced").even_if_live());
         let forcing = tokio::spawn(async move { operator.force(&of, &req).await });
         tokio::task::yield_now().await;
         let written = holder.complete(b"done").await;

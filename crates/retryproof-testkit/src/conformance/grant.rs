@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The answers to an acquire: granted, busy, complete; and the answer to a repeated acquire.
+//! The answers to an acquire (granted, busy or complete), and the answer to a repeated acquire.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::caller::{DAY, LONG, MS, body, busy, completed, granted, is_busy};
 use crate::subject::Subject;
 use retryproof_core::store::FencedWrite;
 
-/// An unused key is granted for the requested length, and is not a takeover.
+/// The grant of an unused key lasts for the requested time, and is not a takeover.
 pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
     let grant = granted(s.caller(&s.id("k")).acquire(LONG).await);
     assert!(!grant.took_over);
@@ -26,7 +26,7 @@ pub async fn acq_1_a_held_key_is_busy(s: &Subject) {
     }
 }
 
-/// Once a key is complete, every other owner gets the stored result.
+/// After a key is complete, every other owner gets the stored result.
 pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -37,7 +37,7 @@ pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     }
 }
 
-/// In the answers, the remaining time of a lease is measured by the store's clock.
+/// Answers measure the remaining time of a lease by the store's clock.
 pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);
@@ -58,8 +58,8 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     }
 }
 
-/// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed,
-/// with the same token, and the grant is still not a takeover.
+/// If the answer to an acquire was lost, the owner sends the acquire again. The owner gets the same
+/// lease, renewed and with the same token, and the grant is still not a takeover.
 pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -73,8 +73,8 @@ pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// The owner gets its lease again even if the lease ran out in between, unless another owner took
-/// over.
+/// A repeated acquire gets the lease again even if the lease ran out in between, unless another
+/// owner took over.
 pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -97,7 +97,7 @@ pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     busy(s.caller(&id).acquire(LONG).await);
 }
 
-/// If an owner acquires again after it has completed, it gets the result: a complete record never
+/// An owner that acquires again after its completion gets the result. A complete record never
 /// becomes a lease again.
 pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     let id = s.id("k");

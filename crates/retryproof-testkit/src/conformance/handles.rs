@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several handles on the same data, as several processes would have.
+//! Several handles on the same data, such as those of several processes, behave like one store.
 
 use retryproof_core::store::{Acquired, FencedWrite};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each grant writes a note about its holder, and the answers about the record return the note
+//! Each grant writes a note about its holder, and every answer about the record returns this note
 //! (REC-2).
 
 use std::time::Duration;
@@ -16,8 +16,8 @@ const TRACE: TraceContext =
     TraceContext { trace_id: [0xa5; 16], span_id: [0x5a; 8], sampled: true };
 
 impl Subject {
-    /// The note that an acquire and a peek by a stranger both return, for a record that is in
-    /// progress or complete.
+    /// Returns the note of a record that is in progress or complete. An acquire and a peek by
+    /// another owner must return the same note.
     async fn note(&self, id: &Identity) -> Option<HolderNote> {
         let stranger = self.caller(id);
         let acquired = match stranger.acquire(LONG).await {
@@ -44,7 +44,7 @@ impl Subject {
     }
 }
 
-/// A busy answer shows the holder's note. Whether another caller has a note makes no difference.
+/// A busy answer shows the holder's note, whether or not the other caller has a note of its own.
 pub async fn rec_2_busy_answers_show_the_holders_note(s: &Subject) {
     let (noted, plain) = (s.id("noted"), s.id("plain"));
     let holder = s.caller(&noted).called("payments-7f9c:4711");
@@ -59,7 +59,7 @@ pub async fn rec_2_busy_answers_show_the_holders_note(s: &Subject) {
     }
 }
 
-/// The shortest note, the longest, and one of a later version come back byte for byte.
+/// The shortest note, the longest note and a note of a later version come back byte for byte.
 pub async fn rec_2_notes_of_every_length_are_kept(s: &Subject) {
     let owner = OwnerId::new();
     let long = "pod-".repeat(30);
@@ -108,7 +108,7 @@ pub async fn rec_2_a_completion_keeps_the_note(s: &Subject) {
     }
 }
 
-/// A late completion, after the end of the lease, keeps the note as well.
+/// A completion after the end of the lease keeps the note too.
 pub async fn rec_2_a_late_completion_keeps_the_note(s: &Subject) {
     let holder = s.caller(&s.id("k")).called("late");
     granted(holder.acquire(s.short()).await);
@@ -117,8 +117,8 @@ pub async fn rec_2_a_late_completion_keeps_the_note(s: &Subject) {
     s.shows(&holder).await;
 }
 
-/// A takeover replaces the dead holder's note with the new holder's, or removes the note if the new
-/// holder has none.
+/// A takeover replaces the dead holder's note with the new holder's note. If the new holder has no
+/// note, the old note is removed.
 pub async fn rec_2_a_takeover_replaces_the_note(s: &Subject) {
     let id = s.id("k");
     let holders = [
@@ -130,7 +130,7 @@ pub async fn rec_2_a_takeover_replaces_the_note(s: &Subject) {
     for holder in &holders {
         granted(holder.acquire(LONG).await);
         s.shows(holder).await;
-        // A holder that was replaced cannot change the note by a heartbeat or a completion.
+        // No other caller can change the note with a heartbeat or a completion.
         for zombie in holders.iter().filter(|zombie| zombie.owner != holder.owner) {
             assert_eq!(zombie.extend(LONG).await, FencedWrite::NotOwner);
             assert_eq!(zombie.complete(b"late").await, FencedWrite::NotOwner);
@@ -170,8 +170,8 @@ pub async fn rec_2_an_expired_result_leaves_no_note(s: &Subject) {
     s.shows(&next).await;
 }
 
-/// If an owner repeats its acquire, the note of the last request is kept, even if the lease ran out
-/// in between.
+/// If an owner repeats its acquire, the record keeps the note of the last request, even if the
+/// lease ran out in between.
 pub async fn rec_2_the_same_owner_renews_its_note(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).called("a");
@@ -212,7 +212,7 @@ pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
             }
         }
         let winner = winner.expect("one caller should win");
-        // A busy answer that a lock in the database caused may have no note.
+        // A busy answer can lack the note if the store gave this answer because of a locked row.
         assert!(seen.iter().all(|note| Some(note) == winner.note.as_ref()), "round {round}");
         s.shows(&winner).await;
         assert_eq!(winner.complete(b"done").await, FencedWrite::Applied);
@@ -220,8 +220,8 @@ pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
     }
 }
 
-/// An operator sees the holder of a live lease, of a dead one and of a result, and when the lease
-/// was granted.
+/// An operator sees the holder of a live lease, a dead lease and a result, and the time since the
+/// grant.
 pub async fn rec_2_an_operator_sees_the_holder(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).called("a");

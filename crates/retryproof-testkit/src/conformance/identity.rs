@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identities are compared byte for byte: no folding, padding, trimming or joining makes two
+//! Identities are compared byte for byte. No folding, padding, trimming or joining makes two
 //! identities equal.
 
 use retryproof_core::store::FencedWrite;
@@ -8,8 +8,8 @@ use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_S
 use super::caller::{LONG, body, completed, granted, is_absent, is_complete};
 use crate::subject::Subject;
 
-/// Acquires all identities, completes half of them, releases the rest, and checks what each record
-/// then holds.
+/// Acquires all identities, completes half of them, and releases the rest. Then checks the state of
+/// each record.
 async fn are_apart(s: &Subject, identities: &[Identity]) {
     let mut holders = Vec::new();
     for (at, id) in identities.iter().enumerate() {
@@ -44,7 +44,7 @@ pub async fn id_1_scope_and_key_name_a_record_together(s: &Subject) {
     are_apart(s, &pairs.map(|(scope, key)| s.identity(scope, key))).await;
 }
 
-/// Case, white space, padding and Unicode forms make identities different.
+/// Identities differ if they differ only in case, white space, padding or Unicode form.
 pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
     let keys = [
         "key",
@@ -58,8 +58,9 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "key.",
         "ke",
         "keyy",
-        // Characters that some comparisons treat as equal: composed and decomposed, sharp s and its
-        // capital, dotless and dotted i, Kelvin and k, full width, ligature.
+        // Some comparisons treat groups of these characters as equal: composed and decomposed
+        // letters, sharp s and its capital, dotless and dotted i, the Kelvin sign and k, full-width
+        // letters, ligatures.
         "\u{e9}",
         "e\u{301}",
         "\u{c9}",
@@ -83,7 +84,7 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "ς",
         "σ",
         "Σ",
-        // Invisible characters, and characters beyond the first Unicode plane.
+        // These keys contain invisible characters, or characters beyond the first Unicode plane.
         "a",
         "a\u{200b}",
         "a\u{200d}",
@@ -92,7 +93,7 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "😀",
         "😁",
         "𝐚",
-        // Different spellings of one number.
+        // These keys are different spellings of the number 1.
         "1",
         "01",
         "1.0",
@@ -173,7 +174,7 @@ pub async fn id_2_odd_text_is_only_text(s: &Subject) {
     are_apart(s, &identities).await;
 }
 
-/// The longest scopes and keys fit, and every byte of them is compared.
+/// The longest scopes and keys fit, and the store compares every byte of them.
 pub async fn id_3_the_longest_identities_fit(s: &Subject) {
     let room = MAX_SCOPE_BYTES - s.id("k").scope().as_str().len() + "kit".len();
     let long = "x".repeat(MAX_KEY_BYTES - 1);

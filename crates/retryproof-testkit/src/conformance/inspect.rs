@@ -13,8 +13,8 @@ impl Subject {
     }
 }
 
-/// An operator sees whether a record is in progress, dead or complete, with its token, remaining
-/// time and size, and whether it has a fingerprint.
+/// An operator sees whether a record is in progress, dead or complete. The summary also shows the
+/// record's token, remaining time and size, and whether it has a fingerprint.
 pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     let id = s.id("k");
     assert!(s.summary(&id).await.is_none());
@@ -40,8 +40,8 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert!(left <= DAY && left > DAY / 2, "{left:?}");
 }
 
-/// All records are counted, and those in progress are also counted separately. Other subjects may
-/// share the store, so the case only checks that the counts are high enough.
+/// One count covers all records, and another covers those in progress. Other subjects may share the
+/// store, so the case checks only that the counts are not too low.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
     for at in 0..6 {
         let holder = s.caller(&s.id(&format!("k{at}")));

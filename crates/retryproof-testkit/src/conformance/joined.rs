@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions that join a transaction of the application: the record and the writes commit
-//! together, or not at all.
+//! If a completion joins the application's transaction, the record and the writes commit together,
+//! or not at all.
 
 use retryproof_core::store::{HolderNote, Peeked};
 use retryproof_core::{IdempotencyStore as _, Identity};
@@ -45,7 +45,7 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// An action ignores an error that made the database roll its transaction back. Neither the
+/// If an action ignores an error after which the database rolled its transaction back, neither the
 /// action's next statement nor the record is committed.
 pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(
     s: &Subject,

@@ -6,8 +6,7 @@ use retryproof_core::store::FencedWrite;
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
 
-/// A peek returns absent, busy or complete; it returns absent for a record past its lease or its
-/// ttl.
+/// A peek returns absent, busy or complete. A record past its lease or its ttl counts as absent.
 pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -18,8 +17,8 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);
-    // Only the result is short-lived: a store may delete a dead lease once the ttl of its acquire is
-    // over (STO-4), and its owner could then no longer complete.
+    // Only the completion has a short ttl. If the acquire also had a short ttl, the store would be
+    // allowed to delete the dead lease (STO-4), and the owner could no longer complete.
     let holder = holder.with_ttl(s.short());
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     if s.is_exact() {
@@ -29,7 +28,7 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// Any number of peeks leave a record unchanged, whether it is absent, expired or held.
+/// Peeks change nothing, whether the record is absent, expired or held.
 pub async fn acq_8_look_grants_nothing(s: &Subject) {
     let id = s.id("k");
     for _ in 0..5 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What cases need beyond the contract, and which cases a subject must skip.
+//! What cases need beyond the contract, and which cases the kit skips for a subject.
 
 use std::fmt;
 
@@ -17,35 +17,41 @@ const LARGE: usize = (1 << 20) + 1_024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
-    /// [`with_another`](crate::SubjectBuilder::with_another).
+    /// Requires [`with_another`](crate::SubjectBuilder::with_another).
     Another,
-    /// [`with_purge`](crate::SubjectBuilder::with_purge).
+    /// Requires [`with_purge`](crate::SubjectBuilder::with_purge).
     Purge,
-    /// [`with_inspect`](crate::SubjectBuilder::with_inspect).
+    /// Requires [`with_inspect`](crate::SubjectBuilder::with_inspect).
     Inspect,
-    /// [`with_force`](crate::SubjectBuilder::with_force).
+    /// Requires [`with_force`](crate::SubjectBuilder::with_force).
     Force,
-    /// [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
+    /// Requires [`with_audit`](crate::SubjectBuilder::with_audit).
+    Audit,
+    /// Requires [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
     Corrupt,
-    /// [`with_clock`](crate::SubjectBuilder::with_clock), under `time = paused`.
+    /// Requires [`with_clock`](crate::SubjectBuilder::with_clock) under `time = paused`.
     OwnClock,
-    /// [`with_joined`](crate::SubjectBuilder::with_joined).
+    /// Requires [`with_joined`](crate::SubjectBuilder::with_joined).
     Joined,
-    /// A limit on values that is small enough to test: at most 16 MiB.
+    /// Requires [`with_identities`](crate::SubjectBuilder::with_identities).
+    Identities,
+    /// Requires a limit on the size of values that is small enough to test: at most 16 MiB.
     SmallLimit,
-    /// Values of 1 MiB.
+    /// Requires a limit on the size of values that allows 1 MiB.
     LargeValues,
 }
 
 impl Need {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Another,
         Self::Purge,
         Self::Inspect,
         Self::Force,
+        Self::Audit,
         Self::Corrupt,
         Self::OwnClock,
         Self::Joined,
+        Self::Identities,
         Self::SmallLimit,
         Self::LargeValues,
     ];
@@ -58,9 +64,11 @@ impl fmt::Display for Need {
             Self::Purge => "purge",
             Self::Inspect => "inspection",
             Self::Force => "interventions by operators",
+            Self::Audit => "an audit table",
             Self::Corrupt => "a way to damage a record",
             Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
             Self::Joined => "transactions that the store joins",
+            Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
             Self::LargeValues => "values of 1 MiB",
         })
@@ -68,7 +76,7 @@ impl fmt::Display for Need {
 }
 
 impl Subject {
-    /// Whether a case with this need can test the subject.
+    /// Whether the subject meets this need.
     pub(crate) fn offers(&self, need: Need) -> bool {
         let largest = self.store().profile().max_value;
         match need {
@@ -76,16 +84,18 @@ impl Subject {
             Need::Purge => self.store().can_purge(),
             Need::Inspect => self.can_inspect(),
             Need::Force => self.store().can_force(),
+            Need::Audit => self.store().can_audit(),
             Need::Corrupt => self.has_corrupt(),
             Need::OwnClock => self.has_own_clock(),
             Need::Joined => self.joined().is_some(),
+            Need::Identities => self.has_identities(),
             Need::SmallLimit => largest <= TRIED,
             Need::LargeValues => largest >= LARGE,
         }
     }
 }
 
-/// One line that says how many cases test the subject, and which cases are skipped and why.
+/// Returns one line that says how many cases test the subject, which cases are skipped, and why.
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();

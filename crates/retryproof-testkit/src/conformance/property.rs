@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random sequences of steps by three owners on two identities, compared with a sequential model
-//! answer by answer.
+//! Three owners take random steps on two identities. A sequential model checks every answer.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::subject::Subject;
 
 const STEPS: usize = 40;
 
-/// One step, in terms of the model.
+/// One step, in the model's terms.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Acquire { owner: usize, lease: Duration, ttl: Duration, fingerprint: Option<u8> },
@@ -28,8 +27,8 @@ enum Step {
     Purge,
 }
 
-/// Draws a random step. On the host's clock, a duration either lasts for the whole test or is
-/// waited out immediately, so that the model always knows what has expired.
+/// Draws a random step. On the host's clock, each duration either lasts for the whole test, or the
+/// test immediately waits until it is over. The model therefore always knows what has expired.
 fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);
@@ -80,8 +79,8 @@ struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Returns `remaining`, or zero on a running clock, because the model then does not know the
-    /// remaining time.
+    /// Returns `remaining`, or zero on a running clock, because the model does not know the
+    /// remaining time there.
     fn remaining(&self, remaining: Duration) -> Duration {
         if self.exact { remaining } else { Duration::ZERO }
     }
@@ -145,7 +144,7 @@ impl Run<'_> {
             Step::Purge => {
                 if self.subject.store().can_purge() {
                     self.subject.purge_all().await;
-                    // On a running clock, the store may not have purged an expired record yet.
+                    // On a running clock, the store might not have purged an expired record yet.
                     if self.exact {
                         self.models.iter_mut().for_each(Model::purge);
                     }
@@ -155,8 +154,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// On the host's clock, waits until a short duration is over, and lets the same time pass in
-    /// the model.
+    /// On the host's clock, waits until a short duration is over, and advances the models by the
+    /// same time.
     async fn wait_out(&mut self, at: usize, length: Duration) {
         if self.exact || length >= LONG {
             return;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A purge removes expired records, and nothing that is still needed.
+//! A purge deletes expired records, and nothing that is still needed.
+
+use std::time::Duration;
 
 use retryproof_core::Identity;
 use retryproof_core::store::{Completion, FencedWrite};
+
+use tokio::time::Instant;
 
 use super::caller::{
     DAY, LONG, MS, body, busy, completed, envelope, granted, is_absent, is_busy, is_complete,
@@ -32,7 +36,7 @@ impl Subject {
     }
 }
 
-/// Live leases and results within their ttl stay.
+/// A purge keeps live leases and results within their ttl.
 pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
     let holder = s.caller(&held).with_ttl(MS);
@@ -47,7 +51,7 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     assert_eq!(holder.with_ttl(DAY).complete(b"held").await, FencedWrite::Applied);
 }
 
-/// An expired lease stays until its ttl is over too, because its owner may still complete.
+/// A purge keeps an expired lease until its ttl is over too, because its owner may still complete.
 pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -70,7 +74,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     granted(holder.acquire(s.short()).await);
     s.expire(&done, s.short()).await;
     s.expire(&dead, s.short()).await;
-    // Wait a little longer, because a store may round an expiry up.
+    // Wait a little longer, because a store can round an expiry time up.
     s.pass(s.short()).await;
     let gone = s.purge_all().await;
     if s.is_exact() {
@@ -106,7 +110,7 @@ async fn ten_expired_results(s: &Subject) -> Vec<Identity> {
     ids
 }
 
-/// A batch never exceeds the limit, and a batch below the limit means that nothing is left.
+/// A batch never exceeds the limit. A batch below the limit means that no expired record is left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids = ten_expired_results(s).await;
@@ -126,9 +130,9 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that continues where the previous purge stopped also returns to records that were live
-/// when the previous purge passed them, because a batch below the limit has to mean that nothing is
-/// left.
+/// If a purge continues where the previous purge stopped, it must also return to records that were
+/// live when the previous purge passed them. A batch below the limit must mean that no expired
+/// record is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");
@@ -153,29 +157,31 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     }
 }
 
-/// A record that was used again counts as new, so its old expiry does not remove it.
+/// A record that was used again counts as new. A purge does not delete it because of its old
+/// expiry.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
-    // A key that was granted again after its result's ttl.
+    // `granted_again` is a key that is granted again after its result's ttl.
     let granted_again = s.id("granted again");
     let old = s.caller(&granted_again).with_ttl(MS);
     granted(old.acquire(LONG).await);
     assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
-    // An expired lease that is past its ttl and has been extended by its owner.
+    // `extended` has an expired lease past its ttl, which its owner extends.
     let extended = s.id("extended");
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
     let saved = owner.extend(LONG).await;
-    // A lease that is past the ttl of its acquire and has been completed with a longer ttl.
+    // `kept` has an expired lease past its acquire's ttl, which its owner completes with a longer
+    // ttl.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
     granted(completer.acquire(10 * MS).await);
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // An expired lease that is past its ttl and that its owner has acquired again.
+    // `asked_again` has an expired lease past its ttl, which its owner acquires again.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);
@@ -186,8 +192,8 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // The expired record may have been deleted before the extend. If the extend succeeded, the
-    // lease must stay.
+    // The store might have deleted the expired record before the extend or the completion. If that
+    // call succeeded, the record must stay.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),
@@ -198,7 +204,8 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     }
 }
 
-/// A result stays for its completion's ttl, however short its acquire's ttl was.
+/// A purge keeps a result for its completion's ttl, even if its acquire's ttl was shorter or
+/// longer.
 pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     let (longer, shorter) = (s.id("longer"), s.id("shorter"));
     let completer = s.caller(&longer).with_ttl(MS);
@@ -216,7 +223,7 @@ pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     assert_ne!(s.is_kept(&shorter).await, Some(true));
 }
 
-/// Two instances can purge concurrently without harm.
+/// Purges can run concurrently without harm.
 pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
     let live = s.caller(&s.id("live"));
     granted(live.acquire(LONG).await);
@@ -245,4 +252,74 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
         is_absent(s.caller(id).peek().await);
     }
     assert_eq!(live.complete(b"live").await, FencedWrite::Applied);
+}
+
+/// The length of a claim: short enough for a case to wait for its end, but longer than a few
+/// concurrent claims take on a busy machine.
+const CLAIM: Duration = Duration::from_secs(1);
+
+impl Subject {
+    async fn claim(&self, at_most: Duration) -> bool {
+        let claimed = self.store().claim_purge(at_most).await.expect("the claim should succeed");
+        claimed.expect("the store should be able to purge")
+    }
+
+    /// Claims the purge, and waits for the end of any other process's claim first.
+    async fn claim_in_time(&self, at_most: Duration) {
+        for _ in 0..10_000 {
+            if self.claim(at_most).await {
+                return;
+            }
+            self.pass(MS).await;
+        }
+        panic!("the purge cannot be claimed any more");
+    }
+
+    /// Whether the store keeps claims. If only one process sees the records, the store is allowed
+    /// to grant every claim.
+    async fn keeps_claims(&self) -> bool {
+        self.claim_in_time(CLAIM).await;
+        !self.claim(CLAIM).await
+    }
+}
+
+/// While a claim lasts, no other caller gets a claim. A claim ends on its own when its time is
+/// over, so a claimer that dies blocks the purge only until then. A purge needs no claim.
+pub async fn sto_6_a_claim_keeps_others_out_until_it_ends(s: &Subject) {
+    let began = Instant::now();
+    if !s.keeps_claims().await {
+        return;
+    }
+    let ids = ten_expired_results(s).await;
+    s.purge_all().await;
+    for id in &ids {
+        is_absent(s.caller(id).peek().await);
+    }
+    if began.elapsed() < CLAIM / 2 {
+        assert!(!s.claim(CLAIM).await, "a purge should not end the claim");
+    }
+    s.pass(CLAIM + MS).await;
+    s.claim_in_time(CLAIM).await;
+}
+
+/// If many callers claim at the same time, exactly one gets the claim.
+pub async fn sto_6_of_racing_claims_one_is_granted(s: &Subject) {
+    if !s.keeps_claims().await {
+        return;
+    }
+    for _ in 0..2 {
+        s.pass(CLAIM + MS).await;
+        let claims: Vec<_> = (0..16)
+            .map(|_| {
+                let store = s.store().clone();
+                tokio::spawn(async move { store.claim_purge(CLAIM).await })
+            })
+            .collect();
+        let mut granted = 0;
+        for claim in claims {
+            let claim = claim.await.expect("the claim should not panic");
+            granted += usize::from(claim.expect("the claim should succeed") == Some(true));
+        }
+        assert_eq!(granted, 1, "claims that were granted at the same time");
+    }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Concurrent calls: exactly one of them succeeds, whatever their order.
+//! Concurrent calls give the same answers and the same record as if they had run one after another,
+//! in some order.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ async fn all<T: Send + 'static>(
     answers
 }
 
-/// Sends eight acquires together with `call`, the first `at` of them before `call`. Returns the
-/// answer to `call`, the grants, and how many acquires got a result.
+/// Sends `call` and eight acquires concurrently. `at` of the acquires are sent before `call`.
+/// Returns the answer to `call`, the grants, and how many acquires got a result.
 async fn beside_takers<T: Send + 'static>(
     s: &Subject,
     id: &retryproof_core::Identity,
@@ -47,8 +48,8 @@ async fn beside_takers<T: Send + 'static>(
     (answer, grants, results)
 }
 
-/// Of a hundred callers of a fresh key, one gets a grant, and all others see that caller as the
-/// holder.
+/// Of a hundred callers that acquire a fresh key, one gets a grant. All others see this caller as
+/// the holder.
 pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     let id = s.id("k");
     let answers = all((0..100).map(|_| {
@@ -86,8 +87,8 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     );
 }
 
-/// If an owner completes several times concurrently, one completion takes effect, and the others
-/// report that the record is complete.
+/// If an owner completes several times concurrently, one completion takes effect. The others report
+/// that the record is already complete.
 pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     granted(holder.acquire(LONG).await);
@@ -105,8 +106,8 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"once");
 }
 
-/// A late completion races with takeovers: either it counts and no takeover is granted, or one
-/// takeover is granted and the completion is refused.
+/// A late completion races with takeovers. Either the completion counts and no takeover is granted,
+/// or one takeover is granted and the completion is refused.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -122,8 +123,8 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late heartbeat races with takeovers: either it saves the lease, or one caller takes over and
-/// the heartbeat is refused.
+/// A late heartbeat races with takeovers. Either the heartbeat saves the lease, or one caller takes
+/// over and the heartbeat is refused.
 pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -139,8 +140,8 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late release races with acquires: one acquire is granted, and it is a takeover exactly when
-/// the release came too late.
+/// A late release races with acquires. One acquire is granted. This grant is a takeover only if the
+/// release came too late.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -158,7 +159,8 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     }
 }
 
-/// When callers acquire and release one key concurrently, no two callers hold it at the same time.
+/// If callers acquire and release one key concurrently, no two of them hold the key at the same
+/// time.
 pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     let id = s.id("k");
     let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -188,8 +190,8 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
 }
 
-/// Callers wait for each other on a few keys. The work for each key runs once, and every caller of
-/// the key reads the result.
+/// Many callers share a few keys. The work for each key runs once, and every caller of the key
+/// reads its result.
 pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     let runs = Arc::new(AtomicUsize::new(0));
     let ids: Vec<_> = (0..3).map(|at| s.id(&format!("k{at}"))).collect();
@@ -226,8 +228,8 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     }
 }
 
-/// Many keys are used concurrently. No answer and no value ends up with another key, whatever a
-/// store puts into one batch.
+/// If many keys are used concurrently, no answer and no value goes to another key, even if the
+/// store puts several calls into one batch.
 pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
     let callers: Vec<_> = (0..200).map(|at| s.caller(&s.id(&format!("k{at}")))).collect();
     all(callers.iter().cloned().enumerate().map(|(at, caller)| async move {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A release deletes the record for good, and only the record's owner can release it.
+//! After a release, the record is absent for good. Only the record's owner can release it.
 
 use retryproof_core::store::{Completion, FencedWrite};
 
@@ -24,8 +24,8 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     assert!(stored.fingerprint().is_none(), "the released record's fingerprint was still kept");
 }
 
-/// If the answer to a release was lost, the release can be repeated. A key without a record can
-/// also be released.
+/// If the answer to a release was lost, the release can be repeated. Releasing a key without a
+/// record also succeeds.
 pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -47,7 +47,7 @@ pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
     assert_eq!(holder.complete(b"mine").await, FencedWrite::Applied);
 }
 
-/// After a takeover the old owner's release is refused, and the new holder keeps its lease.
+/// After a takeover, the old owner's release is refused, and the new holder keeps its lease.
 pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
     let id = s.id("k");
     let (zombie, taker, token) = taken_over(s, &id).await;
@@ -79,8 +79,8 @@ pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
 }
 
-/// There is no failed state. Whatever a store keeps of a released record, the record looks deleted
-/// to every call.
+/// There is no failed state. A released record looks deleted to every call, even if the store keeps
+/// a part of it.
 pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results come back byte for byte and unchanged until their ttl ends. These cases also cover
-//! results that cannot be read or stored.
+//! Results come back byte for byte until their ttl ends. These cases also cover results that cannot
+//! be read or stored.
 
 use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore as _, Peeked};
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
@@ -24,7 +24,7 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
         return;
     }
     let holder = store(s, key, envelope(content)).await;
-    // `assert_eq` is not used, because a failure would print a whole MiB.
+    // Do not use `assert_eq!` here: a failure would print a whole MiB.
     assert!(
         body(&is_complete(holder.peek().await)) == content,
         "{key}: a peek returned different bytes"
@@ -52,7 +52,7 @@ pub async fn cmp_1_a_large_result_comes_back(s: &Subject) {
     comes_back(s, "large", &content).await;
 }
 
-/// The envelope is kept unchanged, including its codec and schema version.
+/// The store keeps the envelope unchanged, including its codec and schema version.
 pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     for (codec, schema) in [(CodecId::NONE, 0), (CodecId::JSON, 7), (CodecId(65_535), 65_535)] {
         let payload = Payload::new(codec, schema, b"{}");
@@ -64,7 +64,7 @@ pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     }
 }
 
-/// A result expires by its completion's ttl, counted from the completion; the acquire's ttl does
+/// A result expires by its completion's ttl, counted from the completion. The acquire's ttl does
 /// not matter.
 pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     let id = s.id("k");
@@ -85,7 +85,7 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     }
 }
 
-/// Every call treats a result past its ttl as absent, whether or not the record has been purged.
+/// Every call treats a result past its ttl as absent, even before a purge deletes it.
 pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -105,7 +105,8 @@ pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"new");
 }
 
-/// The owner that completed gets no special treatment past the ttl: its acquire is a fresh grant.
+/// After the ttl, the owner that completed gets no special treatment: its acquire gets a fresh
+/// grant.
 pub async fn cmp_6_the_completer_past_its_ttl_is_granted_afresh(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -170,7 +171,7 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     assert_eq!(holder.complete(b"first").await, FencedWrite::Applied);
     let again = Completion::new(envelope(b"again"), LONG, None);
     let repeated = holder.complete_with(&again).await;
-    // On the host's clock the ttl may be over by now, and the record purged.
+    // On the host's clock, the ttl may already have ended, and a purge may have deleted the record.
     assert!(repeated == FencedWrite::AlreadyApplied || !s.is_exact(), "{repeated:?}");
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);
@@ -191,12 +192,12 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     }
 }
 
-/// On a damaged record, a call fails or returns a result that cannot be opened: nothing is granted
-/// and nothing is deleted.
+/// A call on a damaged record fails, or returns a result that cannot be opened. The call grants
+/// nothing and deletes nothing.
 pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let unreadable = |stored: &StoredResult| match stored.open(None) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
-        Ok(other) => panic!("a damaged record opened as {other:?}"),
+        Ok(other) => panic!("opening a damaged record returned {other:?}"),
     };
     let holder = store(s, "k", envelope(b"whole")).await;
     s.corrupt(&holder.id).await.expect("the subject should offer what the case needs");
@@ -204,13 +205,13 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
         match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             Ok(Peeked::Complete(stored)) => unreadable(&stored),
-            Ok(other) => panic!("a damaged record was peeked as {other:?}"),
+            Ok(other) => panic!("a peek at a damaged record returned {other:?}"),
         }
         let stranger = s.caller(&holder.id);
         match holder.store.acquire(&holder.id, &stranger.request(LONG)).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             Ok(Acquired::Complete(stored)) => unreadable(&stored),
-            Ok(other) => panic!("a damaged record was acquired as {other:?}"),
+            Ok(other) => panic!("an acquire of a damaged record returned {other:?}"),
         }
     }
 }
@@ -228,7 +229,7 @@ pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
     }
 }
 
-/// A value over the store's declared limit is refused with a typed error and changes nothing; a
+/// A value over the store's declared limit is refused with a typed error and changes nothing. A
 /// value at the limit fits.
 pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     let limit = s.store().profile().max_value;
@@ -259,7 +260,8 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     );
 }
 
-/// Small and large results follow each other under one key, and nothing of the old result is left.
+/// If small and large results follow each other under one key, nothing of an old result is left in
+/// the next one.
 pub async fn cmp_6_a_new_result_has_nothing_of_the_old_one(s: &Subject) {
     let id = s.id("k");
     for content in [vec![1; 5_000], vec![2; 3], vec![], vec![3; 70_000], b"end".to_vec()] {

@@ -17,7 +17,7 @@ pub enum Time {
     Real,
 }
 
-/// Longer than any case takes: a case that runs longer is stuck, and fails. A paused clock needs a
+/// The time limit of a case. A case that runs longer is stuck, and fails. A paused clock needs a
 /// longer limit, because it advances as soon as nothing else can run, and one case lets ten years
 /// pass.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,8 +46,8 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // If the environment sets the number of sequences, the case can take any time, so the
-            // limit is too long to matter.
+            // If the environment sets the number of sequences, the case gets the longer limit,
+            // because many sequences take a long time.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
                 PATIENCE_WHILE_PAUSED
             }
@@ -105,6 +105,6 @@ where
         )
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
-    // `eprintln!` is not used, because the harness captures it and shows it only for failed tests.
+    // Do not use `eprintln!`: the harness captures its output and shows it only for failed tests.
     let _ = writeln!(std::io::stderr(), "{place} {line}");
 }

@@ -17,7 +17,8 @@ use crate::subject::Subject;
 const RECORDS: usize = 30;
 
 impl Subject {
-    /// The size of a page: small, unless that would take many pages of other subjects' records.
+    /// Returns the size of a page. Pages are small, unless other subjects' records would then need
+    /// too many pages.
     async fn page(&self) -> usize {
         let stats = self.store().stats().await.expect("the stats should be readable");
         let records = stats.expect("the store should support inspection").records;
@@ -42,7 +43,8 @@ impl Subject {
             }
             callers.insert(name(&holder.id), holder);
         }
-        // This dead lease was granted last, so once it has ended, the others have ended too.
+        // The dead lease of `k28` was granted last. When this lease has ended, the other dead
+        // leases have ended too.
         let dead = self.identity("even", "k28");
         self.expire(&dead, self.short()).await;
         callers
@@ -65,7 +67,8 @@ impl Pages {
         let page = self.store.scan(self.after.as_ref(), self.limit).await;
         let page = page.expect("the scan should succeed");
         let page = page.expect("the store should support inspection");
-        // A cursor outlives the process that received it, so the next page starts from its bytes.
+        // Rebuild the cursor from its bytes, because a later process must be able to continue the
+        // scan from these bytes.
         self.after = page.next.as_ref().map(|next| ScanCursor::new(next.as_bytes()));
         self.is_over = page.next.is_none();
         Some(page)
@@ -76,7 +79,8 @@ fn name(id: &Identity) -> String {
     format!("{}/{}", id.scope().as_str(), id.key().expose())
 }
 
-/// A scan returns every record, expired or not, with the same description as a look at the record.
+/// A scan returns every record, expired or not, with the same description as an inspection of that
+/// record.
 pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
     let callers = s.fill().await;
     let mut seen = BTreeMap::<String, RecordSummary>::new();
@@ -105,7 +109,8 @@ pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
     }
 }
 
-/// A record that exists during the whole scan is returned, although others are deleted meanwhile.
+/// A scan returns every record that exists during the whole scan, even if other records are deleted
+/// meanwhile.
 pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
     let callers = s.fill().await;
     let (mut seen, mut gone) = (Vec::new(), 0);
@@ -131,10 +136,11 @@ pub async fn ops_1_deletions_hide_no_other_record(s: &Subject) {
     );
 }
 
-/// The smallest limit still leads to the end.
+/// A scan reaches its end with any limit, even with 0.
 pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
     granted(s.caller(&s.id("k")).acquire(LONG).await);
-    // If other subjects share the store, the scan would take too many pages.
+    // Skip this case if other subjects have many records, because the scan would take too many
+    // pages.
     if s.page().await > 7 {
         return;
     }
@@ -148,7 +154,7 @@ pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
     }
 }
 
-/// A record that cannot be read is counted, and the scan continues behind it.
+/// A scan counts a record that it cannot read, and continues after it.
 pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
     if !s.offers(Need::Inspect) {
         return;
@@ -171,7 +177,7 @@ pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
     assert!(!seen.contains(&name(&spoilt)) && seen.len() == RECORDS - 1, "{seen:?}");
 }
 
-/// Filters apply to every page, and the counts of a scope are those of its records.
+/// Filters apply to every page, and a scope's counts cover only the records of that scope.
 pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     let callers = s.fill().await;
     let of = s.identity("odd", "k1");
@@ -190,7 +196,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     }
     found.sort_unstable();
     found.dedup();
-    // The records 5, 11, 17, 23 and 29 have the scope for odd numbers and are complete.
+    // Records 5, 11, 17, 23 and 29 are complete and belong to the scope for odd numbers.
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
 
@@ -200,7 +206,7 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
         .scopes()
         .find(|(scope, _)| *scope == of.scope().as_str())
         .expect("the scope should be counted");
-    // A scan may return a record twice, so the counts may be higher.
+    // A scan is allowed to return a record twice, so the counts can be higher.
     assert!(counts.in_progress >= 10 && counts.complete >= 5, "{counts:?}");
     assert!(counts.abandoned >= 5 && counts.value_bytes > 0, "{counts:?}");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store's clock alone decides what has expired; the clients' clocks never matter.
+//! The store's clock alone decides what has expired. The clients' clocks never matter.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::subject::Subject;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// If hours pass on the client's clock only, no lease and no result ends.
+/// If hours pass only on the client's clock, no lease and no result ends.
 pub async fn acq_7_hours_on_the_clients_clock_end_nothing(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
     let holder = s.caller(&held);
@@ -29,7 +29,7 @@ pub async fn acq_7_hours_on_the_clients_clock_end_nothing(s: &Subject) {
     }
 }
 
-/// The store's clock ends leases and results while the client's clock stands still.
+/// Leases and results end by the store's clock, even while the client's clock stands still.
 pub async fn acq_7_the_stores_clock_ends_them(s: &Subject) {
     let (held, done) = (s.id("held"), s.id("done"));
     granted(s.caller(&held).acquire(HOUR).await);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lease passes to the next caller only once it has expired, and in one atomic step.
+//! A lease passes to another caller only after it has expired, and in one atomic step.
 
 use retryproof_core::store::{Acquired, FencedWrite, LiveLease};
 
 use super::caller::{LONG, MS, busy, completed, granted, is_absent};
 use crate::subject::Subject;
 
-/// No other owner is granted the key while a lease runs, up to the lease's last millisecond.
+/// While a lease runs, no other owner is granted the key, up to the lease's last millisecond.
 pub async fn acq_2_a_live_lease_is_not_taken_over(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);
@@ -32,7 +32,7 @@ pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, taker.token);
 }
 
-/// However often other owners acquire, they get no grant before the lease ends.
+/// Other owners get no grant before the lease ends, however often they acquire.
 pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 120 * MS };
@@ -62,8 +62,8 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // `before` was read before the lease was granted, so at least the length of the lease
-        // should have passed. The tolerance allows for a store whose own clock is coarse.
+        // `before` was read before the grant, so by now at least the length of the lease should
+        // have passed. The tolerance allows for a store with a coarse clock.
         assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
     }
 }
@@ -104,7 +104,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
     }
 }
 
-/// A holder that took over and died is replaced like any other holder.
+/// A holder that took over and then died can be taken over like any other holder.
 pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     let id = s.id("k");
     let mut last = granted(s.caller(&id).acquire(s.short()).await).token;
@@ -144,8 +144,8 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
 
-/// The answer to a takeover may be lost. The repeated acquire must report a takeover again, because
-/// the action would otherwise not know that an earlier holder died in the middle of the work.
+/// If the answer to a takeover was lost, the repeated acquire must report a takeover again.
+/// Otherwise, the action would not know that an earlier holder died in the middle of the work.
 pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(s.short()).await);
@@ -156,7 +156,7 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
         let again = granted(taker.acquire(lease).await);
         assert!(again.took_over && again.token == first.token, "{again:?} after {first:?}");
     }
-    // The takeover is also reported if the lease ran out in between.
+    // A repeated acquire also reports the takeover if the lease ran out between the two acquires.
     s.expire(&id, s.short()).await;
     assert!(granted(taker.acquire(LONG).await).took_over);
     assert_eq!(taker.release().await, FencedWrite::Applied);

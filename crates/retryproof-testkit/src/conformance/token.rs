@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fencing tokens of an identity only grow, whatever happens between two grants.
+//! Each grant of an identity gets a greater fencing token, whatever happened since the previous
+//! grant.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, granted, is_busy};
 use crate::subject::Subject;
 
-/// The last token of an identity. Panics if a later token is not greater.
+/// The last token of an identity, to check that each later token is greater.
 #[derive(Default)]
 struct Order(u64);
 
@@ -55,14 +56,15 @@ pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     }
 }
 
-/// Tokens grow across a purge, even though the purge leaves nothing of the record.
+/// Tokens grow across a purge, even though the purge deletes the whole record.
 pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
     for round in 0..6 {
         let holder = s.caller(&id).with_ttl(MS);
         let completes = round % 2 == 0;
-        // A lease that ends before the completion could be deleted, because its ttl is over too.
+        // A lease that will be completed is long. Otherwise, both the lease and the ttl could end
+        // before the completion, and the store could delete the record.
         let lease = if completes { LONG } else { 10 * MS };
         order.next(granted(holder.acquire(lease).await).token);
         if completes {
@@ -73,7 +75,7 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     }
 }
 
-/// A lease keeps its token when its owner renews it, and the next grant gets a greater token.
+/// A lease keeps its token when its owner renews it. The next grant gets a greater token.
 pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
@@ -108,7 +110,8 @@ pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
 /// Tokens follow the order of the grants while many callers acquire and release concurrently.
 pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     let id = s.id("k");
-    // A holder notes its token while it holds the key, so the notes are in the order of the grants.
+    // Each holder notes its token while it holds the key, so the notes are in the order of the
+    // grants.
     let notes = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..8)
         .map(|_| {
@@ -133,8 +136,8 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
     assert!(order.0 > 0, "no caller was granted a lease");
 }
 
-/// Tokens grow even if the grants come through different handles on the same data, as they do when
-/// processes start and end.
+/// Tokens grow even if the grants come through different handles on the same data, as with
+/// processes that start and end.
 pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();

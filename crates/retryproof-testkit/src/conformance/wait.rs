@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `wait_for_change` returns after a change, and loses no wake-up.
+//! `wait_for_change` returns after every change and loses no wake-up.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -14,8 +14,8 @@ use tokio::time::{Instant, timeout};
 use super::caller::{ASLEEP, LONG, MS, StoreCaller, WOKEN, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
-/// Waits as an engine does: calls `wait_for_change`, which may return without a change, then peeks,
-/// until the record has changed.
+/// Waits as an engine does until the record has changed. Each round calls `wait_for_change`, which
+/// may return without a change, and then peeks.
 async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     for _ in 0..100_000 {
         caller.wait_for_change(seen, ASLEEP).await;
@@ -29,7 +29,7 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
     panic!("`wait_for_change` keeps returning without a change");
 }
 
-/// Fails if `waiter` does not end within `WOKEN`, because then a wake-up was lost. A store that
+/// Fails if `waiter` does not end within `WOKEN`, because the wake-up was then lost. A store that
 /// polls every 50 ms passes.
 async fn woken(what: &str, waiter: impl Future<Output = ()>) {
     assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
@@ -48,7 +48,7 @@ async fn asleep(s: &Subject, caller: StoreCaller, seen: FencingToken) -> JoinHan
     waiter
 }
 
-/// Starts 64 waiters for the end of the lease with the token `seen`.
+/// Starts 64 waiters that wait until the lease with the token `seen` ends.
 fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<JoinHandle<()>> {
     let waiter = |_| {
         let caller = s.caller(id);
@@ -57,7 +57,7 @@ fn sixty_four_waiters(s: &Subject, id: &Identity, seen: FencingToken) -> Vec<Joi
     (0..64).map(waiter).collect()
 }
 
-/// If a record is absent, released, expired, taken over or complete, there is nothing to wait for.
+/// A wait returns immediately if the record is absent, released, expired, taken over or complete.
 pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: &Subject) {
     let id = s.id("k");
     let at_once = async |what: &str, seen: FencingToken| {
@@ -82,7 +82,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     at_once("complete", seen).await;
 }
 
-/// A waiting duplicate gets the result when the holder completes.
+/// When the holder completes, a waiting duplicate wakes up and can read the result.
 pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -104,7 +104,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A waiter is woken when another caller takes over from the dead holder that it waits for.
+/// A waiter is woken when another caller takes over from the dead holder.
 pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 100 * MS };
@@ -159,7 +159,7 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     woken("after beats", async { waiter.await.expect("the waiter should not panic") }).await;
 }
 
-/// Polls a future up to `times` times, whether it was woken or not. Other tasks can run between the
+/// Polls a future up to `times` times, whether or not it was woken. Other tasks can run between the
 /// polls.
 pub(super) async fn poll_times<F: Future>(
     mut future: Pin<&mut F>,
@@ -232,7 +232,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
     }
 }
 
-/// A wait ends at its limit if nothing happens; with a limit of zero, it does not sleep.
+/// A wait ends at its limit if nothing happens. A wait with a limit of zero does not sleep.
 pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
@@ -250,8 +250,8 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     }
 }
 
-/// While the holder works, `wait_for_change` sleeps: returning without a change is allowed, a hot
-/// loop is not.
+/// While the holder works, `wait_for_change` sleeps. The call is allowed to return without a
+/// change, but not in a hot loop.
 pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
@@ -269,7 +269,7 @@ pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     }
 }
 
-/// A sleeping waiter holds neither a lock nor a connection that others need.
+/// A sleeping waiter holds no lock and no connection that others need.
 pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -283,7 +283,7 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
         assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
         assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     };
-    woken("calls while 65 waiters sleep", work).await;
+    woken("calls while 65 waiters are waiting", work).await;
     for waiter in waiters {
         woken("a waiter", async { waiter.await.expect("the waiter should not panic") }).await;
     }

@@ -94,7 +94,10 @@ catches! {
         acq_2_one_winner_over_all_handles;
     acq_12_an_unsaid_takeover_is_caught: TakeoverUnsaid by acq_2_an_expired_lease_is_taken_over;
     acq_12_a_forgotten_takeover_is_caught: TakeoverForgotten by acq_12_a_takeover_asked_for_again_says_so_again;
-    fp_2_a_kept_fingerprint_is_caught: TakeoverKeepsFingerprint by fp_2_a_takeover_replaces_the_fingerprint;
+    fp_2_a_kept_fingerprint_is_caught: TakeoverKeepsFingerprint by
+        fp_2_a_takeover_replaces_the_fingerprint, fp_6_a_grant_replaces_the_fingerprint_to_compare_with;
+    fp_6_a_store_that_compares_nothing_is_caught: BusyComparesNothing by
+        fp_6_a_busy_answer_tells_whether_the_request_differs;
     acq_12_a_release_taken_for_a_death_is_caught: ReleaseIsATakeover by acq_12_only_a_takeover_says_so;
     run_4_a_release_that_shows_is_caught: ReleaseKeepsTheRecord by
         run_4_releasing_again_is_already_done, cmp_5_a_released_record_looks_deleted;
@@ -131,6 +134,9 @@ catches! {
     id_2_trimmed_names_are_caught: NamesTrimmed by id_2_identities_compare_byte_for_byte;
     id_3_cut_names_are_caught: NamesCut by id_3_the_longest_identities_fit;
     id_4_printed_names_are_caught: NamesPrinted by id_4_a_store_prints_neither_keys_nor_values;
+    id_5_an_undeclared_secret_is_caught: SecretNotDeclared by id_5_a_hashed_store_keeps_no_key;
+    id_5_another_secret_accepted_is_caught: AnotherSecretAccepted by
+        id_5_identities_never_mix, id_5_a_hashed_store_keeps_no_key;
     acq_7_the_clients_clock_is_caught: ClientsClock by
         acq_7_hours_on_the_clients_clock_end_nothing, acq_7_the_stores_clock_ends_them;
     sto_4_a_purged_lease_is_caught: PurgeIgnoresTheLease by sto_4_purge_keeps_what_is_live;
@@ -162,6 +168,11 @@ catches! {
     id_1_ignored_scopes_are_caught: ScopesIgnored by id_1_scope_and_key_name_a_record_together;
     sto_4_an_idle_purge_is_caught: PurgeDoesNothing by
         sto_4_purge_removes_what_is_over, sto_4_purge_takes_no_more_than_its_limit;
+    sto_6_a_claim_without_end_is_caught: PurgeClaimNeverEnds by
+        sto_6_a_claim_keeps_others_out_until_it_ends, sto_6_of_racing_claims_one_is_granted;
+    sto_6_a_claim_that_ends_with_a_purge_is_caught: PurgeClaimEndsWithAPurge by
+        sto_6_a_claim_keeps_others_out_until_it_ends;
+    sto_6_a_claim_in_two_steps_is_caught: PurgeClaimInTwoSteps by sto_6_of_racing_claims_one_is_granted;
     sto_4_a_greedy_purge_is_caught: PurgeTakesEverything by
         sto_4_purge_keeps_what_is_live, sto_4_purge_from_two_instances_at_once;
     acq_8_a_lock_left_by_a_drop_is_caught: DroppedCallsLeaveALock by
@@ -212,6 +223,8 @@ catches! {
         ops_4_a_resolved_record_is_replayed, ops_4_a_live_lease_ends_if_asked_for;
     ops_3_a_repeated_resolve_refused_is_caught: ForceResolveTwiceIsFinished by
         ops_4_a_resolved_record_is_replayed;
+    ops_4_a_resolve_without_the_fingerprint_is_caught: ForceResolveDropsTheFingerprint by
+        ops_4_a_resolve_keeps_the_fingerprint;
     ops_4_a_forgotten_token_is_caught: ForceForgetsTheToken by
         ops_4_a_released_key_is_fresh, ops_4_a_forgotten_key_runs_again;
     ops_4_a_result_that_stays_is_caught: ForceForgetsNothing by ops_4_a_forgotten_key_runs_again;
@@ -222,6 +235,16 @@ catches! {
     ops_4_a_tombstone_with_a_new_ttl_is_caught: ForceEraseStartsTheTtlAgain by
         ops_4_an_erased_answer_keeps_its_ttl;
     ops_4_waiters_left_asleep_are_caught: ForceWakesNobody by ops_4_waiters_are_woken;
+    ops_10_a_forgotten_record_is_caught: AuditForgetsTheRecord by
+        ops_10_entries_come_back_newest_first, ops_10_the_longest_texts_are_kept;
+    ops_10_the_oldest_entry_first_is_caught: AuditReturnsTheOldestFirst by
+        ops_10_entries_come_back_newest_first, ops_10_pages_lead_through_all_entries;
+    ops_10_a_time_that_stands_still_is_caught: AuditTimeStandsStill by ops_10_entries_come_back_newest_first;
+    ops_10_pages_by_count_are_caught: AuditGoesByCount by ops_10_pages_lead_through_all_entries;
+    ops_10_cut_texts_are_caught: AuditCutsTexts by ops_10_the_longest_texts_are_kept;
+    ops_10_a_purged_entry_is_caught: AuditIsPurged by ops_10_a_purge_and_another_handle_keep_entries;
+    ops_10_a_plain_key_is_caught: SecretNotDeclared by
+        ops_10_an_audited_store_with_hashed_identities_keeps_no_key;
     rec_2_takeovers_that_are_never_reset_are_caught: TakeoversNeverReset by
         rec_2_takeovers_count_from_the_last_time_a_key_was_free;
 }

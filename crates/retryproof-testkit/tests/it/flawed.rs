@@ -7,21 +7,22 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceAction, ForceRequest, Forced,
-    Grant, HolderNote, IdempotencyStore, Inspect, LiveLease, Peeked, Purge, RecordState,
-    RecordSummary, ScanCursor, ScanPage, ScannedRecord, SharedStore, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Audit, AuditEntry, AuditPage, Completion, FencedWrite, Force,
+    ForceAction, ForceRequest, Forced, Grant, HolderNote, IdempotencyStore, Inspect, LiveLease,
+    Peeked, Purge, RecordState, RecordSummary, ScanCursor, ScanPage, ScannedRecord, SharedStore,
+    StoreProfile, StoreStats,
 };
 use retryproof_core::{
-    Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, Key, OwnerId, Payload,
-    Result, Scope, StoredResult, Tombstone,
+    Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, IdentitySecret, Key,
+    OwnerId, Payload, Result, Scope, StoredResult, Tombstone,
 };
-use retryproof_testkit::Subject;
+use retryproof_testkit::{StoreSetup, Subject};
 use tokio::sync::Notify;
 
 use crate::books::Books;
@@ -50,6 +51,7 @@ defects! {
     AcquireNeverReplays
     AcquireSaysTakeover
     BusyShowsAnotherToken
+    BusyComparesNothing
     OwnersComparedInPart
     AnyOwnerCompletes
     AnyOwnerReleases
@@ -91,6 +93,8 @@ defects! {
     NamesTrimmed
     NamesCut
     NamesPrinted
+    SecretNotDeclared
+    AnotherSecretAccepted
     ClientsClock
     PurgeIgnoresTheLease
     PurgeIgnoresTheTtl
@@ -110,6 +114,9 @@ defects! {
     UnreadableIsAbsent
     ScopesIgnored
     PurgeDoesNothing
+    PurgeClaimNeverEnds
+    PurgeClaimEndsWithAPurge
+    PurgeClaimInTwoSteps
     PurgeTakesEverything
     DroppedCallsLeaveALock
     InspectHidesTheDead
@@ -131,6 +138,7 @@ defects! {
     ForceReleaseIsATakeover
     ForceResolveKeepsTheOwner
     ForceResolveTwiceIsFinished
+    ForceResolveDropsTheFingerprint
     ForceForgetsTheToken
     ForceForgetsNothing
     ForceErasesNothing
@@ -138,6 +146,12 @@ defects! {
     ForceEraseDropsTheFingerprint
     ForceEraseStartsTheTtlAgain
     ForceWakesNobody
+    AuditForgetsTheRecord
+    AuditGoesByCount
+    AuditReturnsTheOldestFirst
+    AuditTimeStandsStill
+    AuditCutsTexts
+    AuditIsPurged
     NoteCut
     NoteLostAtABeat
     NoteLostAtCompletion
@@ -166,6 +180,7 @@ pub(crate) struct Flawed {
     changes: Arc<Notify>,
     held_up: tokio::sync::Mutex<()>,
     locked: AtomicBool,
+    secret: Option<IdentitySecret>,
 }
 
 #[derive(Default)]
@@ -174,7 +189,11 @@ struct Data {
     /// Notes of released records, where that is the defect.
     residue: Mutex<HashMap<Name, Option<HolderNote>>>,
     last_token: AtomicU64,
+    /// The mark of the identities; 0 before the store is set up.
+    mark: AtomicI64,
     writes: AtomicU64,
+    claimed_until: Mutex<Option<Instant>>,
+    audit: Mutex<Vec<(Instant, AuditEntry)>>,
 }
 
 #[derive(Clone)]
@@ -213,6 +232,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
             },
             held_up: tokio::sync::Mutex::default(),
             locked: AtomicBool::default(),
+            secret: None,
         }
     };
     let first = open();
@@ -223,11 +243,13 @@ pub(crate) fn subject(defect: Defect) -> Subject {
         .with_purge()
         .with_inspect()
         .with_force()
+        .with_audit()
         .with_clock(move |by| clock.advance(by))
         .with_another(move || {
             let another = open();
-            async { SharedStore::builder(another).with_purge().with_inspect().build() }
+            async { SharedStore::builder(another).with_purge().with_inspect().with_audit().build() }
         })
+        .with_identities(setup(defect, ManualClock::new()))
         .with_writes(move || {
             let writes = counted.writes.load(Ordering::SeqCst);
             async move { writes }
@@ -239,6 +261,41 @@ pub(crate) fn subject(defect: Defect) -> Subject {
         })
         .with_sequences(64)
         .build()
+}
+
+/// Opens stores by name, with and without an identity secret.
+fn setup(
+    defect: Defect,
+    clock: ManualClock,
+) -> impl Fn(StoreSetup) -> std::future::Ready<Result<SharedStore>> {
+    let places = Mutex::new(HashMap::<String, (Arc<Data>, Arc<Notify>)>::new());
+    move |StoreSetup { name, secret, migrates, .. }| {
+        let (data, changes) = places.lock().entry(name).or_default().clone();
+        let mark = secret.as_ref().map_or(0, IdentitySecret::mark);
+        let is_new = data.last_token.load(Ordering::SeqCst) == 0;
+        if migrates && is_new {
+            let _ = data.mark.compare_exchange(0, mark, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        let checked =
+            IdentitySecret::check(secret.as_ref(), Some(data.mark.load(Ordering::SeqCst)));
+        if defect != Defect::AnotherSecretAccepted
+            && let Err(error) = checked
+        {
+            return std::future::ready(Err(error));
+        }
+        let store = Flawed {
+            defect,
+            clock: clock.clone(),
+            data,
+            changes,
+            held_up: tokio::sync::Mutex::default(),
+            locked: AtomicBool::default(),
+            secret,
+        };
+        let shared =
+            SharedStore::builder(store).with_purge().with_inspect().with_force().with_audit();
+        std::future::ready(Ok(shared.build()))
+    }
 }
 
 fn name(defect: Defect, id: &Identity) -> Name {
@@ -419,7 +476,11 @@ impl Flawed {
             ));
         }
         Ok(match self.standing(found, now)? {
-            Peeked::Busy(lease) => Judged::Refused(Acquired::Busy(lease)),
+            Peeked::Busy(lease) => {
+                let held = found.and_then(|record| record.fingerprint.as_ref());
+                let differs = req.differs_from(held) && !self.has(Defect::BusyComparesNothing);
+                Judged::Refused(Acquired::Busy(lease.with_mismatch(differs)))
+            }
             Peeked::Complete(_) if self.has(Defect::AcquireNeverReplays) => Judged::Refused(
                 Acquired::Busy(LiveLease::new(Duration::ZERO, FencingToken::new(0))),
             ),
@@ -706,13 +767,38 @@ impl IdempotencyStore for Flawed {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("flawed").with_max_value(MAX_VALUE)
+        let declares = !self.has(Defect::SecretNotDeclared);
+        StoreProfile::new("flawed")
+            .with_max_value(MAX_VALUE)
+            .with_identity_secret(self.secret.clone().filter(|_| declares))
     }
 }
 
 impl Purge for Flawed {
+    async fn claim_purge(&self, at_most: Duration) -> Result<bool> {
+        let now = self.now();
+        let is_free = || self.data.claimed_until.lock().is_none_or(|until| until <= now);
+        let mut claimed = is_free();
+        if self.has(Defect::PurgeClaimInTwoSteps) {
+            tokio::task::yield_now().await;
+        } else {
+            claimed = is_free();
+        }
+        if claimed {
+            let never = self.has(Defect::PurgeClaimNeverEnds);
+            *self.data.claimed_until.lock() = Some(now + if never { STUCK } else { at_most });
+        }
+        Ok(claimed)
+    }
+
     async fn purge(&self, limit: usize) -> Result<usize> {
         let now = self.now();
+        if self.has(Defect::PurgeClaimEndsWithAPurge) {
+            *self.data.claimed_until.lock() = None;
+        }
+        if self.has(Defect::AuditIsPurged) {
+            self.data.audit.lock().clear();
+        }
         let mut records = self.records();
         let over = |record: &Record| {
             let wrongly = match self.defect {
@@ -853,7 +939,12 @@ impl Force for Flawed {
                     record.owner = self.owner(*by);
                 }
                 record.value = Some(done.value.clone());
-                record.fingerprint = done.fingerprint.or(record.fingerprint);
+                record.fingerprint = match done.fingerprint {
+                    None if !self.has(Defect::ForceResolveDropsTheFingerprint) => {
+                        record.fingerprint
+                    }
+                    given => given,
+                };
                 record.note = None;
                 record.until = now + done.ttl;
                 record.purge_after = record.until;
@@ -915,5 +1006,47 @@ impl Flawed {
             .get(&self.name(id))
             .filter(|record| record.value.is_none())
             .map(|record| record.owner)
+    }
+}
+
+impl Audit for Flawed {
+    async fn append(&self, entry: &AuditEntry) -> Result<()> {
+        let mut entry = entry.clone();
+        if self.has(Defect::AuditForgetsTheRecord) {
+            entry.record = None;
+        }
+        if self.has(Defect::AuditCutsTexts) {
+            entry.reason = entry.reason.chars().take(200).collect();
+        }
+        self.data.audit.lock().push((self.now(), entry));
+        Ok(())
+    }
+
+    async fn entries(&self, after: Option<&ScanCursor>, limit: usize) -> Result<AuditPage> {
+        let all = self.data.audit.lock();
+        let number = |bytes: &[u8]| bytes.try_into().map(usize::from_be_bytes);
+        let cursor = after.map(|after| number(after.as_bytes())).transpose();
+        let cursor =
+            cursor.map_err(|_| Error::new(ErrorKind::Invalid, "another store's cursor"))?;
+        // Where the page ends in the list, whose newest entry is its last.
+        let before = match cursor {
+            Some(read) if self.has(Defect::AuditGoesByCount) => all.len().saturating_sub(read),
+            cursor => cursor.unwrap_or(all.len()),
+        };
+        let first = before.saturating_sub(limit.max(1));
+        // The store's clock begins with the first entry.
+        let since = |at: Instant| match self.has(Defect::AuditTimeStandsStill) {
+            true => 0,
+            false => u64::try_from((at - all[0].0).as_micros()).expect("a test is short"),
+        };
+        let read = all[first..before].iter();
+        let mut entries: Vec<_> =
+            read.map(|(at, entry)| entry.clone().with_time(since(*at))).collect();
+        if !self.has(Defect::AuditReturnsTheOldestFirst) {
+            entries.reverse();
+        }
+        let next = if self.has(Defect::AuditGoesByCount) { all.len() - first } else { first };
+        let next = (first > 0).then(|| ScanCursor::new(next.to_be_bytes()));
+        Ok(AuditPage::new(entries, 0, next))
     }
 }

@@ -31,6 +31,25 @@ mod all_around_a_store {
     conformance! { time = paused, factory = subject }
 }
 
+mod passed_on {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Around(MemoryStore);
+
+    impl IdempotencyStore for Around {
+        retryproof_testkit::forward! {
+            0: acquire, peek, wait_for_change, extend, complete, release, profile
+        }
+    }
+
+    async fn subject() -> Subject {
+        Subject::of(Around(MemoryStore::new())).build()
+    }
+
+    conformance! { time = paused, factory = subject }
+}
+
 fn ask() -> AcquireRequest {
     AcquireRequest::new(OwnerId::new(), LEASE, LEASE)
 }

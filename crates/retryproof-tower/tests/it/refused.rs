@@ -52,7 +52,8 @@ async fn fp_1_another_request_under_the_same_key_is_a_mismatch() {
     let jobs = slow(&layer, &runs, SEC);
     send(&jobs, job("a")).await.unwrap();
     let other = Job { amount: 8, ..job("a") };
-    assert!(matches!(rejected(send(&jobs, other).await), Rejected::Mismatch));
+    let got = rejected(send(&jobs, other).await);
+    assert!(matches!(got, Rejected::Mismatch), "{got:?}");
     assert_eq!(send(&jobs, job("a")).await.unwrap().run, 1);
 }
 

@@ -8,11 +8,12 @@ use super::Named;
 impl Named {
     /// Adds the configuration's settings to the options of the `url`.
     ///
-    /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults. If
-    /// a limit is shorter than `operation-timeout`, the store can report what it waited for; if a
-    /// limit is longer, it does not cut short a call that the engine still waits for (STO-5).
+    /// A store's own time limits scale with `operation-timeout`, in proportion to the defaults.
+    /// They never exceed `operation-timeout`, so the store can report what it waited for. They grow
+    /// with `operation-timeout`, so the store does not give up while the engine still waits for the
+    /// call (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
-        // If only some store features are enabled, `config` or `url` may be unused.
+        // If only some store features are enabled, `config` or `url` can be unused.
         let _ = (config, url);
         match self {
             #[cfg(feature = "memory")]
@@ -22,6 +23,9 @@ impl Named {
                 }
                 if let Some(bytes) = config.memory.max_bytes {
                     store = store.max_bytes(bytes as u64);
+                }
+                if let Some(secret) = &config.identity_secret {
+                    store = store.identity_secret(secret.clone());
                 }
                 Ok(Self::Memory(store))
             }
@@ -43,8 +47,8 @@ impl Named {
     }
 }
 
-/// Rejects an option that is set both in the URL and in the configuration, because either
-/// precedence would be a guess.
+/// Rejects an option that is set both in the URL and in the configuration, because preferring
+/// either value would be a guess.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -74,6 +78,9 @@ fn sqlite(
         once(url, "synchronous", "idempotency.sqlite.synchronous")?;
         file = file.with_synchronous(synchronous);
     }
+    if let Some(secret) = &config.identity_secret {
+        file = file.with_identity_secret(secret.clone());
+    }
     // Wait for a locked file only as long as the engine waits for the call (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
@@ -96,6 +103,9 @@ fn postgres(
         once(url, "pooler", "idempotency.postgres.pooler")?;
         server = server.with_pooler(pooler);
     }
+    if let Some(secret) = &config.identity_secret {
+        server = server.with_identity_secret(secret.clone());
+    }
     Ok(server
         .with_connect_timeout(config.operation_timeout * 4 / 5)
         .with_call_timeout(config.operation_timeout * 4 / 5))
@@ -114,6 +124,9 @@ fn mysql(
     if let Some(connections) = config.mysql.max_connections {
         once(url, "max-connections", "idempotency.mysql.max-connections")?;
         server = server.with_max_connections(connections);
+    }
+    if let Some(secret) = &config.identity_secret {
+        server = server.with_identity_secret(secret.clone());
     }
     Ok(server
         .with_connect_timeout(config.operation_timeout * 3 / 5)
@@ -153,6 +166,9 @@ fn redis(
             ));
         }
         None => {}
+    }
+    if let Some(secret) = &config.identity_secret {
+        server = server.with_identity_secret(secret.clone());
     }
     Ok(server
         .with_connect_timeout(config.operation_timeout / 5)

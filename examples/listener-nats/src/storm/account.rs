@@ -23,13 +23,14 @@ pub(crate) struct Account {
     replayed: usize,
     /// Deliveries that failed: the database was busy for too long, or the lease was lost.
     failed: usize,
-    /// Deliveries that found their message in flight.
+    /// Deliveries whose key was in flight.
     parked: usize,
-    /// Messages that were found in flight at least once.
+    /// Messages whose key was in flight in at least one delivery.
     in_flight: usize,
     deliveries: u64,
     given_back: usize,
-    /// The most deliveries of one message, and of one that was found in flight.
+    /// The most deliveries of any message. `most_in_flight` counts only messages whose key was in
+    /// flight.
     most: u64,
     most_in_flight: u64,
     bound: u64,
@@ -47,7 +48,8 @@ impl Account {
         let booked: HashMap<String, usize> =
             invoices::booked(&invoices::open(db)?)?.into_iter().collect();
         let log = std::fs::read_to_string(log)?;
-        // Matches from the level on, so that "not booked" does not count as "booked".
+        // Callers include the log level in `words`, so that "not booked" does not count as
+        // "booked".
         let said = |words: &str| {
             log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count()
         };
@@ -80,8 +82,8 @@ impl Account {
             given_back: heard.values().map(|heard| heard.given_back).sum(),
             most: most(&|_| true),
             most_in_flight: most(&|sequence| found.contains(sequence)),
-            // Each kill and each cut may cost a message one delivery. Nothing else does, except
-            // messages that were given back because too many were parked.
+            // Each kill and each cut may cost a message one delivery. Nothing else costs a
+            // delivery, unless too many messages were parked and some were given back.
             bound: u64::try_from(1 + plan.kills + plan.cuts)?,
         })
     }
@@ -101,21 +103,21 @@ impl Account {
         println!("What the consumers did");
         row("booked", self.executed as u64);
         row("skipped: booked before", self.replayed as u64);
-        row("not booked, to come again", self.failed as u64);
+        row("not booked, to be delivered again", self.failed as u64);
         row("messages found in flight, and parked", self.in_flight as u64);
-        row("times that one was parked", self.parked as u64);
+        row("times that a message was parked", self.parked as u64);
         println!("What the server did");
         row("deliveries", self.deliveries);
         row("redeliveries", self.deliveries.saturating_sub(messages));
         row("given back by a consumer", self.given_back as u64);
         row("most deliveries of one message", self.most);
-        row("most of one found in flight", self.most_in_flight);
+        row("most of a message found in flight", self.most_in_flight);
         println!("What the database holds");
         row("orders", self.orders as u64);
         row("invoices", self.invoices as u64);
         println!("What must be zero");
         row("orders without an invoice", self.lost as u64);
-        row("orders with more than one", self.doubled as u64);
+        row("orders with more than one invoice", self.doubled as u64);
         row("dead letters", self.dead_letters);
         row("messages not answered", self.unanswered);
         row("messages in a hot loop", u64::from(self.most > self.bound));

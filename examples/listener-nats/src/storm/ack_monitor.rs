@@ -11,15 +11,15 @@ use tokio::sync::watch;
 use crate::BoxError;
 use crate::app::CONSUMER;
 
-/// One message, by its number in the stream.
+/// The answers to one message of the stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MessageAnswers {
-    /// The highest count of deliveries that an answer named.
+    /// The highest delivery count in any answer.
     pub(crate) deliveries: u64,
     pub(crate) given_back: usize,
 }
 
-/// The answers so far. A consumer that is killed before it answers sends none.
+/// Collects the answers. If a consumer is killed before it answers, there is no answer to collect.
 #[derive(Debug)]
 pub(crate) struct AckMonitor {
     messages: Arc<Mutex<HashMap<u64, MessageAnswers>>>,

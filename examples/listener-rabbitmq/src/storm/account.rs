@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a storm: compares bookings with published orders, and finds a reason for every run
-//! and every delayed message.
+//! The account of a storm: compares the bookings with the published orders, and checks for runs
+//! without an end and for messages that loop.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -11,8 +11,9 @@ use crate::broker::Broker;
 use crate::shop::Shop;
 use crate::{BoxError, ledger};
 
-/// A message that is delayed more often than this is in a loop: each delay waits for the rest of a
-/// lease, and a lease ends with a kill or a completion.
+/// A message that is delayed more often than this is in a loop. Without a loop, delays are few,
+/// because each delay lasts for the rest of a lease, and the lease then ends with a completion or
+/// after a kill.
 const LOOP: usize = 10;
 
 /// The result of a storm.
@@ -24,7 +25,7 @@ pub(crate) struct Account {
     cuts: usize,
     bookings: usize,
     begun: usize,
-    /// Answers by reason.
+    /// The number of answers for each reason.
     answers: HashMap<String, usize>,
     dead: usize,
     put_off_messages: usize,
@@ -78,10 +79,10 @@ impl Account {
         Ok(())
     }
 
-    /// Lines are `PROCESS ledger WHAT ORDER`.
+    /// Counts the journal's lines, which have the form `PROCESS ledger WHAT ORDER`.
     fn read_journal(&mut self, journal: &str, killed: &HashSet<u32>) {
         let mut put_off: HashMap<&str, usize> = HashMap::new();
-        // Runs that are neither executed nor failed yet, by process and order.
+        // The number of runs that have not ended yet, by process and order.
         let mut open: HashMap<(u32, &str), usize> = HashMap::new();
         for line in journal.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -104,7 +105,8 @@ impl Account {
         self.put_off_messages = put_off.len();
         self.most_put_off = put_off.values().copied().max().unwrap_or(0);
         self.loops = put_off.values().filter(|count| **count > LOOP).count();
-        // A process that logged a start and no end was killed.
+        // Ignore the runs of killed processes, because a killed process cannot log the ends of its
+        // runs.
         let by_the_living =
             open.iter().filter(|((process, _), runs)| **runs > 0 && !killed.contains(process));
         self.unexplained = by_the_living.count();
@@ -123,13 +125,13 @@ impl Account {
         [
             ("orders never booked", self.missing),
             ("orders booked more than once", self.doubled),
-            ("bookings of a wrong amount", self.wrong),
-            ("runs begun and not accounted for", self.unexplained),
+            ("bookings with a wrong amount", self.wrong),
+            ("runs begun with an unknown end", self.unexplained),
             ("messages put off in a loop", self.loops),
             ("messages left in the queues", usize::try_from(self.left).unwrap_or(usize::MAX)),
             ("poison messages lost", self.poison_lost),
             ("orders among the dead letters", self.strange_dead),
-            ("bookings beside the orders", self.bookings.saturating_sub(self.orders)),
+            ("bookings without an order", self.bookings.saturating_sub(self.orders)),
         ]
     }
 
@@ -151,9 +153,9 @@ impl Account {
         row("executed", answers("executed"));
         row("replayed: acknowledged, not run", answers("replayed"));
         row("in flight: put off", answers("in-flight"));
-        row("orders that were ever put off", self.put_off_messages);
+        row("orders put off at least once", self.put_off_messages);
         row("most put-offs of one order", self.most_put_off);
-        row("failed, to come again", failures.iter().map(|what| answers(what)).sum());
+        row("failed, to be delivered again", failures.iter().map(|what| answers(what)).sum());
         row("dead letters", self.dead);
         println!("What the ledger holds");
         row("bookings", self.bookings);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends each step of the server to every open page as it happens.
 //!
-//! The engine's observer knows keys and not requests. It is called in the task of the request that
-//! it speaks of, so the middleware leaves that request's [`Visit`] in the task.
+//! The engine's observer gets keys, but not requests. The engine calls it in the task of the
+//! request, so the middleware stores the request's [`Visit`] in that task.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,9 +19,10 @@ use retryproof::observe::{LeaseEvent, Observer};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// How many pages may listen.
+/// How many pages can listen at the same time.
 const PAGES: usize = 64;
-/// How many events a page may be behind; one that is further behind is let go, and comes again.
+/// How many events a page can be behind. The feed disconnects a page that is further behind, and
+/// the page then reconnects.
 const BEHIND: usize = 1024;
 
 tokio::task_local! {
@@ -32,7 +33,7 @@ tokio::task_local! {
 /// The open pages.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    /// None once the service is stopping.
+    /// `None` once the service is stopping.
     pages: Mutex<Option<Vec<mpsc::Sender<Bytes>>>>,
     requests: AtomicU64,
 }
@@ -43,11 +44,11 @@ pub(super) struct Visit {
     feed: Arc<Feed>,
     number: u64,
     attempt: Option<String>,
-    /// Whether the handler ran for it.
+    /// Whether the handler ran for this request.
     pub(super) ran: AtomicBool,
 }
 
-/// A step of a request. It contains nothing of the key or the body.
+/// A step of a request. It contains no part of the key or the body.
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(super) enum State {
@@ -58,7 +59,7 @@ pub(super) enum State {
         /// `executed`, `replayed`, `in flight`, `refused` or `failed`.
         did: &'static str,
         status: u16,
-        /// Those that this is about, in the order of the page.
+        /// The headers that the page shows, in the page's order.
         headers: Vec<(&'static str, String)>,
         ms: u64,
         cut: bool,
@@ -80,7 +81,7 @@ impl Feed {
         Arc::new(Self { pages: Mutex::new(Some(Vec::new())), requests: AtomicU64::new(0) })
     }
 
-    /// None if too many pages listen, or if the feed has ended.
+    /// Adds a page. Returns `None` if too many pages listen, or if the feed has ended.
     pub(super) fn subscribe(&self) -> Option<Lines> {
         let (page, lines) = mpsc::channel(BEHIND);
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,13 +90,13 @@ impl Feed {
         if pages.len() >= PAGES {
             return None;
         }
-        // Sent at once, so that the page knows that it is connected.
+        // Send this event immediately, so that the page can show that it is connected.
         let _ = page.try_send(Bytes::from_static(b"retry: 1000\nevent: hello\ndata:\n\n"));
         pages.push(page);
         Some(Lines(lines))
     }
 
-    /// Ends every stream; otherwise a server that waits for its connections would wait forever.
+    /// Ends every stream. Otherwise a server that waits for its connections would wait forever.
     pub(crate) fn close(&self) {
         *self.pages.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

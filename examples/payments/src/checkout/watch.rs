@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware around the guarded route: it sees what any client would see, reports to the feed,
-//! and cuts connections on request.
+//! The middleware around the guarded route. It sees the same answers as a client, reports them to
+//! the feed, and cuts connections on request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use tokio::time::Instant;
 use super::feed::{self, Feed, VISIT, Visit};
 use super::wire::Wire;
 
-/// The slowest provider that can be asked for. Longer than a retry waits (10 s), so that one can be
-/// turned away.
+/// The longest delay of the provider that a request can set. It is longer than a retry waits (10
+/// s), so that the page can show a retry that is refused.
 const SLOWEST: Duration = Duration::from_secs(15);
 
-/// Of an answer, what the page shows.
+/// The headers of an answer that the page shows.
 const SHOWN: [&str; 3] = ["Idempotent-Replayed", "Retry-After", "Cache-Control"];
 
 /// The provider's delay, if the request sets one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delay(pub(crate) Option<Duration>);
 
-/// Left there by the middleware: without it the header means nothing.
+/// Reads the delay that the middleware has set. Without the middleware, the header has no effect.
 impl<S: Sync> FromRequestParts<S> for Delay {
     type Rejection = Infallible;
 
@@ -37,7 +37,7 @@ impl<S: Sync> FromRequestParts<S> for Delay {
     }
 }
 
-/// The headers of the demonstration.
+/// The settings in the demonstration's headers.
 #[derive(Debug, PartialEq, Eq)]
 struct Wishes {
     cut: bool,
@@ -69,8 +69,8 @@ impl Wishes {
     }
 }
 
-/// Says `left` when it goes away unanswered: the connection is gone, and hyper has dropped what was
-/// to answer it.
+/// Reports `left` if it is dropped without an answer. This happens when the client disconnects,
+/// because hyper then drops the request's future.
 struct Open {
     visit: Arc<Visit>,
     answered: bool,
@@ -101,8 +101,8 @@ pub(super) async fn watch(
     let began = Instant::now();
     let mut open = Open { visit: feed.arrived(wishes.attempt), answered: false };
     let response = VISIT.scope(Arc::clone(&open.visit), next.run(request)).await;
-    // The guard answers when the record is committed, and not before: what is lost from here on is
-    // only the answer.
+    // The guard answers only after it has committed the record, so from here on only the answer can
+    // be lost.
     if wishes.cut {
         wire.cut();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections that can be cut: later writes are discarded, and the socket is closed.
+//! Connections that can be cut: later writes fail, and the server closes the socket.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Listens as the one inside does.
+/// Accepts connections from the inner listener, and makes each one cuttable.
 pub(crate) struct Wires(pub(crate) TcpListener);
 
-/// The scissors of one connection.
+/// A handle that can cut one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wire(Arc<AtomicBool>);
 
 impl Wire {
-    /// No byte leaves from now on; the server closes the connection at its next attempt to write
-    /// one.
+    /// Cuts the connection. From now on, no byte is sent, and the server closes the connection when
+    /// it next tries to write.
     pub(crate) fn cut(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -35,7 +35,7 @@ impl Wire {
     }
 }
 
-/// One connection.
+/// A connection that can be cut.
 pub(crate) struct Stream {
     tcp: TcpStream,
     wire: Wire,

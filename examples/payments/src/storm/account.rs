@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a storm: every payment against the ledger, every double charge with its reason.
+//! The account of a storm: compares every payment with the ledger, and finds the reason for every
+//! double charge.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -16,17 +17,17 @@ use crate::ledger::{Charge, Ledger, Receipt};
 #[derive(Debug)]
 struct Doubled {
     reference: String,
-    /// The processes that charged, in order.
+    /// The processes that made the charges, in order.
     processes: Vec<u32>,
-    /// Every process but the last was killed: it died after its ledger write and before its
-    /// completion.
+    /// Whether every process except the last was killed, which explains the double charge: the
+    /// process died after its charge and before its completion.
     explained: bool,
 }
 
-/// What a storm came to.
+/// The result of a storm.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// Charge and record were two commits.
+    /// Whether charges and records committed separately.
     apart: bool,
     keys: usize,
     executed: usize,
@@ -111,11 +112,11 @@ impl Account {
         }
     }
 
-    /// Whether every promise held.
+    /// Whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         let broken =
             self.lost + self.unequal + self.unanswered + self.refused_payments + self.let_through;
-        // One commit leaves nothing to explain.
+        // If a charge commits together with its record, no double charge is allowed.
         broken == 0 && self.doubled.iter().all(|doubled| self.apart && doubled.explained)
     }
 
@@ -155,7 +156,7 @@ impl Account {
             let why = if doubled.explained {
                 "killed after its ledger write and before its completion; a retry took over"
             } else {
-                "NOT EXPLAINED: no killed process stands behind it"
+                "NOT EXPLAINED: no killed process caused it"
             };
             let (first, rest) =
                 chain.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));

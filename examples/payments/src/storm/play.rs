@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One payment as a client plays it: pressed once or twice, cut off or not, retried until it is
-//! answered.
+//! Plays one payment as a client: sends it once or twice, perhaps drops a connection, and retries
+//! until it gets an answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::ledger::Order;
 /// How long one payment is retried before it counts as unanswered.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-/// Counted on the way, for the progress line and the account.
+/// Counters for the progress line and the account.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: AtomicUsize,
@@ -25,21 +25,21 @@ pub(crate) struct Tally {
     pub(crate) unavailable: AtomicUsize,
     /// Connections that the client cut on purpose.
     pub(crate) cut: AtomicUsize,
-    /// Connections that broke or were refused: the server was killed.
+    /// Connections that broke or were refused because the server was killed.
     pub(crate) broken: AtomicUsize,
     pub(crate) settled: AtomicUsize,
     pub(crate) kills: AtomicUsize,
-    /// Requests that wait for their answer now.
+    /// Requests that are waiting for their answer.
     pub(crate) open: AtomicUsize,
 }
 
-/// What one payment came to.
+/// The result of one payment.
 #[derive(Debug)]
 pub(crate) struct Payment {
     pub(crate) reference: String,
-    /// Every final answer that a client saw under this key, the refusals of another amount apart.
+    /// All final answers to this payment. Answers to the changed amount are not included.
     pub(crate) answers: Vec<Answer>,
-    /// Another amount under the same key was answered with something else than a refusal.
+    /// Whether a request with the same key and a different amount was not refused.
     pub(crate) let_through: bool,
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct Payment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Once,
-    /// Presses twice at the same time.
+    /// Sends the payment twice at the same time.
     Twice,
-    /// Retries although it was answered.
+    /// Retries after an answer.
     Again,
-    /// Hangs up in the middle, then retries.
+    /// Drops the first connection, then retries.
     Cut,
-    /// Sends another amount under the same key afterwards.
+    /// After the answer, sends a different amount with the same key.
     Changed,
 }
 
@@ -106,12 +106,13 @@ pub(crate) async fn play(server: SocketAddr, run: &str, number: usize, tally: &T
     Payment { reference: order.reference, answers, let_through }
 }
 
-/// What the references of one storm begin with.
+/// The prefix of all references of one storm.
 pub(crate) fn prefix(run: &str) -> String {
     format!("order {run}-")
 }
 
-/// Retries as a good client does: the same key, the same bytes, `Retry-After` honoured.
+/// Retries like a good client, with the same key and the same bytes, and waits as long as
+/// `Retry-After` says.
 async fn until_answered(
     server: SocketAddr,
     key: &str,
@@ -134,7 +135,7 @@ async fn until_answered(
     None
 }
 
-/// In flight and unavailable call for a retry; everything else is final.
+/// Whether an answer is final. Only "in flight" and "unavailable" call for a retry.
 fn is_final(delivery: &Delivery) -> bool {
     !matches!(delivery.answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }
@@ -162,7 +163,7 @@ async fn ask(
     Some(delivery)
 }
 
-/// Numbers that look random and are the same at every run: a splitmix generator.
+/// A splitmix generator: its numbers look random, but are the same in every run.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -182,7 +183,7 @@ impl Dice {
         self.next() % bound
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     pub(crate) fn unit(&mut self) -> f64 {
         self.below(1_000) as f64 / 1_000.0
     }

@@ -141,6 +141,18 @@ impl Browser {
         from_base64(picture.as_str().expect("a picture"))
     }
 
+    /// Of the whole page in light colours, without a focus ring, as a PNG.
+    pub(crate) fn picture_of_all(&self, width: u32) -> Vec<u8> {
+        self.run("document.activeElement.blur(); scrollTo(0, 0)");
+        let height = self.run("return document.documentElement.scrollHeight").as_u64();
+        let height = height.and_then(|height| u32::try_from(height).ok()).expect("a height");
+        self.show_as(width, height, "light");
+        let picture = self.picture();
+        assert!(picture.starts_with(b"\x89PNG"), "a PNG");
+        assert!((10_000..300_000).contains(&picture.len()), "{} bytes", picture.len());
+        picture
+    }
+
     /// What the browser complained of since the last call, besides answers that the page asked for:
     /// refused ones and cut ones.
     pub(crate) fn complaints(&self) -> Vec<String> {

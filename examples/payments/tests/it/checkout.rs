@@ -215,23 +215,8 @@ fn the_picture_of_the_readme_is_made_here() {
     browser.wait(&format!("{} === 1", rows("refused")));
     browser.wait("!document.getElementById('notice').hidden");
     shown_in_the_ledger(&browser, 1);
-    // No focus ring, and all of the page.
-    browser.run("document.activeElement.blur(); scrollTo(0, 0)");
-    let height = browser.run("return document.documentElement.scrollHeight").as_u64();
-    browser.show_as(
-        1_120,
-        height.and_then(|height| u32::try_from(height).ok()).expect("a height"),
-        "light",
-    );
-    let picture = browser.picture();
-    assert!(picture.starts_with(b"\x89PNG"), "a PNG");
-    assert!((10_000..300_000).contains(&picture.len()), "{} bytes", picture.len());
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    std::fs::create_dir_all(format!("{root}/target")).expect("a folder");
-    std::fs::write(format!("{root}/target/checkout.png"), &picture).expect("written");
-    if std::env::var_os("RETRYPROOF_UPDATE_PICTURE").is_some() {
-        std::fs::write(format!("{root}/docs/checkout.png"), &picture).expect("written");
-    }
+    let picture = browser.picture_of_all(1_120);
+    crate::keep_picture("checkout.png", &picture);
 }
 
 #[test]

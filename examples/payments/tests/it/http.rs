@@ -88,6 +88,8 @@ pub(crate) struct Service {
     child: Child,
     folder: PathBuf,
     pub(crate) address: SocketAddr,
+    /// The URL of the page for operators with its login, if the service has one.
+    pub(crate) operators: Option<String>,
 }
 
 impl Service {
@@ -108,12 +110,20 @@ impl Service {
             .stderr(log)
             .spawn()
             .expect("the program starts");
-        let mut line = String::new();
-        // The rest of what it says fits into the pipe.
-        let stdout = child.stdout.as_mut().expect("its output");
-        BufReader::new(stdout).read_line(&mut line).expect("its first line");
-        let address = line.trim().strip_prefix("listening on http://").expect("its address");
-        Self { address: address.parse().expect("an address"), child, folder }
+        let (address, operators) = said(&mut child, more.contains(&"--operate"));
+        Self { address, operators, child, folder }
+    }
+
+    /// The file of ledger and records.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.folder.join("payments.db")
+    }
+
+    /// The address of the port for operators.
+    pub(crate) fn operate(&self) -> SocketAddr {
+        let url = self.operators.as_deref().expect("a service with `--operate`");
+        let address = url.split(['@', '/']).nth(3).expect("an address");
+        address.parse().expect("an address")
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
@@ -148,6 +158,20 @@ impl Service {
         }
         None
     }
+}
+
+/// The addresses that a service says at its start.
+fn said(child: &mut Child, is_operated: bool) -> (SocketAddr, Option<String>) {
+    // The rest of what it says fits into the pipe.
+    let stdout = child.stdout.as_mut().expect("its output");
+    let mut lines = BufReader::new(stdout).lines().map(|line| line.expect("a line"));
+    let line = lines.next().expect("its first line");
+    let address = line.strip_prefix("listening on http://").expect("its address");
+    let address = address.parse().expect("an address");
+    let url = |line: String| line.strip_prefix("operators: ").map(str::to_owned);
+    let operators =
+        is_operated.then(|| lines.find_map(url).expect("the address of the page for operators"));
+    (address, operators)
 }
 
 impl Drop for Service {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: the demo, a small storm, the checkout page, and what it says
-//! to bad arguments.
+//! The program as a newcomer runs it: the demo, a small storm, the checkout page, what operators
+//! get, and what it says to bad arguments.
 
+mod admin;
+mod board;
 mod browser;
 mod checkout;
 mod http;
+mod plot;
+mod prometheus;
 
 use std::process::{Command, Output};
 
@@ -18,6 +22,16 @@ fn text(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+/// Writes a picture below `target`; with `RETRYPROOF_UPDATE_PICTURE` set, also the one in `docs`.
+fn keep_picture(name: &str, picture: &[u8]) {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    std::fs::create_dir_all(format!("{root}/target")).expect("a folder");
+    std::fs::write(format!("{root}/target/{name}"), picture).expect("written");
+    if std::env::var_os("RETRYPROOF_UPDATE_PICTURE").is_some() {
+        std::fs::write(format!("{root}/docs/{name}"), picture).expect("written");
+    }
 }
 
 #[test]
@@ -98,6 +112,7 @@ fn bad_arguments_name_what_is_wrong() {
         (&["storm", "--keys"], "needs a value"),
         (&["storm", "--store", "memory:"], "--store takes"),
         (&["demo", "--keys", "3"], "--keys"),
+        (&["serve", "--operate", "here"], "here"),
     ] {
         let output = payments(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -114,7 +114,7 @@ async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_decli
     };
     assert_eq!(
         (changed.status, &*changed.body),
-        (StatusCode::BAD_GATEWAY, "the payment is unclear; we look into it\n")
+        (StatusCode::BAD_GATEWAY, "the result of the payment is unclear; we will check it\n")
     );
     // That is not for good: the order as it was finds its charge.
     let answer = customer.orders("order-17", 100).await;

@@ -45,7 +45,7 @@ async fn a_delivery_that_is_not_signed_by_the_sender_is_401_and_leaves_no_record
     for request in refused {
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
-        assert_eq!(answer.text().await.unwrap(), "not signed\n");
+        assert_eq!(answer.text().await.unwrap(), "the signature is missing or invalid\n");
     }
     has_no_record(&receiver).await;
     assert!(receiver.paid().await.is_empty());

@@ -34,7 +34,8 @@ impl Door {
             "mysql" | "mariadb" => Mariadb::open(url).map(Self::Mariadb),
             "redis" => Redis::open(url).await.map(Self::Redis),
             _ => {
-                let why = "defects are planted in SQLite, PostgreSQL, MariaDB and one Redis server";
+                let why = "a defect can only be planted in SQLite, PostgreSQL, MariaDB or one \
+                    Redis server";
                 Err(Error::new(ErrorKind::Config, why))
             }
         }
@@ -87,7 +88,7 @@ impl Door {
 }
 
 /// Scope and key as the tables hold them.
-pub(super) fn bytes(id: &Identity) -> (&[u8], &[u8]) {
+pub(crate) fn bytes(id: &Identity) -> (&[u8], &[u8]) {
     (id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }
 
@@ -95,6 +96,6 @@ pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(crate) fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::unavailable("the planted defect cannot reach the records").because(error)
 }

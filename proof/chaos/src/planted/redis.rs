@@ -70,7 +70,7 @@ impl Redis {
         let mut record = b"rp2P".to_vec();
         record.extend_from_slice(req.owner.as_bytes());
         record.extend_from_slice(format!("{token:016}").as_bytes());
-        // The number of takeovers.
+        // This is the number of takeovers.
         record.extend_from_slice(&[0, 1]);
         record.extend_from_slice(&seen.rest);
         let lives = millis(req.lease) + number(&seen.rest[2..15]);
@@ -85,7 +85,7 @@ fn in_progress(record: &[u8]) -> bool {
     record.len() >= 55 && record.starts_with(b"rp2P")
 }
 
-fn key(id: &Identity) -> String {
+pub(crate) fn key(id: &Identity) -> String {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     format!("retryproof:{{{}:{scope}:{key}}}", scope.len())
 }

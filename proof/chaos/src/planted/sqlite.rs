@@ -25,7 +25,7 @@ impl Sqlite {
     pub(super) fn open(url: &str) -> Result<Self> {
         let path = url.strip_prefix("sqlite:").and_then(|path| path.split('?').next());
         let path =
-            path.ok_or_else(|| Error::new(ErrorKind::Config, "that is the URL of no file"))?;
+            path.ok_or_else(|| Error::new(ErrorKind::Config, "the URL does not name a file"))?;
         let file = Connection::open(path).map_err(broken)?;
         file.busy_timeout(Duration::from_secs(1)).map_err(broken)?;
         Ok(Self(Mutex::new(file)))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How each server is made, as durable as section 4 of the plan says.
+//! How each server is started: with durable settings.
 
 use std::fs;
 use std::io;
@@ -29,9 +29,9 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
         "postgres" => postgres(dir).map(Some),
         "mariadb" => mariadb(dir).map(Some),
         "redis" => {
-            // Written and flushed before it is answered. With `everysec` the write, too, waits for
-            // a flush that is under way, and a killed server forgets what it has acknowledged
-            // meanwhile.
+            // Redis flushes each write before it answers. With `everysec`, a write waits for a
+            // flush that is under way, and a killed server loses the writes that it has
+            // acknowledged in the meantime.
             let redis = redis("redis", free_port()?, dir, "appendfsync always\n")?;
             Ok(Some((format!("redis://127.0.0.1:{}", redis.port), Some(redis.port), vec![redis])))
         }
@@ -45,7 +45,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// A program, also in the folders outside of PATH in which Debian's packages put some.
-fn program(name: &str) -> io::Result<String> {
+pub(crate) fn program(name: &str) -> io::Result<String> {
     let mut folders: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
     folders.push("/usr/sbin".into());
@@ -54,9 +54,7 @@ fn program(name: &str) -> io::Result<String> {
     }
     let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     let found = found.ok_or_else(|| {
-        io::Error::other(format!(
-            "there is no {name} here: `cargo xtask services up` installs what is missing"
-        ))
+        io::Error::other(format!("{name} is not installed: `cargo xtask services up` installs it"))
     })?;
     Ok(found.display().to_string())
 }
@@ -96,7 +94,8 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
         &program("mariadb-install-db")?,
         "--no-defaults",
         &data,
-        // A server that starts removes the temporary tables of other servers in the same folder.
+        // When a server starts, it removes the temporary tables of other servers from the same
+        // folder.
         &format!("--tmpdir={}", at("")),
         "--auth-root-authentication-method=normal",
         "--skip-test-db",

@@ -7,7 +7,11 @@
 //! takeovers and 15 replays in 30 s), and each bound of time has seconds of slack: it is what
 //! happened that is judged here, not how fast.
 
+mod erased;
+mod forms;
+mod operators;
 mod planted;
+mod sealed;
 mod servers;
 mod sqlite;
 

@@ -43,11 +43,12 @@ pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 Some(Said::Returned)
             }
             Said::Replayed | Said::InFlight | Said::NotReplayable | Said::StoreError => None,
-            // S11 judges the first; the others were made by hand, or given up.
+            // S11 judges a mismatch. In the other cases, the caller managed the lease itself or
+            // gave up.
             _ => continue,
         };
         if end.flatten() != should {
-            say(format!("answered {said:?}, and the action {}", end_of(end)));
+            say(format!("the call was answered {said:?}, but the action {}", end_of(end)));
         }
         let Some(act) = ran.first() else { continue };
         let tombstone = match call.recorded.as_deref() {
@@ -56,27 +57,29 @@ pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             _ => continue,
         };
         if !confirmed(story, act.token).any(|op| op.tombstone == tombstone) {
-            say("said to be recorded, and no completion of its owner was confirmed".into());
+            say("the call reports that its result is recorded, but no completion of its owner \
+                was confirmed"
+                .into());
         }
     }
 }
 
 fn end_of(end: Option<Option<Said>>) -> String {
     match end {
-        None => "did not run in it".into(),
+        None => "did not run in this call".into(),
         Some(None) => "had not ended".into(),
         Some(Some(end)) => format!("ended as {end:?}"),
     }
 }
 
 /// S11: a mismatch ran nothing and was one; a replay was none.
-pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+pub fn s11(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let mut say = |text: &str| found.push(wrong("S11", call.invoke, text, call.lines));
         match call.said {
             Some(Said::Mismatch) => {
                 if !call.fenced && !acts(story, call).is_empty() {
-                    say("refused for its fingerprint, and its action ran");
+                    say("the call was refused because of its fingerprint, but its action ran");
                 }
                 let stored = story.ops.iter().filter_map(|op| op.stored_fp);
                 let holders =
@@ -84,17 +87,22 @@ pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 let differs =
                     call.fp.is_some_and(|own| stored.chain(holders).any(|other| other != own));
                 if !differs {
-                    say("refused because of its fingerprint, and no caller sent another one");
+                    say("the call was refused because of its fingerprint, but no caller sent \
+                         another one");
                 }
             }
             Some(Said::Replayed) => {
                 let holder = call.bears.as_ref().and_then(|(_, _, token)| story.by_token(*token));
                 let stored =
                     holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
+                // The memory store does not keep the fingerprint of a lease (OPS-4).
+                let resolved = run.manifest.store == "memory"
+                    && story.ops.iter().any(|op| op.fun == Fun::ForceResolve);
                 if let (Some(own), Some(stored)) = (call.fp, stored)
                     && own != stored
+                    && !resolved
                 {
-                    say("replayed, though the fingerprints differ");
+                    say("the call got a replay, although the fingerprints differ");
                 }
             }
             _ => {}
@@ -111,15 +119,20 @@ pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let recorded = matches!(call.recorded.as_deref(), Some("yes" | "tombstone"));
         let mut done = confirmed(story, act.token).peekable();
-        // Without any, S10 speaks.
+        // If no completion was confirmed, S10 reports it.
         let late = done.peek().is_some() && done.all(|op| op.end() > answer);
         if recorded && late {
-            found.push(wrong("S15", call.invoke, "answered before its completion was", call.lines));
+            found.push(wrong(
+                "S15",
+                call.invoke,
+                "the call was answered before its completion was",
+                call.lines,
+            ));
         } else if call.propagate && !recorded {
             found.push(wrong(
                 "S15",
                 call.invoke,
-                "success without a record, under `propagate`",
+                "the call succeeded without a record, although its policy is `propagate`",
                 call.lines,
             ));
         }
@@ -144,8 +157,8 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
         let call = story.calls.iter().find(|call| call.actor == act.actor && call.op == act.call);
         let answered = call.filter(|call| call.answer.is_some());
-        // A caller that dropped the call does not wait: the release that follows in the background
-        // may be cut off by a kill.
+        // A caller that dropped its call does not wait for the release. The release follows in the
+        // background, and a kill may prevent it.
         let waited =
             |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();
         match (end, release) {
@@ -160,7 +173,7 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let changed =
             answered.filter(|call| call.said == Some(Said::ActionError) && call.note != act.note);
         if end == Said::Err && changed.is_some() {
-            say("the action's error came back as another".into(), None);
+            say("the call returned another error than the action".into(), None);
         }
     }
 }

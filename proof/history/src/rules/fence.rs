@@ -29,8 +29,8 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             if !accepted || holder.may_have_asked(story, op.end()) {
                 continue;
             }
-            // In whatever order a completion and the grant of a larger token took effect within its
-            // ttl: one of them is wrong.
+            // If a completion and the grant of a larger token both took effect within the ttl, one
+            // of them is wrong, whatever their order.
             let kept = match op.fun {
                 Fun::Complete if op.said(Said::Done) => {
                     op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl))
@@ -38,11 +38,15 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 _ => 0,
             };
             let stale = takers.iter().find(|grant| {
-                grant.end() < op.invoke || (grant.end() < kept && grant.invoke <= op.end())
+                let forgotten = story.may_be_forced(holder, &[Fun::ForceForget], grant.end());
+                let together = grant.end() < kept && grant.invoke <= op.end() && !forgotten;
+                grant.end() < op.invoke || together
             });
             if let Some(grant) = stale {
-                let text =
-                    format!("{:?} was accepted from an owner that had been replaced", op.fun);
+                let text = format!(
+                    "{:?} was accepted although another owner had replaced the sender",
+                    op.fun
+                );
                 let lines = [grant.lines[0], grant.lines[1], op.lines[0], op.lines[1]];
                 found.push(wrong("S3", grant.invoke, text, lines));
             }
@@ -54,7 +58,8 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
 /// The owner still recorded is refused.
 fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Violation>) {
     let Some(first) = holder.grants(story).next() else { return };
-    // Past the ttl that was named at the acquire, the record may have been purged (STO-4).
+    let forces = [Fun::ForceRelease, Fun::ForceResolve, Fun::ForceForget];
+    // After the ttl of the acquire, a purge may have removed the record (STO-4).
     let kept = first.ttl;
     let own = |fun: Fun, at: u64| holder.of(story, fun).any(|op| op.invoke <= at && !op.failed);
     let calls = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
@@ -63,13 +68,14 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
         let replaced = takers.iter().any(|grant| grant.invoke <= end)
             || story.strangers(&[holder.owner], end)
             || own(Fun::Release, end)
+            || story.may_be_forced(holder, &forces, end)
             || (op.fun == Fun::Extend && own(Fun::Complete, end));
         let purged = end + slop(kept) >= first.invoke.saturating_add(kept);
         let completed_before =
             holder.of(story, Fun::Complete).any(|other| other.invoke < op.invoke && !other.failed);
         let excused = replaced || purged || (op.fun == Fun::Complete && completed_before);
         if !excused && op.invoke > first.end() {
-            let text = format!("{:?} was refused to the owner still recorded", op.fun);
+            let text = format!("{:?} was refused although its owner was still recorded", op.fun);
             found.push(wrong(
                 "S3",
                 op.invoke,
@@ -93,13 +99,14 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             && let Some(grant) = taker.grants(story).next()
             && grant.said(Said::TookOver)
             && grant.invoke > release.end()
-            // Nor by an acquire of its own that arrived after it, late or once more.
+            // An acquire may also have arrived after the release, late or a second time, and the
+            // taker may have taken over its lease.
             && !story.strangers(&[taker.owner], grant.end())
         {
             found.push(wrong(
                 "S9",
                 release.invoke,
-                "a takeover of a lease that had been released",
+                "an owner took over a lease that had been released",
                 shown(grant),
             ));
         }
@@ -107,12 +114,12 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             .of(story, Fun::Complete)
             .filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
         for op in back.filter(|op| op.invoke > release.end()) {
-            let text = format!("the owner of token {token} completed after it had released");
+            let text =
+                format!("the owner of token {token} completed after it had released its lease");
             found.push(wrong("S9", release.invoke, text, shown(op)));
         }
     }
-    // By the time of their answers: each later grant has a larger token than all that were answered
-    // before it was sent.
+    // A grant must have a larger token than each grant that was answered before this one was sent.
     let mut answered: Vec<&Op> = story.ops.iter().filter(|op| op.is_grant()).collect();
     answered.sort_by_key(|op| op.end());
     let mut sent: Vec<&Op> = answered.clone();
@@ -125,7 +132,7 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 top = Some(before);
             }
         }
-        // The same owner gets its own token again (ACQ-9).
+        // An owner that acquires again gets its own token (ACQ-9).
         let Some(top) = top.filter(|top| top.owner != grant.owner) else { continue };
         if grant.token < top.token {
             let text = format!(

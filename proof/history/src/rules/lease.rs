@@ -47,7 +47,7 @@ pub fn s1(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             "S1",
             lease.invoke,
             format!(
-                "token {token} was granted within {} of a lease of {}",
+                "token {token} was granted {} after the start of another lease of {}",
                 within(grant, lease),
                 ms(lease.lease)
             ),
@@ -68,7 +68,7 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             "S2",
             lease.invoke,
             format!(
-                "token {token} took over within {} of a lease of {}",
+                "token {token} took over {} after the start of a lease of {}",
                 within(grant, lease),
                 ms(lease.lease)
             ),
@@ -96,20 +96,23 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong("S2", grant.invoke, text, first.into_iter().chain(shown)));
             continue;
         }
-        // Past its ttl what an owner left counts as absent; also what the taker itself left, by a
-        // takeover whose answer was lost.
+        // After its ttl, a record counts as absent. This also applies to a record that the taker
+        // itself left by a takeover whose answer was lost.
         let left = holder.grants(story).chain(taker.maybe_grants(story));
         let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
-        // Also a takeover whose answer was lost, and that is asked for again by its owner.
+        // The owner may also repeat the request of a takeover whose answer was lost.
         let silent = grant.said(Said::Granted)
             && !holder.may_have_ended(story, grant.end())
+            // An operator may also have ended a lease that the taker got without an answer.
+            && !story.may_be_forced(taker, &[Fun::ForceRelease], grant.end())
             && !story.strangers(&[holder.owner, taker.owner], grant.end())
             && grant.end() < kept
             && holder.grants(story).any(|op| op.invoke < grant.end())
             && !early(story).any(|(early, _, _)| early.invoke == grant.invoke);
         if silent {
             let text = format!(
-                "token {token} replaced the unfinished lease of token {last} and does not say so (ACQ-12)"
+                "token {token} replaced the unfinished lease of token {last}, but its answer \
+                 does not say so (ACQ-12)"
             );
             found.push(wrong("S2", grant.invoke, text, shown));
         }
@@ -138,7 +141,7 @@ pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 let what = if before.is_grant() {
                     "another owner was granted the lease"
                 } else {
-                    "its owner had ended it"
+                    "its owner had ended the lease"
                 };
                 let lines = [before.lines[0], before.lines[1], extend.lines[0], extend.lines[1]];
                 found.push(wrong(

@@ -96,7 +96,7 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let (end, over) = (grant.end(), latest_end(story, holder, grant.end()));
-        // It was there before, and turned away for the holder's lease.
+        // The taker asked earlier, and was refused because of the holder's lease.
         let waited = story.ops.iter().any(|op| {
             op.actor == grant.actor
                 && op.call.is_some()
@@ -131,7 +131,8 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         });
         let (Some(grant), Some(first)) = (taker, holder.grants(story).next()) else { continue };
         let lease = first.lease;
-        let disturbed = run.lag(act.actor, first.invoke, grant.end()) > lease / 10
+        let disturbed = story.may_be_forced(holder, &[Fun::ForceRelease, Fun::ForceResolve], end)
+            || run.lag(act.actor, first.invoke, grant.end()) > lease / 10
             || run.faulty(first.invoke, grant.end(), |fault| {
                 fault.victim.is_none_or(|victim| victim == act.actor.proc)
             })
@@ -142,10 +143,10 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                     op.actor == act.actor && op.invoke <= grant.end() && op.end() >= first.invoke
                 })
                 .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10);
-        // Shorter leases than this a shared machine takes away by itself.
+        // On a shared machine, a shorter lease can expire without a fault.
         if !disturbed && lease >= run.slack().min(1_000_000_000) {
             let text = format!(
-                "a running action lost a lease of {}, and nothing was in its way",
+                "a running action lost a lease of {}, although no fault disturbed it",
                 ms(lease)
             );
             found.push(wrong("L4", act.start, text, act.lines.into_iter().chain(grant.lines)));
@@ -161,7 +162,7 @@ pub fn l5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong(
                 "L5",
                 dump.at,
-                "still in progress when all had settled",
+                "a record was still in progress after everything had settled",
                 [Some(dump.line)],
             ));
         }
@@ -170,11 +171,12 @@ pub fn l5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         .calls
         .iter()
         .filter(|call| call.invoke > from && call.note.as_deref() == Some("settle"));
-    // The last word, since a claim whose answer was lost is made again.
+    // Only the last claim counts, because a claim whose answer was lost is repeated.
     if let Some(call) = claims.max_by_key(|call| call.invoke)
         && matches!(call.said, Some(Said::InFlight | Said::StoreError) | None)
     {
-        let text = format!("a claimant was answered {:?} after the last fault", call.said);
+        let got = call.said.map_or("no answer".to_owned(), |said| format!("{said:?}"));
+        let text = format!("after the last fault, a claimant got {got} instead of a final answer");
         found.push(wrong("L5", call.invoke, text, call.lines));
     }
 }

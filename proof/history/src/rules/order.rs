@@ -18,6 +18,8 @@ use crate::judge::Violation;
 use crate::story::{Op, Story};
 use crate::when::{MS, slop};
 
+mod force;
+
 /// How a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
@@ -51,7 +53,7 @@ pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
         Found::Order => Search::Ended,
         Found::TooMuch => Search::GivenUp,
         Found::None { furthest } => {
-            // Where every order ends, with what came before.
+            // Show the calls where every order ends, and the calls just before.
             let around = puzzle.sure.iter().take(furthest + 2).skip(furthest.saturating_sub(5));
             let lines: Vec<_> = around.flat_map(|call| call.op.lines).collect();
             let at = puzzle.sure.first().map_or(0, |call| call.op.invoke);
@@ -120,30 +122,37 @@ impl<'s> Puzzle<'s> {
             if !counts {
                 continue;
             }
+            // If an operator gives a result, the hash of the result stands for the owner.
+            let by = op.value.filter(|_| op.fun == Fun::ForceResolve);
+            let name = op.owner.or(by.map(|hash| u128::from(hash) | 1 << 127));
             let owner =
-                Owner(op.owner.map_or(Some(0), |owner| number(&mut owners, owner).checked_add(1))?);
+                Owner(name.map_or(Some(0), |owner| number(&mut owners, owner).checked_add(1))?);
             let value = match (op.tombstone, op.value) {
                 (true, _) => Some(Value::Tombstone),
                 (false, Some(hash)) => Some(Value::Result(number(&mut values, hash))),
                 (false, None) => None,
             };
-            let fp = if op.fun == Fun::Acquire && !brought(op) { op.fp } else { op.stored_fp };
-            let print = fp.map(|hash| Print(number(&mut prints, hash)));
-            let placed = |silent| Placed { op, silent, owner, value, print };
+            let mut print = |fp: Option<u64>| fp.map(|hash| Print(number(&mut prints, hash)));
+            let (asked, stored) = (print(op.fp), print(op.stored_fp));
+            let placed = |silent| {
+                let asks = op.fun == Fun::Acquire && (silent || !brought(op));
+                Placed { op, silent, owner, value, print: if asks { asked } else { stored } }
+            };
             if op.is_info() {
                 maybe.push(placed(true));
-                // Each of the two may have been granted, with another's lease in between.
+                // Both copies of the call may have been granted, with another owner's lease in
+                // between.
                 if op.twice && op.fun == Fun::Acquire {
                     maybe.push(placed(true));
                 }
                 continue;
             }
-            // Otherwise sending it twice comes to the same as sending it once.
+            // Otherwise a second copy of the call has no further effect.
             let matters = match op.fun {
                 Fun::Acquire => true,
                 Fun::Complete | Fun::Release => !op.said(Said::Done),
                 Fun::Extend => op.said(Said::Lost),
-                _ => false,
+                fun => fun.is_force() && !op.said(Said::Done),
             };
             if op.twice && matters {
                 maybe.push(placed(true));
@@ -153,7 +162,7 @@ impl<'s> Puzzle<'s> {
         let mut stretched = vec![u64::MAX; owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
-            // It can only have lengthened the lease, at any time.
+            // An extension without an answer can only have lengthened the lease, at any time.
             if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
                 *from = placed.op.invoke.min(*from);
             }
@@ -186,7 +195,7 @@ impl<'s> Puzzle<'s> {
 
     /// Pushes what may follow; false when the window was too narrow to see all.
     fn next(&self, node: &Node, open: &mut Vec<Node>) -> bool {
-        // Whatever is placed next began before the first answer that is still to come.
+        // The next call in the order must have begun before the first answer that is still open.
         let window = self.sure.iter().enumerate().skip(node.first).take(WINDOW);
         let left = window.filter(|(at, _)| node.mask & (1 << (at - node.first)) == 0);
         let horizon = left.clone().map(|(_, placed)| placed.op.end()).min().unwrap_or(u64::MAX);
@@ -196,8 +205,8 @@ impl<'s> Puzzle<'s> {
             let open_still = node.maybe & (1 << at) == 0 && node.state.now <= placed.op.end();
             if open_still && placed.op.invoke <= horizon {
                 for state in self.steps(&node.state, placed) {
-                    // Without effect it need not be placed: neither a record nor, for its own
-                    // owner, a longer lease.
+                    // Skip the call if it had no effect: it changed neither the record nor the end
+                    // of a lease.
                     if state.slot != node.state.slot || state.ends != node.state.ends {
                         open.push(Node { maybe: node.maybe | (1 << at), state, ..*node });
                     }
@@ -206,7 +215,8 @@ impl<'s> Puzzle<'s> {
         }
         let mut candidates: Vec<_> =
             left.filter(|(_, placed)| placed.op.invoke <= horizon).collect();
-        // The last pushed is looked at first: the one that was answered first.
+        // The search takes the last pushed call first, so push the call with the earliest answer
+        // last.
         candidates.sort_by_key(|(_, placed)| std::cmp::Reverse(placed.op.end()));
         for (at, placed) in candidates {
             for state in self.steps(&node.state, placed) {
@@ -224,9 +234,12 @@ impl<'s> Puzzle<'s> {
     /// What the record may be after this call, if the call was answered in keeping with it.
     fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
-        // Its place in the order is no earlier than those of the calls before it. Its clock may be:
-        // a database reads it while the statement runs, and shows what it wrote when it has
-        // committed.
+        if op.fun.is_force() {
+            return self.forced(state, placed);
+        }
+        // The time that a call used may be earlier than the times of the calls before it in the
+        // order: a database reads its clock while a statement runs, and shows the changes after the
+        // commit.
         let (from, to) = (op.invoke, op.end());
         let (lease, ttl) = (OVER, GONE);
         let step = match op.fun {
@@ -243,13 +256,14 @@ impl<'s> Puzzle<'s> {
             _ => Step::Release { owner: placed.owner },
         };
         let mut after = Vec::new();
-        // A takeover that a lock holds back is answered so, and changes nothing.
+        // This is the answer to a takeover that a lock prevents, and nothing changes.
         let held_back = !placed.silent && op.said(Said::Busy) && op.remaining == Some(0);
         if held_back && matches!(state.slot.record, Record::InProgress(_)) {
             after.push(State { now: from.max(state.now), ..*state });
         }
         for now in TIMES.into_iter().filter(|now| self.may_be(state, *now, from, to)) {
-            // The record stands at time 0 of its own; a new lease is put back there below.
+            // Times in the record are relative to its own time 0. A new lease is moved back to time
+            // 0 below.
             for (slot, answer) in state.slot.allowed(now, step) {
                 let Some((token, top)) = tokens(state, placed, answer) else { continue };
                 let now = from.max(state.now);
@@ -276,7 +290,7 @@ impl<'s> Puzzle<'s> {
 
     /// The fingerprint that an acquire carries, whatever it was answered.
     fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
-        placed.print.filter(|_| !brought(placed.op))
+        placed.print.filter(|_| placed.silent || !brought(placed.op))
     }
 
     fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
@@ -333,8 +347,8 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
     let op = placed.op;
     let unchanged = (state.token, state.top);
     let is = |said: Said| op.said(said);
-    // Whether it is the lease on record, and not a new one of the same owner, whose first was over
-    // and purged.
+    // Whether this grant is the lease on record. The same owner may also have got a new lease after
+    // its first one was purged.
     let is_own = |granted| matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner && held.token == granted);
     if placed.silent {
         // No caller got the answer: the token of a grant is unknown.

@@ -7,19 +7,26 @@ use crate::judge::Violation;
 use crate::story::{Completed, Fault, Op, Run, Story, Tenure};
 use crate::when::slop;
 
+/// What lets finished work run again.
+const FORGET: [Fun; 1] = [Fun::ForceForget];
+
 fn accepted<'s>(story: &'s Story, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
     holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done))
 }
 
 /// S4: two completions were accepted within one ttl, of two owners or with two values.
 pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
-    let mut done: Vec<&Op> =
-        story.tenures.iter().flat_map(|holder| accepted(story, holder)).collect();
-    done.sort_by_key(|op| op.invoke);
-    for (at, first) in done.iter().enumerate() {
-        for second in &done[at + 1..] {
+    let of = |holder| accepted(story, holder).map(move |op| (holder, op));
+    let mut done: Vec<(&Tenure, &Op)> = story.tenures.iter().flat_map(of).collect();
+    done.sort_by_key(|(_, op)| op.invoke);
+    for (at, (holder, first)) in done.iter().enumerate() {
+        for (_, second) in &done[at + 1..] {
             let same = (first.owner, first.value) == (second.owner, second.value);
-            if !same && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl) {
+            let forgotten = story.may_be_forced(holder, &FORGET, second.end());
+            if !same
+                && !forgotten
+                && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl)
+            {
                 let lines = [first.lines[0], first.lines[1], second.lines[0], second.lines[1]];
                 let text =
                     format!("two completions were accepted within a ttl of {}", ms(first.ttl));
@@ -48,7 +55,7 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             newest.filter(|(before, larger)| larger > token && before.end() < op.invoke)
         {
             let text =
-                format!("the value of token {token} was handed out after that of token {larger}");
+                format!("a call got the value of token {token} after the value of token {larger}");
             found.push(wrong("S5", before.invoke, text, before.lines.into_iter().chain(op.lines)));
         }
         if newest.is_none_or(|(_, largest)| largest < *token) {
@@ -67,8 +74,11 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let within =
             |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
         for (op, token) in all.iter().filter(|(op, token)| *token != own && within(op)) {
+            if story.may_be_forced(holder, &FORGET, op.end()) {
+                continue;
+            }
             let text = format!(
-                "token {own} completed, and within its ttl the value of token {token} was handed out"
+                "token {own} completed, but within its ttl a call got the value of token {token}"
             );
             let documented = shown_too_early(run, &done, op);
             let wrong = wrong("S5", done.from, text, [done.line, op.lines[0], op.lines[1]]);
@@ -94,10 +104,11 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             op.invoke > done.by
                 && op.end() + slop(done.until - done.from) < done.until
                 && (op.is_grant() || op.said(Said::Busy) || op.said(Said::Absent))
+                && !story.may_be_forced(holder, &FORGET, op.end())
         });
         if let Some(op) = gone {
             let text = format!(
-                "completed and acknowledged, and {} later, within its ttl, the record is not there",
+                "the record is missing {} after its acknowledged completion, within its ttl",
                 ms(op.end().saturating_sub(done.by))
             );
             let documented = shown_too_early(run, &done, op);
@@ -113,24 +124,32 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
-            holder
-                .of(story, Fun::Complete)
-                .any(|op| !op.tombstone && op.value == value && (op.twice || !op.said(Said::Lost)))
+            let resolved = story
+                .forces(holder)
+                .filter(|op| op.fun == Fun::ForceResolve)
+                .any(|op| op.value == value && (op.twice || op.is_info() || op.said(Said::Done)));
+            let mut own = holder.of(story, Fun::Complete);
+            resolved
+                || own.any(|op| {
+                    !op.tombstone && op.value == value && (op.twice || !op.said(Said::Lost))
+                })
         })
     };
-    // An owner whose grant was never answered may have completed all the same: its token is then
-    // not known.
+    // An owner may complete although its grant was never answered. Its token is then unknown.
     let known = |token: u64| story.by_token(token).is_some();
     for (op, token) in replays(story).filter(|(op, token)| known(*token) && !sent(*token, op.value))
     {
-        let text =
-            format!("the bytes handed out as token {token}'s are not what it completed with");
+        let text = format!(
+            "the store returned other bytes for token {token} than its owner completed with"
+        );
         found.push(wrong("S7", op.invoke, text, op.lines));
     }
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Replayed)) {
         let Some((scope, key, token)) = &call.bears else { continue };
         if story.is_named(scope, key) && known(*token) && !sent(*token, call.value) {
-            let text = format!("the engine replayed other bytes than token {token} completed with");
+            let text = format!(
+                "the engine replayed other bytes than the owner of token {token} completed with"
+            );
             found.push(wrong("S7", call.invoke, text, call.lines));
         }
     }
@@ -149,7 +168,11 @@ pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(asked) = asked else { continue };
         for holder in &story.tenures {
             let Some(done) = holder.completed(story) else { continue };
-            if asked > done.by && act.start + slop(done.until - done.from) < done.until {
+            let forgotten = story.may_be_forced(holder, &FORGET, act.start);
+            if !forgotten
+                && asked > done.by
+                && act.start + slop(done.until - done.from) < done.until
+            {
                 let text =
                     "an action ran for a call that came after the completion, within its ttl";
                 found.push(wrong("S8", done.by, text, [done.line, act.lines[0]]));

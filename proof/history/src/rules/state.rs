@@ -17,7 +17,7 @@ pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let all =
         ops.map(|op| (op.invoke, op.lines)).chain(calls.map(|call| (call.invoke, call.lines)));
     for (at, lines) in all {
-        found.push(wrong("S12", at, "the value of another identity was handed out", lines));
+        found.push(wrong("S12", at, "a call got the value of another identity", lines));
     }
 }
 
@@ -30,9 +30,9 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for dump in &story.dumps {
         let text = match (dump.said, dump.bytes) {
             (Said::InProgress, 0) | (Said::Complete, 1..) => None,
-            (Said::InProgress, _) => Some("a lease with a value"),
-            (Said::Complete, _) => Some("a result without bytes"),
-            _ => Some("a state that there is not"),
+            (Said::InProgress, _) => Some("a record in progress has a value"),
+            (Said::Complete, _) => Some("a complete record has no bytes"),
+            _ => Some("a record has an unknown state"),
         };
         if let Some(text) = text {
             found.push(wrong("S13", dump.at, text, [Some(dump.line)]));
@@ -44,11 +44,14 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         if let Some((token, grant)) = newest.max_by_key(|(token, _)| *token)
             && dump.token < token
         {
-            let text =
-                format!("the record has token {}, after token {token} was granted", dump.token);
+            let text = format!(
+                "the record has token {}, but the larger token {token} was granted \
+                    before",
+                dump.token
+            );
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
-            // The grant may be one that a fail-over has lost, and no call has asked for the
-            // identity since.
+            // A fail-over may have lost the grant, and no call may have used the identity since
+            // then.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
             found.push(Violation { documented, ..wrong });
         }
@@ -63,7 +66,7 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             continue;
         };
         let Some(holder) = story.by_token(token) else { continue };
-        // It ends no later than the longest lease that the holder may have got by then.
+        // The lease ends at the latest with the longest lease that the holder may have got by then.
         let mut latest = 0;
         for lease in holder.ops.iter().map(|at| &story.ops[*at]) {
             let asks = matches!(lease.fun, Fun::Acquire | Fun::Extend) && !lease.failed;
@@ -75,11 +78,12 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                     .max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));
             }
         }
-        // And no earlier than the last that it certainly got before the question was asked.
+        // The lease ends at the earliest with the last lease that the holder certainly got before
+        // the call.
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
-        // Of two that were under way together the one that was sent first may have been carried out
-        // second, with the clock as it was when its statement began.
+        // If two calls were under way at the same time, the first one sent may have taken effect
+        // second, with the time at which its statement began.
         let together = |last: &Op| {
             let asked = holder.ops.iter().map(|at| &story.ops[*at]);
             let asked =
@@ -89,11 +93,11 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let earliest = last.map_or(0, |lease| together(lease).saturating_sub(slop(lease.lease)));
         let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));
-        // Zero: a takeover that a lock holds back.
+        // The remaining time is zero if a lock prevents a takeover.
         if remaining > 0 && (from > latest || to < earliest) {
             let lines = last.map_or([None; 2], |lease: &Op| lease.lines);
             let text = format!(
-                "{} are said to be left of a lease, which the holder's calls do not leave",
+                "an answer says that {} of a lease remain, which contradicts the holder's calls",
                 ms(remaining)
             );
             found.push(wrong("S14", op.invoke, text, lines.into_iter().chain(op.lines)));
@@ -115,7 +119,7 @@ fn disorder(story: &Story) -> Option<Violation> {
     for effect in story.effects.iter().filter(|effect| effect.said == Said::Applied) {
         if let Some(before) = top.filter(|before| before.token > effect.token) {
             let text = format!(
-                "the effect of token {} came after that of token {}",
+                "the effect of token {} came after the effect of token {}",
                 effect.token, before.token
             );
             return Some(wrong("ACQ-10", effect.at, text, [Some(before.line), Some(effect.line)]));

@@ -17,8 +17,8 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         };
         let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
         let Some(call) = story.calls.iter().find(own) else { continue };
-        // After the caller's time was over it was repeated in the background: then the policy has
-        // answered.
+        // If the caller's time had passed, the policy answered the call, and the completion was
+        // repeated in the background.
         if call.answer.is_none_or(|answer| answer < refused.end()) {
             continue;
         }
@@ -29,11 +29,12 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let told =
             story.told.iter().any(|told| told.said == Said::LeaseLost && told.token == act.token);
         if !told {
-            say("a completion was refused, and no observer heard of a lost lease");
+            say("a completion was refused, but no observer was notified of a lost lease");
         }
         match call.said {
             Some(Said::Executed) => {
-                say("a completion was refused, and its caller was told that it was executed")
+                say("a completion was refused, but its caller was answered that the action was \
+                 executed")
             }
             Some(
                 Said::Replayed
@@ -42,7 +43,7 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 | Said::NotReplayable
                 | Said::CompletionError,
             ) if !call.hooked => {
-                say("a completion was refused, and the hook did not get its value");
+                say("a completion was refused, but the hook did not get its value");
             }
             _ => {}
         }

@@ -7,7 +7,7 @@ use crate::event::{Event, Fun, Phase, Said};
 impl Run {
     pub(super) fn story_at(&mut self, event: &Event) -> Result<usize, String> {
         let (Some(scope), Some(key)) = (&event.scope, &event.key) else {
-            return Err("no `scope` and `key`".into());
+            return Err("the event has no `scope` and `key`".into());
         };
         let name = (scope.clone(), key.clone());
         let next = self.stories.len();
@@ -26,9 +26,9 @@ impl Run {
     pub(super) fn take_op(&mut self, actor: Actor, event: Event, line: Line) -> Result<(), String> {
         if event.phase == Phase::Invoke {
             let owner = match &event.owner {
-                Some(hex) => {
-                    Some(u128::from_str_radix(hex, 16).map_err(|_| "an `owner` that is not hex")?)
-                }
+                Some(hex) => Some(
+                    u128::from_str_radix(hex, 16).map_err(|_| "the `owner` is not hexadecimal")?,
+                ),
                 None => None,
             };
             let at = self.story_at(&event)?;
@@ -53,17 +53,20 @@ impl Run {
                 bears: event.bears,
                 stored_fp: None,
                 remaining: None,
+                asked: event.token.filter(|_| event.fun.is_force()),
+                since: event.since_ns,
+                even_if_live: event.even_if_live,
                 twice: false,
                 lines: [Some(line), None],
             });
             let place = (at, ops.len() - 1);
             return match self.open.insert((actor, event.op), place) {
                 None => Ok(()),
-                Some(_) => Err("an operation begins twice".into()),
+                Some(_) => Err("an operation began twice".into()),
             };
         }
         let Some((story, at)) = self.open.remove(&(actor, event.op)) else {
-            return Err("the end of an operation that did not begin".into());
+            return Err("an operation ended that did not begin".into());
         };
         let op = &mut self.stories[story].ops[at];
         op.lines[1] = Some(line);
@@ -76,7 +79,7 @@ impl Run {
             Phase::Info => op.gave_up = Some(event.mono_ns),
             Phase::Ok | Phase::Invoke => {
                 op.answer = Some(event.mono_ns);
-                op.said = Some(event.said.ok_or("an answer without `said`")?);
+                op.said = Some(event.said.ok_or("an answer has no `said`")?);
                 op.token = event.token.or(op.token);
                 op.remaining = event.remaining_us.map(|us| us.saturating_mul(1_000));
                 if matches!(op.said, Some(Said::Complete | Said::Tombstone)) {
@@ -119,18 +122,18 @@ impl Run {
             let place = (at, calls.len() - 1);
             return match self.open_calls.insert((actor, event.op), place) {
                 None => Ok(()),
-                Some(_) => Err("a call begins twice".into()),
+                Some(_) => Err("a call began twice".into()),
             };
         }
-        // It stays open: a second answer is for S10 to judge.
+        // Keep the call open, because S10 judges a second answer.
         let Some(&(story, at)) = self.open_calls.get(&(actor, event.op)) else {
-            return Err("the answer to a call that did not begin".into());
+            return Err("a call was answered that did not begin".into());
         };
         let call = &mut self.stories[story].calls[at];
         call.answers += 1;
         if call.answer.is_none() {
             call.answer = Some(event.mono_ns);
-            call.said = Some(event.said.ok_or("an answer without `said`")?);
+            call.said = Some(event.said.ok_or("an answer has no `said`")?);
             call.recorded = event.recorded;
             call.fenced = event.fenced;
             call.value = event.value_hash;
@@ -147,8 +150,8 @@ impl Run {
         event: Event,
         line: Line,
     ) -> Result<(), String> {
-        let call = event.call.ok_or("no `call`")?;
-        let token = event.token.ok_or("no `token`")?;
+        let call = event.call.ok_or("the event has no `call`")?;
+        let token = event.token.ok_or("the event has no `token`")?;
         let (fun, at, said, note) = (event.fun, event.mono_ns, event.said, event.note.clone());
         let acts = &mut self.story(&event)?.acts;
         if fun == Fun::ActStart {
@@ -164,16 +167,15 @@ impl Run {
             return Ok(());
         }
         let is_it = |act: &&mut Act| act.actor == actor && act.call == call && act.end.is_none();
-        let act =
-            acts.iter_mut().rev().find(is_it).ok_or("the end of an action that did not begin")?;
-        act.end = Some((at, said.ok_or("an end without `said`")?));
+        let act = acts.iter_mut().rev().find(is_it).ok_or("an action ended that did not begin")?;
+        act.end = Some((at, said.ok_or("an end has no `said`")?));
         act.note = note;
         act.lines[1] = Some(line);
         Ok(())
     }
 
     pub(super) fn take_fault(&mut self, event: Event) -> Result<(), String> {
-        let name = event.note.ok_or("a fault without a name")?;
+        let name = event.note.ok_or("a fault has no name")?;
         if event.phase == Phase::Invoke {
             self.open_faults.insert(event.op, self.faults.len());
             let (from, to, lossy) = (event.mono_ns, None, event.lossy);
@@ -181,7 +183,7 @@ impl Run {
         } else if let Some(at) = self.open_faults.remove(&event.op) {
             self.faults[at].to = Some(event.mono_ns);
         } else {
-            return Err("the end of a fault that did not begin".into());
+            return Err("a fault ended that did not begin".into());
         }
         Ok(())
     }

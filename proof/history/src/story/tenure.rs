@@ -83,9 +83,12 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Whether it may have ended its lease itself, by a release or a completion that was sent
-    /// before `at`.
+    /// Whether its lease may have been ended, by a release or a completion that was sent before
+    /// `at`, its own or an operator's.
     pub fn may_have_ended(&self, story: &Story, at: u64) -> bool {
+        if story.may_be_forced(self, &[Fun::ForceRelease, Fun::ForceResolve], at) {
+            return true;
+        }
         let ends = |op: &&Op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost));
         self.of(story, Fun::Complete).chain(self.of(story, Fun::Release)).any(|op| ends(&op))
     }
@@ -140,6 +143,26 @@ impl Story {
     #[must_use]
     pub fn by_token(&self, token: u64) -> Option<&Tenure> {
         self.tenures.iter().find(|tenure| tenure.token == Some(token))
+    }
+
+    /// The interventions of operators who had seen the holder's token, or may have seen it: it is
+    /// not known if no caller heard of the grant.
+    pub fn forces<'s>(&'s self, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
+        let unheard = holder.maybe_grants(self).next().is_some();
+        let is_its = move |token: u64| {
+            holder.token == Some(token) || unheard && self.by_token(token).is_none()
+        };
+        self.ops.iter().filter(move |op| op.fun.is_force() && op.asked.is_some_and(is_its))
+    }
+
+    /// Whether one of them, by one of these verbs and sent before `at`, may have changed the
+    /// record.
+    #[must_use]
+    pub fn may_be_forced(&self, holder: &Tenure, verbs: &[Fun], at: u64) -> bool {
+        self.forces(holder).any(|op| {
+            let done = op.said(Said::Done) || op.is_info() || op.twice;
+            verbs.contains(&op.fun) && op.invoke <= at && !op.failed && done
+        })
     }
 
     /// Whether an owner other than these may have held the record between the two instants, unseen

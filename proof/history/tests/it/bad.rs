@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 46] = [
+const BAD: [(&str, &str, &str); 54] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -339,6 +339,60 @@ const BAD: [(&str, &str, &str); 46] = [
          232-240 complete A lost v=7
          241 told 1 lease_lost",
     ),
+    (
+        "OPS-3",
+        "a release deletes the record of a newer token than the operator saw",
+        "0-2 acquire A granted 1
+         105-108 acquire B took_over 2
+         120-122 force_release 1 done",
+    ),
+    (
+        "OPS-3",
+        "a live lease is ended without the request to do so",
+        "0-2 acquire A granted 1
+         20-22 force_release 1 done",
+    ),
+    (
+        "OPS-3",
+        "work without a result is erased",
+        "0-2 acquire A granted 1
+         150-152 force_erase 1 done",
+    ),
+    (
+        "OPS-3",
+        "work without a result is said to be finished",
+        "0-2 acquire A granted 1
+         150-152 force_release 1 finished",
+    ),
+    (
+        "OPS-4",
+        "the holder of a released lease completes",
+        "0-2 acquire A granted 1
+         20-22 force_release 1 even done
+         30-32 complete A done v=7",
+    ),
+    (
+        "OPS-4",
+        "a completion and a resolve both count",
+        "0-2 acquire A granted 1
+         20-30 force_resolve 1 even done v=9
+         21-29 complete A done v=7",
+    ),
+    (
+        "OPS-4",
+        "a resolved result is not there",
+        "0-2 acquire A granted 1
+         20-22 force_resolve 1 even done v=9
+         30-31 acquire B granted 2",
+    ),
+    (
+        "OPS-4",
+        "an erased answer is handed out",
+        "0-2 acquire A granted 1
+         5-6 complete A done v=7
+         10-12 force_erase 1 done
+         20-22 look - complete v=7 of=1",
+    ),
 ];
 
 /// Those of the bounds of time.
@@ -432,6 +486,10 @@ fn what_is_not_certain_is_not_flagged() {
         (
             "granted to another in between, perhaps",
             "0-2 acquire A granted 1\n 101-? acquire C\n 150-152 complete A lost v=7",
+        ),
+        (
+            "released by an operator, perhaps",
+            "0-2 acquire A granted 1\n 5-? force_release 1 even\n 20-22 acquire B granted 2",
         ),
         ("at the very end of the lease", "0-9 acquire A granted 1\n 90-101 acquire B took_over 2"),
     ] {

@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// Name and script.
-pub(crate) const GOOD: [(&str, &str); 17] = [
+pub(crate) const GOOD: [(&str, &str); 22] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -159,6 +159,54 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          3-4 complete A done as_tombstone
          6-9 respond c2 not_replayable
          7-8 acquire B tombstone call=2 stored=1",
+    ),
+    (
+        "a dead holder's lease is released, and the late holder refused",
+        "0-2 acquire A granted 1
+         120-122 force_release 1 done
+         130-132 acquire B granted 2
+         140-141 complete A lost v=7
+         150-151 complete B done v=8",
+    ),
+    (
+        "a live lease is resolved on request, and its holder refused",
+        "0-2 acquire A granted 1 fp=1
+         10-12 force_resolve 1 even done v=9 of=1
+         20-21 complete A lost v=7
+         30-31 acquire B complete v=9 of=1 stored=1
+         40-41 force_resolve 1 done v=9
+         50-51 force_resolve 1 finished v=5",
+    ),
+    (
+        "what was forgotten runs again within its ttl",
+        "0-2 acquire A granted 1
+         5-6 complete A done v=7
+         10-12 force_forget 1 done
+         20-21 acquire B granted 2
+         25-26 complete B done v=8
+         30-31 look - complete v=8 of=2
+         40-41 force_forget 1 another_token token=2",
+    ),
+    (
+        "what was erased stays done",
+        "0-2 acquire A granted 1
+         5-6 complete A done v=7
+         10-12 force_erase 1 done
+         20-21 acquire B tombstone
+         30-31 complete A already_done v=7
+         40-41 force_erase 1 done",
+    ),
+    (
+        "refusals say what stands there",
+        "1-2 force_release 1 absent
+         5-7 acquire A granted 1
+         10-11 force_release 1 busy token=1 left=95
+         20-21 force_forget 1 even busy token=1 left=85
+         110-111 force_erase 1 unfinished
+         120-122 acquire B took_over 2
+         130-131 force_release 1 even another_token token=2
+         140-141 complete B done v=8
+         150-151 force_release 2 finished",
     ),
 ];
 

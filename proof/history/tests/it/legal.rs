@@ -13,7 +13,12 @@ use std::collections::BinaryHeap;
 use history::{Event, Fun, Judgement, Line, Phase, Run, Said};
 use model::{Answer, Defect, Fenced, Op, Owner, Print, Slot, Tick, Value};
 
+use crate::random::Random;
 use crate::script::manifest;
+
+mod operator;
+
+use operator::Turn;
 
 const STORIES: u64 = 20_000;
 const LENGTH: Tick = 4_000;
@@ -59,7 +64,10 @@ fn the_same_histories_of_a_defect_are_flagged() {
 }
 
 fn play(seed: u64, flaw: Option<Defect>) -> (Judgement, String) {
-    let mut world = World::new(seed, flaw);
+    judge(World::new(seed, flaw))
+}
+
+fn judge(mut world: World) -> (Judgement, String) {
     world.play();
     let mut run = Run::new(manifest());
     world.events.sort_by_key(|event| event.mono_ns);
@@ -119,6 +127,7 @@ enum Due {
         answer: Answer,
     },
     Purge,
+    Operator(Turn),
 }
 
 struct World {
@@ -132,6 +141,10 @@ struct World {
     what: Vec<Option<Due>>,
     ops: u64,
     events: Vec<Event>,
+    /// Results that operators gave, with their tokens.
+    resolved: Vec<(u16, u16)>,
+    /// A defect: what the operator saw is not compared.
+    is_unfenced: bool,
 }
 
 impl World {
@@ -146,6 +159,8 @@ impl World {
             what: Vec::new(),
             ops: 0,
             events: Vec::new(),
+            resolved: Vec::new(),
+            is_unfenced: false,
         }
     }
 
@@ -186,6 +201,10 @@ impl World {
             let (when, purge) = (self.random.within(0, LENGTH + 500), self.random.in_100(50));
             self.at(when, if purge { Due::Purge } else { Due::Send(u16::MAX, Op::Look) });
         }
+        for _ in 0..self.random.within(0, 4) {
+            let when = self.random.within(0, LENGTH);
+            self.at(when, Due::Operator(Turn::Look));
+        }
         while let Some(Reverse((now, number))) = self.due.pop() {
             match self.what[number].take() {
                 Some(Due::Send(client, op)) => self.send(now, client, op),
@@ -208,6 +227,7 @@ impl World {
                     self.hear(now, client, op, number, answer)
                 }
                 Some(Due::Purge) => self.slot = self.slot.step_with(now, Op::Purge, self.flaw).0,
+                Some(Due::Operator(turn)) => self.operate(now, turn),
                 None => {}
             }
         }
@@ -311,7 +331,9 @@ impl World {
                 event.said = Some(Said::Tombstone);
                 if let Value::Result(of) = value {
                     event.said = Some(Said::Complete);
-                    let token = self.clients[usize::from(of)].token.unwrap();
+                    let given = self.resolved.iter().find(|(value, _)| *value == of);
+                    let own = || self.clients[usize::from(of)].token.unwrap();
+                    let token = given.map_or_else(own, |(_, token)| *token);
                     event.bears = Some(("s".into(), "k".into(), u64::from(token)));
                     event.value_hash = Some(u64::from(of));
                 }
@@ -372,25 +394,4 @@ impl World {
 
 fn ns(tick: Tick) -> u64 {
     u64::from(tick) * 1_000_000
-}
-
-/// SplitMix64: enough to draw a story by its number.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut drawn = self.0;
-        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        drawn ^ (drawn >> 31)
-    }
-
-    fn within(&mut self, from: Tick, to: Tick) -> Tick {
-        from + Tick::try_from(self.next() % u64::from(to - from)).unwrap()
-    }
-
-    fn in_100(&mut self, share: Tick) -> bool {
-        self.within(0, 100) < share
-    }
 }

@@ -5,5 +5,6 @@
 mod bad;
 mod good;
 mod legal;
+mod random;
 mod script;
 mod void;

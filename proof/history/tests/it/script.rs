@@ -17,6 +17,7 @@ pub(crate) fn manifest() -> Manifest {
         operation_timeout_ms: 1_000,
         slack_ms: 500,
         share: 1.0,
+        races: 0,
         guard: "token".into(),
         planted: None,
     }
@@ -88,6 +89,18 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
     let value = number("v");
     let (fp, stored) = (number("fp"), number("stored"));
     match fun {
+        fun if fun.is_force() => {
+            (event.token, event.even_if_live) = (token, positional.contains(&"even"));
+            if fun == Fun::ForceResolve {
+                (event.ttl_us, event.value_hash) = (us("ttl", 100_000), value);
+            }
+            let end = Event { phase: Phase::Ok, said, token: number("token"), ..event.clone() };
+            events.push(event);
+            if to != "?" {
+                let remaining_us = number("left").map(|ms| ms * 1_000);
+                events.push(Event { mono_ns: at(to), remaining_us, ..end });
+            }
+        }
         Fun::Acquire | Fun::Look | Fun::Extend | Fun::Complete | Fun::Release | Fun::Wait => {
             event.owner = positional[0]
                 .chars()

@@ -51,7 +51,7 @@ impl Step<'_> {
                         let answer = self.call(self.client(client).identity, 0, Op::Look);
                         self.meet(client, deadline, answer)
                     }
-                    // A look that got lost is a look not made yet.
+                    // If a look got lost, the client has not looked yet.
                     (true, _) => None,
                 }
             }
@@ -103,14 +103,14 @@ impl Step<'_> {
                 self.keep_waiting(client, deadline, self.s.now + remaining, refused)
             }
             Answer::Complete { value, print } => self.meet_result(client, value, print),
-            // CMP-2: only a refused caller looks without acquiring; the record is gone, its own
-            // result is not stored.
+            // CMP-2: only a refused caller looks without acquiring. The record is gone, and the
+            // caller's own result is not stored.
             _ => {
                 self.see(Sight::RefusedAlone);
                 let identity = self.client(client).identity;
                 self.end(client, Outcome::Executed { recorded: false })?;
-                // It leaves a free record without acquiring: the wake-up may have been meant for
-                // one who would.
+                // The caller leaves a free record without acquiring it, so it passes the wake-up on
+                // to a caller that may acquire.
                 self.pass_on(identity, !self.flawed(Defect::WakeSpent))
             }
         }
@@ -130,8 +130,8 @@ impl Step<'_> {
         } else {
             lease_end.min(deadline)
         };
-        // ACQ-4: a first look came before the subscription, so it does not lead to sleep; one made
-        // while subscribed does.
+        // ACQ-4: the first look came before the subscription, so the caller does not sleep after
+        // it. After a look while subscribed, the caller sleeps.
         let stage = match self.phase(client) {
             Phase::Waiting { .. } if self.flawed(Defect::WakeLost) => Stage::Deaf { until },
             Phase::Waiting { .. } => Stage::Asleep { until },
@@ -148,7 +148,8 @@ impl Step<'_> {
     fn meet_result(&mut self, client: u8, value: Value, stored: Option<Print>) -> Option<()> {
         let Client { print, identity, phase, .. } = self.client(client);
         let waited = matches!(phase, Phase::Waiting { refused: false, .. });
-        // FP-1, FP-2: judged before the value is opened; both sides carry a fingerprint here.
+        // FP-1, FP-2: compare the fingerprints before the value is decoded. Both sides have one
+        // here.
         if stored.is_some_and(|stored| stored != print) && !self.flawed(Defect::PrintIgnored) {
             if self.flawed(Defect::MismatchAfterRun) {
                 return self.enter(client, Phase::Granted);

@@ -40,7 +40,7 @@ impl Step<'_> {
                 }
                 Some(())
             }
-            // RUN-2: told; the action may go on, its completion will be refused.
+            // RUN-2: the action is notified and may go on, but its completion will be refused.
             (_, Phase::Running { beating: true }) => {
                 self.see(Sight::LostLease);
                 self.enter(client, Phase::Running { beating: false })
@@ -103,7 +103,7 @@ impl Step<'_> {
         match self.call(identity, 0, op) {
             Answer::Fenced(Fenced::Lost) => {
                 self.see(Sight::Refused);
-                // CMP-2: one fresh wait, as a duplicate that never acquires.
+                // CMP-2: the caller waits once more, like a duplicate, but never acquires.
                 let deadline = self.s.now + self.rules.bounds.wait;
                 self.enter(client, Phase::Waiting { deadline, stage: Stage::Awake, refused: true })
             }
@@ -128,7 +128,7 @@ impl Step<'_> {
         if self.flawed(Defect::DoubtReleases) {
             self.call(identity, 0, Op::Release { owner });
         } else if self.s.wire.is_none() {
-            // CMP-3: the repetition goes on in the background.
+            // CMP-3: the completion is repeated in the background.
             self.s.wire = Some(Message::Complete(owner, identity, tombstone));
         }
         self.see(Sight::Unrecorded);

@@ -10,48 +10,81 @@ use crate::exit::VerbError;
 use crate::output::{harmless, json_of, text_of};
 use crate::recording::{self, Recording, Stream};
 
-/// A stored result, as text and as JSON.
-pub(super) fn decoded(opened: Opened) -> Result<(String, Value), VerbError> {
+/// The labels of the numbers that say whether the work succeeded.
+const EXIT_CODE: &str = "exit code";
+const HTTP_STATUS: &str = "HTTP status";
+
+/// A stored result, decoded for printing.
+#[derive(Debug)]
+pub(super) struct DecodedResult {
+    /// Whether the work succeeded, as a label and a number: `exit code` or `HTTP status`. Other
+    /// results have no number.
+    pub(super) code: Option<(&'static str, i32)>,
+    pub(super) text: String,
+    pub(super) json: Value,
+}
+
+impl DecodedResult {
+    /// A remark in place of a result.
+    pub(super) fn absent(remark: &str) -> Self {
+        Self { code: None, text: remark.to_owned(), json: Value::Null }
+    }
+}
+
+impl From<(String, Value)> for DecodedResult {
+    fn from((text, json): (String, Value)) -> Self {
+        Self { code: None, text, json }
+    }
+}
+
+/// Decodes a stored result.
+pub(super) fn decoded(opened: Opened) -> Result<DecodedResult, VerbError> {
     match opened {
         Opened::Value(payload) => value(&payload),
         Opened::Tombstone(tombstone) => {
             let detail = tombstone.detail();
-            let (text, detail) = match detail.codec() {
-                CodecId::NONE => (String::new(), Value::Null),
+            let mut result = match detail.codec() {
+                CodecId::NONE => DecodedResult::absent(""),
                 CodecId::HTTP => response(detail)?,
                 recording::CODEC => {
                     let code = recording::code_of_tombstone(detail)?;
-                    (format!("exit code {code}"), json!({ "exit_code": code }))
+                    DecodedResult {
+                        code: Some((EXIT_CODE, code)),
+                        text: format!("exit code {code}"),
+                        json: json!({ "exit_code": code }),
+                    }
                 }
-                _ => unknown(detail),
+                _ => unknown(detail).into(),
             };
-            let head = "(done, but the result cannot be replayed)";
-            let text = if text.is_empty() { head.to_owned() } else { format!("{head}\n{text}") };
-            Ok((text, json!({ "codec": "tombstone", "detail": detail })))
+            let text = format!("(done, but the result cannot be replayed)\n{}", result.text);
+            result.text = text.trim_end().to_owned();
+            result.json = json!({ "codec": "tombstone", "detail": result.json });
+            Ok(result)
         }
         Opened::Mismatch => Err(VerbError::other("the fingerprint differs")),
     }
 }
 
-fn value(payload: &Payload) -> Result<(String, Value), VerbError> {
+fn value(payload: &Payload) -> Result<DecodedResult, VerbError> {
     let body = payload.body();
     Ok(match payload.codec() {
-        CodecId::NONE => ("(no value)".to_owned(), json!({ "codec": "none" })),
-        CodecId::BYTES => (text_of(body), with_codec("bytes", json_of(body))),
+        CodecId::NONE => ("(no value)".to_owned(), json!({ "codec": "none" })).into(),
+        CodecId::BYTES => (text_of(body), with_codec("bytes", json_of(body))).into(),
         CodecId::JSON => {
-            // If the value cannot be decoded, show it unchanged, because an operator needs to see
-            // it.
+            // If the value is not valid JSON, show its bytes, because an operator still needs to
+            // see the value.
             let parsed: Option<Value> = serde_json::from_slice(body).ok();
-            match parsed {
+            let decoded = match parsed {
                 Some(value) => {
                     (harmless(&format!("{value:#}")), json!({ "codec": "json", "value": value }))
                 }
                 None => (text_of(body), with_codec("json", json_of(body))),
-            }
+            };
+            decoded.into()
         }
         CodecId::HTTP => response(payload)?,
         recording::CODEC => output(&Recording::decode(payload)?),
-        _ => unknown(payload),
+        _ => unknown(payload).into(),
     })
 }
 
@@ -69,7 +102,7 @@ fn unknown(payload: &Payload) -> (String, Value) {
     (text, value)
 }
 
-fn response(payload: &Payload) -> Result<(String, Value), VerbError> {
+fn response(payload: &Payload) -> Result<DecodedResult, VerbError> {
     let record = Bytes::copy_from_slice(payload.body());
     let response =
         StoredResponse::decode(record).map_err(|error| VerbError::other(error.to_string()))?;
@@ -92,10 +125,14 @@ fn response(payload: &Payload) -> Result<(String, Value), VerbError> {
         "headers": headers,
         "body": json_of(&body),
     });
-    Ok((text.trim_end().to_owned(), value))
+    Ok(DecodedResult {
+        code: Some((HTTP_STATUS, i32::from(response.status()))),
+        text: text.trim_end().to_owned(),
+        json: value,
+    })
 }
 
-fn output(recording: &Recording) -> (String, Value) {
+fn output(recording: &Recording) -> DecodedResult {
     let mut streams = [Vec::new(), Vec::new()];
     for (stream, bytes) in recording.chunks() {
         streams[usize::from(*stream == Stream::Stderr)].extend_from_slice(bytes);
@@ -113,5 +150,5 @@ fn output(recording: &Recording) -> (String, Value) {
         "stdout": json_of(&stdout),
         "stderr": json_of(&stderr),
     });
-    (text, value)
+    DecodedResult { code: Some((EXIT_CODE, recording.code())), text, json: value }
 }

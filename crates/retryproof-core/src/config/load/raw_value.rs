@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use crate::identity::IdentitySecret;
+
 use super::super::{CompletionFailurePolicy, FingerprintMode, Pooler, StoredStatuses, Synchronous};
 
 /// A value before it is parsed.
@@ -31,7 +33,7 @@ impl RawValue<'_> {
             Self::Toml(DeValue::Integer(number)) => (number.as_str(), number.radix()),
             Self::Toml(_) => return Err(refuse()),
         };
-        // `from_str_radix` alone would accept a leading `+`.
+        // This check refuses a leading `+`, which `from_str_radix` would accept.
         if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return Err(refuse());
         }
@@ -57,6 +59,12 @@ impl RawValue<'_> {
             "" => Err("the value is empty".to_owned()),
             text => Ok(text.to_owned()),
         }
+    }
+
+    pub(super) fn identity_secret(&self) -> Parsed<IdentitySecret> {
+        let refuse =
+            "expected 32 random bytes or more as text, for example from `openssl rand -hex 32`";
+        IdentitySecret::new(self.text_or(refuse)?).map_err(|_| refuse.to_owned())
     }
 
     pub(super) fn policy(&self) -> Parsed<CompletionFailurePolicy> {
@@ -87,7 +95,7 @@ impl RawValue<'_> {
         StoredStatuses::parse(self.text_or(refuse)?).ok_or_else(|| refuse.to_owned())
     }
 
-    /// A list of JSON pointers, whose form the configuration checks.
+    /// Reads a list of texts. `ScopeConfig::check` checks that each text is a JSON pointer.
     pub(super) fn pointers(&self) -> Parsed<Vec<String>> {
         let refuse =
             || "expected a list of JSON pointers, for example `[\"/timestamp\"]`".to_owned();
@@ -117,8 +125,8 @@ impl RawValue<'_> {
     }
 }
 
-/// Formats a value for an error message: short, on one line, and hidden if it looks like a store
-/// URL that was given to the wrong setting (ID-4).
+/// Formats a value for an error message, short and on one line. Hides a text that looks like a
+/// store URL, because someone may have assigned the URL to the wrong setting (ID-4).
 pub(super) fn shown(value: &RawValue<'_>) -> String {
     const MAX_CHARS: usize = 60;
     let quoted = |text: &str| {

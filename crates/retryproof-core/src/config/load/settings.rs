@@ -27,6 +27,7 @@ macro_rules! settings {
 /// Every setting except those below `scope`.
 pub(super) const SETTINGS: &[Setting] = settings! {
     "store" => store = text, Some;
+    "identity-secret" => identity_secret = identity_secret, Some;
     "default-ttl" => default_ttl = duration;
     "default-lease" => default_lease = duration;
     "default-wait" => default_wait_timeout = duration;
@@ -39,6 +40,10 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "instance" => instance = text, Some;
     "purge.enabled" => purge.enabled = flag;
     "purge.interval" => purge.interval = duration;
+    "purge.claim" => purge.claim = flag;
+    "seal.keys" => seal.keys = text, Some;
+    "seal.master" => seal.master = text, Some;
+    "seal.cache" => seal.cache = duration;
     "web.required" => web.required = flag;
     "web.key-header" => web.key_header = text;
     "web.max-body-bytes" => web.max_body_bytes = count;
@@ -100,10 +105,9 @@ pub(super) fn closest(key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The edit distance of two keys: how many letters to change, add or remove.
+/// The edit distance of two keys: the number of characters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
-    // Skip long keys, because a key in the file can have any length, and no setting has a name this
-    // long.
+    // A key in the file can have any length, so skip a key that is longer than every known key.
     if a.len() > 64 {
         return usize::MAX;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ReleaseIfGranted`]: awaits, with a time limit, an acquire that was not answered at its first
-//! poll. If this guard is dropped, a task on the runtime releases the lease (ACQ-8, ACQ-9, ACQ-11).
+//! Continues an acquire whose outcome is unknown after its first poll, under a time limit. If the
+//! outcome stays unknown or the call is dropped, [`ReleaseIfGranted`] starts a task that releases
+//! the lease (ACQ-8, ACQ-9, ACQ-11).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::{AcquireLoop, is_unavailable};
+use crate::clock::Instant;
 use crate::engine::complete::release_until;
 use crate::engine::state::EngineState;
 use crate::engine::store_client::no_answer;
@@ -16,9 +19,69 @@ use crate::identity::Identity;
 use crate::owner::OwnerId;
 use crate::store::{Acquired, StoreCall};
 
-/// Cleans up after an acquire whose outcome is unknown. When dropped, it finishes the acquire on
-/// the runtime and then releases the lease: a release sent while the acquire is in flight could
-/// overtake it, and the acquire would then leave a lease without a holder (ACQ-11).
+/// An acquire whose outcome is unknown.
+pub(super) enum OpenAcquire {
+    /// The store answered with an error that leaves the outcome unknown.
+    Lost(Result<Acquired>),
+    /// The call was polled once and has not been answered yet.
+    Unanswered(StoreCall<Acquired>),
+}
+
+impl<'a> AcquireLoop<'a> {
+    /// Continues an acquire that was sent at `sent` and polled once. Also returns the instant from
+    /// which a granted lease is measured.
+    pub(super) async fn finish(
+        &self,
+        owner: OwnerId,
+        runtime: Handle,
+        sent: Instant,
+        open: OpenAcquire,
+    ) -> (Result<Acquired>, Instant) {
+        let store = self.store;
+        let mut guard = self.release_if_granted(owner, runtime);
+        let ends = (sent + store.operation_timeout()).min(self.last());
+        let left = || ends.saturating_duration_since(store.now());
+        let mut answer = match open {
+            OpenAcquire::Lost(answer) => answer,
+            OpenAcquire::Unanswered(call) => {
+                let answer = guard.answer(left(), call).await;
+                store.called("acquire", sent, &answer);
+                answer
+            }
+        };
+        let mut counted_from = sent;
+        if is_unavailable(&answer) && !left().is_zero() {
+            counted_from = store.now();
+            let again = store.acquire_call(self.identity(), self.request(owner));
+            answer = guard.answer(left(), again).await;
+            store.called("acquire", counted_from, &answer);
+        }
+        if !is_unavailable(&answer) {
+            guard.disarm();
+        }
+        (answer, counted_from)
+    }
+
+    pub(super) fn release_if_granted(
+        &self,
+        owner: OwnerId,
+        runtime: Handle,
+    ) -> ReleaseIfGranted<'a> {
+        ReleaseIfGranted {
+            engine: self.engine,
+            identity: self.ctx.identity(),
+            owner,
+            lease: self.durations.lease,
+            runtime,
+            armed: true,
+            unanswered: None,
+        }
+    }
+}
+
+/// Cleans up after an acquire whose outcome is unknown. When this value is dropped, a task on the
+/// runtime first finishes the acquire and then releases the lease. A release that overtook the
+/// acquire would leave a lease without a holder (ACQ-11).
 pub(super) struct ReleaseIfGranted<'a> {
     engine: &'a EngineState,
     identity: &'a Identity,
@@ -29,24 +92,10 @@ pub(super) struct ReleaseIfGranted<'a> {
     unanswered: Option<StoreCall<Acquired>>,
 }
 
-impl<'a> ReleaseIfGranted<'a> {
-    pub(super) fn new(
-        engine: &'a EngineState,
-        identity: &'a Identity,
-        owner: OwnerId,
-        lease: Duration,
-        runtime: Handle,
-    ) -> Self {
-        Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
-    }
-
-    /// Awaits a call for up to `limit`. If the call is still unanswered then, keeps it, so that
+impl ReleaseIfGranted<'_> {
+    /// Awaits a call for up to `limit`. If there is no answer by then, keeps the call, so that
     /// `drop` can finish it.
-    pub(super) async fn answer(
-        &mut self,
-        limit: Duration,
-        call: StoreCall<Acquired>,
-    ) -> Result<Acquired> {
+    async fn answer(&mut self, limit: Duration, call: StoreCall<Acquired>) -> Result<Acquired> {
         let call = self.unanswered.insert(call);
         match timeout(limit, call.as_mut()).await {
             Ok(answer) => {
@@ -58,7 +107,7 @@ impl<'a> ReleaseIfGranted<'a> {
     }
 
     /// Marks the outcome as known, so that `drop` does not clean up.
-    pub(super) fn disarm(mut self) {
+    fn disarm(mut self) {
         self.armed = false;
     }
 }

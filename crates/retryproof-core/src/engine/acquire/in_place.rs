@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first pass of an acquire, without a future, for a store that answers immediately.
 //!
-//! This path shortens HTTP replays from a memory store, because a bound on their time is published.
-//! No other store uses this path.
+//! This path is faster than the usual one. It exists because a published bound limits the time of
+//! an HTTP replay from a memory store. Only stores that declare themselves `immediate` use this
+//! path.
 
 use std::task::{Context, Poll, Waker};
 
@@ -30,11 +31,13 @@ pub(super) fn acquire_in_place(
 }
 
 impl AcquireLoop<'_> {
-    /// Runs the first pass on an immediate store. After an `Err`, [`run`](Self::run) continues as
-    /// the same owner, because the store may already have granted that owner a lease. The result is
-    /// an `Err` if there is no permit or no admission, because a stored result may still be the
-    /// answer (HTTP-14); if the store does not answer immediately after all; or if there is a
-    /// holder to wait for.
+    /// Runs the first pass on an immediate store. Returns an `Err` in three cases:
+    /// - There is no permit or no admission. A stored result may still be the answer (HTTP-14).
+    /// - The store does not answer immediately after all.
+    /// - There is a holder to wait for.
+    ///
+    /// After an `Err`, [`run`](Self::run) continues as the same owner, because the store may
+    /// already have granted that owner a lease.
     #[inline]
     fn run_in_place(&self) -> Result<Result<Acquisition>, OwnerId> {
         let store = self.store;
@@ -43,7 +46,7 @@ impl AcquireLoop<'_> {
         let (permit, admission) = may.ok_or(owner)?;
         let answer = self.answer_in_place(owner).ok_or(owner)?;
         let found = self.found(answer, self.began, owner, permit, || {
-            // Outside a runtime no heartbeats could be sent, so release the lease.
+            // Outside a tokio runtime, the engine cannot send heartbeats, so the lease is released.
             current_runtime().inspect_err(|_| self.release_in_place(owner))
         });
         drop(admission);
@@ -66,7 +69,7 @@ impl AcquireLoop<'_> {
         if is_unavailable(&answer) { self.repeat_in_place(owner) } else { Some(answer) }
     }
 
-    /// Repeats, once, an acquire whose answer was lost (ACQ-9).
+    /// Repeats an acquire once after its answer was lost (ACQ-9).
     #[cold]
     fn repeat_in_place(&self, owner: OwnerId) -> Option<Result<Acquired>> {
         let runtime = current_runtime().ok()?;

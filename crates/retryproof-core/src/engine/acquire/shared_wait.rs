@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SharedWaits`]: the waiters of one identity in this process share one wait on the store (ACQ-5,
+//! [`SharedWaits`]: the waiters of one identity in an engine share one wait on the store (ACQ-5,
 //! ACQ-13).
 //!
-//! Leadership is a fair mutex: the waiter that holds the mutex calls the store until its wait ends
-//! or is dropped, and then leadership passes to the next waiter. A leader leaves its result for the
-//! others to read when leadership reaches them.
+//! Leadership is a fair mutex. The waiter that holds the mutex is the leader. It calls the store
+//! until its wait ends or is dropped. Then the next waiter becomes the leader. A leader publishes
+//! its result, and the other waiters read the result when they get the mutex.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use crate::lock::Mutex;
 use crate::owner::FencingToken;
 use crate::payload::StoredResult;
 
-/// The maximum number of waiters for one identity in one process (ACQ-13).
+/// The maximum number of waiters for one identity in an engine (ACQ-13).
 const MAX_PER_IDENTITY: usize = 1_024;
 
 /// The holder of a key, as a waiter saw it.
@@ -54,11 +54,11 @@ struct WaitTable {
     /// Each shared wait, with the number of its waiters.
     waits: HashMap<Identity, (Arc<SharedWait>, usize)>,
     waiting: usize,
-    /// How many bytes all waiters together keep in memory, as they have declared.
+    /// The total of the `held_bytes` of all waiters.
     bytes: usize,
 }
 
-/// A waiter's part in a shared wait, dropped when the waiter stops waiting.
+/// A waiter's part in a shared wait. The waiter drops its ticket when it stops waiting.
 #[derive(Debug)]
 pub(super) struct WaitTicket<'a> {
     waits: &'a SharedWaits,
@@ -127,8 +127,8 @@ impl SharedWait {
     }
 
     /// Notes the holder that the leader has just found, even if a holder with a larger token was
-    /// known. A store that has lost data may have gone back to smaller tokens, and a wait for a
-    /// holder that no longer exists would return immediately, in a hot loop.
+    /// known. A store that has lost data may have gone back to smaller tokens. A wait for a holder
+    /// that no longer exists returns immediately, so the leader would run a hot loop.
     pub(super) fn found(&self, holder: Holder) {
         self.state.lock().holder = holder;
     }
@@ -139,17 +139,17 @@ impl SharedWait {
 }
 
 impl WaitTicket<'_> {
-    /// The result that an earlier leader found, provided that the leader waited for the holder that
-    /// this waiter saw, or for a later one. Any other result had expired before this waiter joined,
-    /// so this waiter checks the store itself (CMP-6).
+    /// Returns an earlier leader's result, if that leader waited for the holder that this waiter
+    /// saw or for a later one. Any other result had expired before this waiter joined, so this
+    /// waiter checks the store itself (CMP-6).
     pub(super) fn result(&self) -> Option<StoredResult> {
         let state = self.shared.state.lock();
         let (result, behind) = state.result.as_ref()?;
         (self.joined_behind <= *behind).then(|| result.clone())
     }
 
-    /// Leaves `result`, which was found after the wait for `holder`, for the other waiters. Later
-    /// callers begin a new wait.
+    /// Publishes `result` for the other waiters. The leader found `result` after its wait for
+    /// `holder`. Later callers begin a new wait.
     pub(super) fn publish(&self, result: &StoredResult, holder: Holder) {
         let mut table = self.waits.table.lock();
         if let Entry::Occupied(entry) = table.waits.entry(self.identity.clone())
@@ -192,8 +192,8 @@ mod tests {
         let leader = waits.join(&identity, holder(1), 0).unwrap();
         let beside = waits.join(&identity, holder(1), 0).unwrap();
         let before = leader.shared.holder();
-        // The leader has its answer, but the result's ttl ends, another caller becomes the holder,
-        // and a third caller sees this new holder.
+        // The leader has found a result, but has not published it yet. Meanwhile the result's ttl
+        // ends, another caller becomes the holder, and a third caller joins behind this new holder.
         let behind = waits.join(&identity, holder(2), 0).unwrap();
         leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Handles a busy answer: waits for the holder, then tries again, until the deadline (ACQ-3 to
-//! ACQ-6). [`watch`] is the wait after a refused completion.
+//! ACQ-6). [`watch`] waits after a refused completion.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::outcome::InFlight;
 use crate::payload::StoredResult;
 use crate::store::{LiveLease, Peeked};
 
-/// The pauses of a leader whose store fails, or whose key is free while no permit is available. The
-/// pauses grow, so that the waiters of many keys do not flood the store.
+/// How long a leader pauses after a failed store call, or while it waits for a permit for a free
+/// key. The pauses grow, so that the waiters of many keys do not flood the store.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// The shortest wait. After a lease is over, a lock can still prevent a takeover, and without a
-/// pause the store would then be called in a hot loop.
+/// The shortest wait. A lock can still prevent a takeover after the lease is over. Without a pause,
+/// the waiter would then call the store in a hot loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Reports the end of a wait to the observers, once, even if the wait is dropped (RUN-8).
@@ -47,8 +47,8 @@ impl AcquireLoop<'_> {
     /// Waits with the other callers of the identity, and reports the wait.
     pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
         let store = self.store;
-        // This span is not entered, because a lease that is granted meanwhile belongs to the call's
-        // span.
+        // Do not enter this span: a lease that is granted during the wait belongs to the span of
+        // the call.
         let _span = span::of_wait();
         store.observers.tell(|o| o.waiting(self.identity()));
         let mut report = WaitReport { acquiring: self, began: store.now(), end: WaitEnd::Dropped };
@@ -57,7 +57,7 @@ impl AcquireLoop<'_> {
             Ok(Acquisition::Granted(_)) => WaitEnd::Granted,
             Ok(Acquisition::Complete(_)) => WaitEnd::Complete,
             Ok(Acquisition::InFlight(_)) => WaitEnd::InFlight,
-            Err(_) => WaitEnd::Refused,
+            Ok(Acquisition::Mismatch) | Err(_) => WaitEnd::Refused,
         };
         end
     }
@@ -69,16 +69,16 @@ impl AcquireLoop<'_> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // It is possible that the leader's future is no longer polled, so this caller makes one
-            // attempt itself (ACQ-5).
+            // The wait timeout has passed, and the leader has published no result. The leader's
+            // future might no longer be polled, so this caller makes one attempt itself (ACQ-5).
             return Ok(match self.pass(ticket, self.permit()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(ticket.shared.holder()),
             });
         };
         let mut pauses = 0;
-        // Whether the key was free at the last check. If so, this loop waits for a permit, not for
-        // a holder.
+        // Whether the key was free at the last check. If the key was free, this loop waits for a
+        // permit, not for a holder.
         let mut is_free = false;
         loop {
             let permit = if is_free {
@@ -89,8 +89,8 @@ impl AcquireLoop<'_> {
             } else {
                 match self.wait_for_change(ticket.shared.holder()).await {
                     Ok(()) => pauses = 0,
-                    // The store is unavailable. Only a failed acquire ends the call (ACQ-9), so
-                    // wait again.
+                    // The store is unavailable. Wait again, because only a failed acquire ends the
+                    // call (ACQ-9).
                     Err(error)
                         if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
                     {
@@ -113,31 +113,31 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// Sleeps until the holder may have changed, its lease is over or the wait is over.
+    /// Waits until the holder may have changed, its lease is over, or the deadline is reached.
     async fn wait_for_change(&self, holder: Holder) -> Result<()> {
         let store = self.store;
         let left = holder.until.min(self.deadline).saturating_duration_since(store.now());
         store.wait_for_change(self.identity(), holder.token, left.max(SHORTEST_WAIT)).await
     }
 
-    /// One pass of a waiter: acquires, or peeks if it has no permit to acquire. `None` means that
-    /// the key is free but a permit is needed.
+    /// Makes one pass of a waiter: acquires, or only peeks if `permit` is an error. Returns `None`
+    /// if the key is free but the waiter has no permit.
     async fn pass(
         &self,
         ticket: &WaitTicket<'_>,
         permit: Result<Option<BorrowedPermit<'_>>, ErrorKind>,
     ) -> Result<Option<Found>> {
-        // A result that this pass finds applies to waiters that saw this holder or an earlier one.
+        // A result that this pass finds is valid for every waiter that saw this holder or an
+        // earlier one.
         let before = ticket.shared.holder();
         let store = self.store;
         let found = match permit {
             Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
-            // Without a permit, the call may still find a stored result (RUN-5).
+            // Without a permit, the call cannot run the action, but it can find a stored result
+            // (RUN-5).
             Err(kind) => match self.peek().await? {
                 Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
-                Peeked::Busy(lease) => {
-                    Found::Busy(Holder { token: lease.token, until: store.now() + lease.remaining })
-                }
+                Peeked::Busy(lease) => self.busy(&lease),
                 Peeked::Absent if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
                     return Err(self.refuse(kind));
                 }
@@ -146,12 +146,13 @@ impl AcquireLoop<'_> {
         };
         match &found {
             Found::End(Acquisition::Complete(result)) => ticket.publish(result, before),
-            // From now on the other waiters wait for this caller, the new holder.
+            // From now on, the other waiters wait for this caller, which is the new holder.
             Found::End(Acquisition::Granted(held)) => {
                 let state = &held.lease().0;
                 ticket.shared.found(Holder { token: state.token, until: state.until() });
             }
-            Found::End(Acquisition::InFlight(_)) => {}
+            // The next leader looks up the holder itself.
+            Found::End(Acquisition::InFlight(_) | Acquisition::Mismatch) => {}
             Found::Busy(holder) => {
                 ticket.shared.found(*holder);
                 if self.left().is_zero() {
@@ -162,7 +163,7 @@ impl AcquireLoop<'_> {
         Ok(Some(found))
     }
 
-    /// The stored result if there is one, otherwise the error for `kind`.
+    /// Returns the stored result if there is one, and otherwise the error for `kind`.
     pub(super) async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
         match self.peek().await? {
             Peeked::Complete(result) => Ok(Acquisition::Complete(result)),
@@ -190,8 +191,8 @@ impl AcquireLoop<'_> {
 }
 
 /// Waits once more, on behalf of a caller whose completion was refused (CMP-2). Returns the result
-/// of the owner that took over, or `InFlight`, or `None` if the record is gone. This function never
-/// acquires, because the action has already run.
+/// of the owner that took over, `InFlight` if that owner does not finish in time, or `None` if the
+/// record is gone. This function never acquires, because the action has already run.
 pub(in crate::engine) async fn watch(
     engine: &EngineState,
     identity: &Identity,
@@ -201,7 +202,8 @@ pub(in crate::engine) async fn watch(
     let operation = store.operation_timeout();
     let deadline = store.now() + wait;
     loop {
-        // One call may run past the deadline, however long the earlier calls took (ACQ-6).
+        // Each store call ends at most one operation timeout after the deadline, even if earlier
+        // calls were slow (ACQ-6).
         let limit = (deadline + operation).saturating_duration_since(store.now()).min(operation);
         let LiveLease { remaining, token, .. } = match store.peek(identity, limit).await? {
             Peeked::Complete(result) => return Ok(Some(Ok(result))),

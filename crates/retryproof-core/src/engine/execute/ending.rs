@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of an execution: turns what the action returned, or what was stored, into the outcome
-//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ only in their
-//! [`CompletionRecorder`].
+//! Ends an execution: turns what the action returned, or what was stored, into the outcome (CMP-2,
+//! CMP-4, CMP-9, RUN-4). Plain and joined executions differ only in their [`CompletionRecorder`].
 
 use std::panic::resume_unwind;
 
@@ -23,14 +22,14 @@ use crate::payload::{Opened, StoredResult, Tombstone};
 
 /// How the result of an action is recorded.
 pub(in crate::engine) trait CompletionRecorder {
-    /// Whether the action's effects remain if its record is not written: true outside a
-    /// transaction.
+    /// Whether the action's effects remain if the record is not written. Only a joined transaction
+    /// rolls them back.
     const EFFECTS_STAND: bool;
 
     /// Records a value or a tombstone, and ends the lease.
     async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult;
 
-    /// Undoes what the action did, as far as that is possible.
+    /// Undoes the action's writes if possible, by rolling the transaction back.
     async fn undo(self);
 }
 
@@ -47,8 +46,8 @@ impl CompletionRecorder for Alone {
     async fn undo(self) {}
 }
 
-/// Ends an execution whose action has returned. If the action failed, undoes its writes and ends
-/// its lease; otherwise encodes the value and records it.
+/// Ends an execution whose action has returned. If the action failed, undoes the action and ends
+/// the lease. Otherwise encodes the value and records it.
 pub(in crate::engine) async fn end<R, T, E, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
@@ -77,14 +76,15 @@ where
     let is_guarded = held.lease().is_guarded();
     let (result, unencodable) = match encode(&options.codec, &value) {
         Ok(payload) => (recorder.record(held, payload.into_envelope(), false).await, None),
-        // The work is done, and a tombstone keeps it from running again (CMP-9).
+        // The work is done, and a tombstone keeps the work from running again (CMP-9).
         Err(error) => {
             let tombstone = Tombstone::new().into_envelope();
             (recorder.record(held, tombstone, true).await, Some(error))
         }
     };
     let (error, recorded) = match (result, unencodable) {
-        // Nothing had to be recorded (CTX-5).
+        // The scope is switched off or in shadow mode, so nothing counts as recorded (CTX-5,
+        // CTX-6).
         (CompletionResult::Recorded, _) if !is_guarded => {
             return Ok(executed(value, Recorded::No));
         }
@@ -107,8 +107,8 @@ where
     };
     let failure = CompletionError::new(error, recorded);
     if recorded == Recorded::No && !R::EFFECTS_STAND {
-        // The effects have been, or may have been, rolled back with the record, so the call fails
-        // under every completion policy.
+        // The transaction with the effects and the record was rolled back, or its outcome is
+        // unknown. The call therefore fails under every completion policy.
         return Err(ExecuteError::Completion(failure));
     }
     let policy = options.policy;
@@ -119,9 +119,9 @@ where
     }
 }
 
-/// Undoes the action, then frees the key unless the action called [`Lease::hold_on_error`]. If the
-/// future is dropped before it ends, dropping the recorder and the guard has the same effect.
-/// Returns the lease.
+/// Undoes the action, then frees the key unless the action called [`Lease::hold_on_error`]. Returns
+/// the lease. If the future is dropped before it ends, the drop of the recorder and the guard has
+/// the same effect.
 pub(in crate::engine) async fn undo(
     mut guard: DropGuard,
     recorder: impl CompletionRecorder,
@@ -144,7 +144,8 @@ fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
     }
 }
 
-/// Answers a caller whose completion was refused as if its call were a duplicate (CMP-2).
+/// Answers a caller whose completion was refused. The caller gets the answer of a duplicate
+/// (CMP-2).
 async fn answer_fenced<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
@@ -163,8 +164,9 @@ fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
     Report { outcome: Outcome::Executed(value), recorded, fenced: false }
 }
 
-/// Returns the lease of a call that was granted one. For any other call, the answer is reported to
-/// the observers (RUN-8) and returned as the `Err`.
+/// Returns the lease if the call was granted one. Otherwise returns the call's answer as the `Err`.
+/// If there is a stored result, reports the answer to the observers (RUN-8). The acquire has
+/// reported any other answer.
 pub(in crate::engine) fn granted<T, E, C: Codec<T>>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
@@ -179,11 +181,12 @@ pub(in crate::engine) fn granted<T, E, C: Codec<T>>(
             Err(report)
         }
         Ok(Acquisition::InFlight(busy)) => Err(Ok(in_flight(busy))),
+        Ok(Acquisition::Mismatch) => Err(Err(ExecuteError::Mismatch)),
         Err(error) => Err(Err(ExecuteError::Store(error))),
     }
 }
 
-/// How a duplicate whose record is complete is answered.
+/// Converts the report for a duplicate of a completed record into the answer for observers.
 fn answer_of<'a, T, E>(
     report: &Result<Report<T>, ExecuteError<E>>,
     stored: &'a StoredResult,
@@ -200,7 +203,7 @@ fn answer_of<'a, T, E>(
     }
 }
 
-/// Creates the report for a duplicate whose key is still held by another caller.
+/// Creates the report for a duplicate if another caller still holds the key.
 fn in_flight<T>(busy: InFlight) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a call, such as what happens on a drop and where a refused value goes.
+//! The options of a call, such as the behaviour on a drop and the hook for a refused value.
 
 use std::fmt;
 
@@ -7,28 +7,30 @@ use crate::config::CompletionFailurePolicy;
 
 /// What dropping a running execution does to its lease (RUN-5).
 /// # When to use
-/// Keep the default if the action changes anything outside this process: an immediate retry could
-/// repeat the effect of a run that was cut off. Choose `Release` for work that may be repeated at
-/// any time, so that a retry need not wait for the lease to run out.
+/// Keep the default if the action changes anything outside this process. An immediate retry could
+/// repeat the effect of a run that was cut off. Choose `Release` for work that can safely be
+/// repeated at any time. A retry then need not wait for the lease to run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDrop {
     /// The lease runs out, as if its owner had died, because the action's effect is unknown.
     #[default]
     Expire,
-    /// The key is freed immediately. Use this only for actions whose unfinished work leaves no
-    /// trace.
+    /// The key is freed immediately, unless the action called
+    /// [`Lease::hold_on_error`](crate::Lease::hold_on_error). Use this only for actions whose
+    /// unfinished work leaves no trace.
     Release,
 }
 
 /// Receives the value that a refused completion could not store, so that the caller can compensate
 /// for the work (CMP-2).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not take the value `{T}` that a refused completion could not store",
-    label = "not a hook for this call",
+    message = "`{Self}` cannot receive the value `{T}` of a call whose completion was refused",
+    label = "this is not a hook for the call's value",
     note = "pass `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
 )]
 pub trait OnFenced<T> {
-    /// Called at most once, before the call gets the result of the owner that took over.
+    /// Receives the value. The engine calls this method at most once, before the call gets the
+    /// result of the owner that took over.
     fn fenced(self, value: T);
 }
 

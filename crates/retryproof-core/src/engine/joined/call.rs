@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tracing::Instrument as _;
 
 use super::JoinedEngine;
 use crate::blob::Blob;
@@ -37,8 +36,8 @@ impl<T, C, H> JoinedCall<T, C, H> {
     }
 
     /// Passes the value to `hook` when the completion is refused because another owner took over
-    /// (CMP-2). The transaction's writes are rolled back, so the hook is for effects outside the
-    /// transaction.
+    /// (CMP-2). The transaction's writes are rolled back, so the hook needs to handle only effects
+    /// outside the transaction.
     pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
         JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
     }
@@ -92,15 +91,16 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
         let span = span::of_call(&ctx);
-        let acquired = engine.acquire(&ctx).instrument(span.clone()).await;
+        let acquired = span::run_in(&span, || engine.acquire(&ctx)).await;
         let held = match span.in_scope(|| granted(&engine, &ctx, &options.codec, acquired)) {
             Ok(held) => held,
             Err(answer) => return answer,
         };
-        Self::run_held(&joined, &engine, &ctx, options, held, action).instrument(span).await
+        let running = || Self::run_held(&joined, &engine, &ctx, options, held, action);
+        span::run_in(&span, running).await
     }
 
-    /// Runs the action in a transaction, under a lease that was granted.
+    /// Runs the action in a transaction, under a granted lease.
     async fn run_held<V, E, F>(
         joined: &JoinedEngine<T>,
         engine: &IdempotencyEngine,
@@ -125,11 +125,11 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             let inside = lease.clone();
             let acting = pin!(action(lease, &mut tx));
             let acting = pin!(poll_inside(inside, acting));
-            let acting = catch_panic_of(acting).instrument(span::of_action());
+            let acting = catch_panic_of(acting);
             match limit {
                 None => Ok(acting.await),
-                // The action is dropped at the limit, because the open transaction delays the
-                // heartbeats of other keys.
+                // Drop the action when the limit is reached, because the open transaction could
+                // delay the heartbeats of other keys.
                 Some(limit) => timeout(limit, acting).await.map_err(|_| open_too_long(limit)),
             }
         };
@@ -201,8 +201,8 @@ impl<T: Send + 'static> CompletionRecorder for InTransaction<'_, T> {
     }
 }
 
-/// Guards a joined action. A drop rolls back the transaction, which holds the action's whole
-/// effect, so a drop also frees the key.
+/// Guards a joined action. A drop rolls back the transaction, which contains the action's whole
+/// effect. The drop therefore also frees the key, unless the action called `hold_on_error`.
 fn rolling_back(held: HeldLease) -> DropGuard {
     DropGuard::new(held, OnDrop::Release, Phase::RolledBack)
 }

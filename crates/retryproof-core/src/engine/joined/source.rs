@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A transaction source with its dialect erased, so that [`JoinedEngine`](super::JoinedEngine) has
-//! one type parameter: the transaction.
+//! Erases the dialect of a transaction source, so that [`JoinedEngine`](super::JoinedEngine) has
+//! only one type parameter: the transaction.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::store::caught::caught;
+use crate::panics::caught;
 use crate::store::{Dialect, OwnedTx, Param, TxPort, TxSource};
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -66,7 +66,7 @@ pub(super) struct TxThrough<'a, T> {
     pub(super) tx: &'a mut T,
 }
 
-/// A stand-in for the dialect, which `JoinedEngine::new` has already checked.
+/// A placeholder for a dialect that `JoinedEngine::new` has already checked.
 pub(super) enum CheckedDialect {}
 
 impl Dialect for CheckedDialect {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The heartbeat: in each runtime, one task serves a queue of due times (RUN-1, RUN-2, RUN-6).
 //!
-//! A lease's heartbeat runs in the runtime in which the lease was granted, so that it runs for as
-//! long as the action can. A program may have several runtimes (actix-web has one for each worker),
-//! and any of them may end before the others.
+//! A lease's heartbeat runs in the runtime in which the lease was granted, so that it can run for
+//! as long as the action. A program can have several runtimes (actix-web has one for each worker),
+//! and any of them can end before the others.
 //!
-//! A lease is queued at its next due time and removed when it ends. So the queue has one entry for
-//! each lease, and a lease that ends before its first heartbeat costs two map operations. The task
-//! starts with the first lease and ends when it wakes up and finds the queue empty.
+//! A lease is queued at its next due time and removed when it ends. The queue therefore has one
+//! entry for each lease, and a lease that ends before its first heartbeat costs two map operations.
+//! The task starts with the first lease and ends when it wakes up and finds the queue empty.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,11 +30,11 @@ use crate::lock::Mutex;
 use crate::observe::Loss;
 use crate::store::{FencedWrite, StoreCall};
 
-/// How many heartbeats run concurrently: enough that a slow call delays no other lease, and few
-/// enough not to flood a store.
+/// The maximum number of concurrent heartbeats. The number is large, so that a slow call delays no
+/// other lease. It is limited, so that heartbeats do not flood a store.
 const CONCURRENT_BEATS: usize = 256;
 
-/// How many of a heartbeat's extend calls may be unanswered at the same time.
+/// The maximum number of unanswered extend calls in one heartbeat.
 const UNANSWERED: usize = 3;
 
 /// The heartbeat queues of an engine.
@@ -49,7 +49,7 @@ pub(in crate::engine) struct BeatQueues {
 pub(in crate::engine) struct BeatQueue {
     runtime: Handle,
     due: Mutex<DueBeats>,
-    /// Wakes the serving task for a heartbeat that is due before the one it sleeps for.
+    /// Wakes the serving task early, for a heartbeat that is due before the task would wake.
     sooner: Notify,
     /// The slots for concurrent heartbeats, shared by all queues of the engine.
     slots: Arc<Semaphore>,
@@ -59,10 +59,10 @@ pub(in crate::engine) struct BeatQueue {
 struct DueBeats {
     leases: BTreeMap<(Instant, u64), Arc<LeaseState>>,
     sequence: u64,
-    /// When the serving task will wake by itself. Only an earlier heartbeat has to wake it.
+    /// When the serving task's sleep ends. Only a heartbeat that is due earlier has to wake the
+    /// task.
     wakes: Option<Instant>,
-    /// Whether a task serves the queue; false again once the queue is empty or its runtime has
-    /// ended.
+    /// Whether a task serves the queue: not if the queue is empty, or if its runtime has ended.
     served: bool,
 }
 
@@ -92,8 +92,8 @@ impl BeatQueues {
         if let Some((_, queue)) = queues.iter().find(|(of, _)| *of == id) {
             return Arc::clone(queue);
         }
-        // Remove the queues that no lease uses, including those of runtimes that have ended. A live
-        // runtime whose empty queue is removed here gets a new queue with its next lease.
+        // Remove the queues that no lease uses, including those of runtimes that have ended. A
+        // runtime that still runs gets a new queue with its next lease.
         queues.retain(|(_, queue)| Arc::strong_count(queue) > 1);
         let queue = Arc::new(BeatQueue {
             runtime,
@@ -115,7 +115,7 @@ impl BeatQueue {
         self.due.lock().leases.remove(&place);
     }
 
-    /// Queues the next heartbeat of a lease, unless its heartbeats were stopped.
+    /// Queues the next heartbeat of a lease, unless the lease's heartbeats are stopped.
     pub(super) fn add(self: &Arc<Self>, lease: &Arc<LeaseState>, at: Instant) {
         let (start, sooner) = {
             let mut due = self.due.lock();
@@ -145,8 +145,8 @@ impl BeatQueue {
     }
 }
 
-/// The task that serves a queue. Dropping the task marks the queue as unserved, even if it is the
-/// runtime that drops the task.
+/// The task that serves a queue. Dropping this value marks the queue as unserved, even if the
+/// runtime drops the task.
 struct BeatServer {
     store: Arc<StoreClient>,
     queue: Arc<BeatQueue>,
@@ -162,8 +162,8 @@ impl BeatServer {
                 let mut due = queue.due.lock();
                 let next = due.leases.first_key_value().map(|(place, _)| *place);
                 due.wakes = next.map(|(at, _)| at);
-                // `served` is set under the lock, so that a heartbeat added to an empty queue from
-                // now on starts another task.
+                // Set `served` while the queue is locked. If the queue is empty now, the next
+                // heartbeat to be added starts another task.
                 due.served = next.is_some();
                 *resigned = next.is_none();
                 next
@@ -213,8 +213,8 @@ impl Drop for BeatServer {
     }
 }
 
-/// A running heartbeat. Dropping this value announces that the heartbeat has ended, for whatever
-/// reason.
+/// A running heartbeat. Dropping this value reports that the heartbeat has ended, even after a
+/// panic.
 struct BeatInFlight(Arc<LeaseState>);
 
 impl Drop for BeatInFlight {
@@ -261,11 +261,12 @@ impl LeaseState {
         self.beat.lock().in_flight
     }
 
-    /// Stops heartbeats, and waits for less than lease / 4 until a running heartbeat has ended
-    /// (RUN-3).
+    /// Stops the heartbeats, and waits until a running heartbeat has ended. The wait takes less
+    /// than a quarter of the lease (RUN-3).
     pub(in crate::engine) async fn end_beats(&self) {
         self.stop_beats();
-        // No heartbeat starts after the stop, so usually one check is enough.
+        // No heartbeat starts after the stop. The loop waits only for the heartbeat that is already
+        // running.
         while self.is_beating() {
             let changed = self.changed.notified();
             let mut changed = pin!(changed);
@@ -279,15 +280,16 @@ impl LeaseState {
     /// Performs one heartbeat: extends the lease, and retries while the lease can be saved. Returns
     /// the time of the next heartbeat, or `None` if none follows.
     ///
-    /// An extend that fails is repeated after lease / 20. Until then the lease is back in the
-    /// queue, so that it does not occupy a slot that another lease needs (RUN-2). If an extend
-    /// hangs, another is sent in parallel after lease / 10, so that the lease survives an outage of
-    /// 0.4 × lease, whether the store fails calls or leaves them unanswered. Each extend is cut off
-    /// just below lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
+    /// An extend that fails is repeated after lease / 20. Until then, the lease is back in the
+    /// queue and occupies no slot that another lease needs (RUN-2). If an extend hangs, another
+    /// extend is sent in parallel after lease / 10. The lease therefore survives an outage of 0.4 ×
+    /// lease, whether the store fails calls or leaves them unanswered. Each extend is cut off just
+    /// below lease / 4 (RUN-1), or at `operation-timeout` if that is shorter (STO-5).
     ///
-    /// The end of the execution awaits this heartbeat (RUN-3), and has only `operation-timeout` in
-    /// total. So once heartbeats are stopped, this method returns when all of its extends are
-    /// answered, or a moment after the stop if one hangs.
+    /// The end of the execution waits for this heartbeat (RUN-3), and has only `operation-timeout`
+    /// in total. After a stop, this method therefore returns as soon as all its extends are
+    /// answered. It returns at the latest after lease / 10 or `operation-timeout` / 4, whichever is
+    /// shorter.
     async fn extend_in_time(&self) -> Option<Instant> {
         let store = &*self.store;
         if store.now() >= self.hold_until {
@@ -310,7 +312,7 @@ impl LeaseState {
             let now = store.now();
             let stopped = self.changed.notified();
             let mut stopped = pin!(stopped);
-            // The waiter registers before the check, so that a stop in between is not missed.
+            // Register before the check, so that a stop between the two steps is not missed.
             stopped.as_mut().enable();
             if self.beat.lock().stopped {
                 let by = *leave_by.get_or_insert(now + moment);
@@ -374,8 +376,8 @@ impl LeaseState {
     }
 }
 
-/// The first answer to any of the calls, and the instant at which that call was sent; `None` after
-/// `limit`, or when `stopped` resolves.
+/// Returns the first answer to any of the calls, and the instant at which that call was sent.
+/// Returns `None` after `limit`, or when `stopped` resolves.
 async fn first_answer(
     calls: &mut Vec<(Instant, StoreCall<FencedWrite>)>,
     limit: Duration,

@@ -1,42 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Instrument`]: what is measured, with its name, unit and description (RUN-9).
+//! [`Instrument`]: a quantity that is measured, with its name, unit and description (RUN-9).
 
-/// The upper bounds of the buckets of each [`Histogram`](InstrumentKind::Histogram), in seconds.
+/// The upper bounds of the buckets of each [`Histogram`](InstrumentKind::Histogram) of durations,
+/// in seconds.
 pub const SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// The upper bounds of the buckets of [`Instrument::ResultSize`], in bytes.
+pub const BYTES: [f64; 10] = [
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+];
 
 /// What a [`MeasuringObserver`](super::MeasuringObserver) measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Instrument {
-    /// Calls that reached an outcome, by scope and outcome. `error.type` is the kind of error that
-    /// refused the call, or the reason why its work was not recorded.
+    /// Calls that reached an outcome, by scope and outcome. The label `error.type` says which kind
+    /// of error refused the call, or why the work was not recorded.
     Calls,
     /// How long calls took, by scope and outcome.
     CallDuration,
-    /// How long duplicates waited for a holder, by scope and by what ended the wait.
+    /// How long duplicates waited for a holder, by scope and by how the wait ended.
     WaitDuration,
     /// How long executions held their lease, by scope and attempt. The time includes the store
-    /// calls that took and completed the lease.
+    /// calls that acquired the lease and completed the record.
     ActionDuration,
-    /// Leases that are held by this process, by scope.
+    /// Leases that this process holds, by scope.
     Leases,
     /// Leases that were taken over from another owner, by scope.
     Takeovers,
-    /// Leases that were lost, by scope and reason: `expired`, `taken_over` and `max_hold` are
-    /// noticed while the action runs; `refused` is noticed at the completion. A lease that is lost
-    /// while its action runs may also be counted at its completion.
+    /// Leases that were lost, by scope and reason. The reasons `expired`, `taken_over` and
+    /// `max_hold` are noticed while the action runs, and `refused` is noticed at the completion. A
+    /// lease that is lost while its action runs can be counted again, as `refused`, at its
+    /// completion.
     LeasesLost,
-    /// Heartbeats that failed, by scope and error. They are repeated while the lease can be saved.
+    /// Heartbeats that failed, by scope and error. The engine retries a failed heartbeat while the
+    /// lease can still be saved.
     BeatsFailed,
     /// Executions whose result was not recorded, by scope. A retry may run the work again.
     Unrecorded,
-    /// Seconds of work that replays did not repeat, by scope: for each replay, the mean time of
-    /// this process's own executions in that scope.
+    /// Estimated seconds of work that replays saved, by scope. Each replay counts as the mean time
+    /// of this process's recorded executions in that scope.
     Saved,
+    /// The size of recorded results with their envelopes, by scope. Tombstones are not counted.
+    ResultSize,
     /// How long store calls took, by operation, store and error.
     StoreDuration,
-    /// Engines whose store has failed several times in a row.
+    /// Engines with an open circuit, because their store has failed several times in a row.
     OpenCircuits,
     /// Expired records that were deleted.
     Purged,
@@ -54,13 +73,13 @@ pub enum InstrumentKind {
     UpDownCounter,
     /// The last value.
     Gauge,
-    /// The distribution of durations, in seconds.
+    /// The distribution of durations, in seconds, or of sizes, in bytes.
     Histogram,
 }
 
 impl Instrument {
     /// All instruments.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Calls,
         Self::CallDuration,
         Self::WaitDuration,
@@ -71,13 +90,14 @@ impl Instrument {
         Self::BeatsFailed,
         Self::Unrecorded,
         Self::Saved,
+        Self::ResultSize,
         Self::StoreDuration,
         Self::OpenCircuits,
         Self::Purged,
         Self::PurgeBacklog,
     ];
 
-    /// The instrument's name, as OpenTelemetry's conventions form it.
+    /// The instrument's name, which follows OpenTelemetry's conventions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,6 +111,7 @@ impl Instrument {
             Self::BeatsFailed => "idempotency.lease.beats.failed",
             Self::Unrecorded => "idempotency.completions.unrecorded",
             Self::Saved => "idempotency.saved",
+            Self::ResultSize => "idempotency.result.size",
             Self::StoreDuration => "idempotency.store.operation.duration",
             Self::OpenCircuits => "idempotency.store.circuit.open",
             Self::Purged => "idempotency.purged",
@@ -113,6 +134,7 @@ impl Instrument {
             Self::BeatsFailed => "idempotency_lease_beats_failed_total",
             Self::Unrecorded => "idempotency_completions_unrecorded_total",
             Self::Saved => "idempotency_saved_seconds_total",
+            Self::ResultSize => "idempotency_result_size_bytes",
             Self::StoreDuration => "idempotency_store_operation_duration_seconds",
             Self::OpenCircuits => "idempotency_store_circuit_open",
             Self::Purged => "idempotency_purged_total",
@@ -136,7 +158,19 @@ impl Instrument {
             Self::CallDuration
             | Self::WaitDuration
             | Self::ActionDuration
+            | Self::ResultSize
             | Self::StoreDuration => InstrumentKind::Histogram,
+        }
+    }
+
+    /// The upper bounds of the buckets of a [`Histogram`](InstrumentKind::Histogram), in the
+    /// instrument's [unit](Self::unit). Empty for any other kind.
+    #[must_use]
+    pub const fn boundaries(self) -> &'static [f64] {
+        match (self, self.kind()) {
+            (Self::ResultSize, _) => &BYTES,
+            (_, InstrumentKind::Histogram) => &SECONDS,
+            _ => &[],
         }
     }
 
@@ -150,6 +184,7 @@ impl Instrument {
             | Self::ActionDuration
             | Self::Saved
             | Self::StoreDuration => "s",
+            Self::ResultSize => "By",
             Self::Leases | Self::LeasesLost => "{lease}",
             Self::Takeovers => "{takeover}",
             Self::BeatsFailed => "{beat}",
@@ -160,7 +195,7 @@ impl Instrument {
         }
     }
 
-    /// A sentence for dashboards that says what the instrument measures.
+    /// Describes the instrument in one sentence, for dashboards.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
@@ -176,6 +211,7 @@ impl Instrument {
                 "Executions whose result was not recorded, so a retry may run the work again."
             }
             Self::Saved => "Estimated seconds of work that replays did not repeat.",
+            Self::ResultSize => "The size of recorded results.",
             Self::StoreDuration => "How long store calls took.",
             Self::OpenCircuits => "Engines whose store has failed several times in a row.",
             Self::Purged => "Expired records that were deleted.",

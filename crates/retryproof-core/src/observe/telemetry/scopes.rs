@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MeasuredScopes`]: the scopes that labels name, and how much time each has saved.
+//! [`MeasuredScopes`]: the scopes that labels name, and how much time replays saved in each scope.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The largest number of scopes that labels name. Each further scope would add series to most
-/// instruments.
+/// The maximum number of scopes with a label of their own. The limit is needed because each scope
+/// adds series to most instruments.
 pub const MAX_SCOPES: usize = 64;
 
-/// The label of all scopes that are not named.
+/// The label that all other scopes share.
 pub const OTHER_SCOPES: &str = "_other";
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The scopes that are measured. A poisoned lock is still used, because the map is valid between
-/// any two statements.
+/// The measured scopes. Lock poisoning is ignored, because the map is valid between any two
+/// statements.
 #[derive(Debug)]
 pub(super) struct MeasuredScopes {
     named: RwLock<HashMap<Arc<str>, Arc<MeasuredScope>>>,
@@ -28,9 +28,9 @@ pub(super) struct MeasuredScopes {
 pub(super) struct MeasuredScope {
     name: Arc<str>,
     executions: AtomicU64,
-    /// The time of all executions together.
+    /// The total time of all executions, in nanoseconds.
     nanos: AtomicU64,
-    /// The time that replays saved.
+    /// The total time that replays saved, in nanoseconds.
     saved_nanos: AtomicU64,
 }
 
@@ -44,8 +44,13 @@ impl Default for MeasuredScopes {
 }
 
 impl MeasuredScopes {
-    /// Returns the scope called `name`, or the entry for all other scopes if no more can be named;
-    /// also returns whether this call has added the scope.
+    /// The entry for all scopes that are not named.
+    pub(super) fn other(&self) -> &MeasuredScope {
+        &self.other
+    }
+
+    /// Returns the scope called `name`, or the entry for all other scopes if no more scopes can be
+    /// named. The flag tells whether this call added the scope.
     pub(super) fn get(&self, name: &str) -> (Arc<MeasuredScope>, bool) {
         if name == OTHER_SCOPES {
             return (Arc::clone(&self.other), false);
@@ -60,7 +65,8 @@ impl MeasuredScopes {
             }
         }
         let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have named the scope, or used the last name, in between.
+        // Check again under the write lock. In the meantime, another thread might have added this
+        // scope, or the last scope that the limit allows.
         if let Some(scope) = named.get(name) {
             return (Arc::clone(scope), false);
         }
@@ -88,15 +94,16 @@ impl MeasuredScope {
         &self.name
     }
 
-    /// Notes an execution whose completion was recorded.
+    /// Adds an execution whose completion was recorded.
     pub(super) fn executed(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
         self.executions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a replay, which saves the mean time of the executions. Returns by how many whole
-    /// seconds the saved time has grown, if any; the remainder counts towards later replays.
+    /// Adds a replay, which saves the mean time of the executions. Returns the number of whole
+    /// seconds that the total has gained, or `None` if it has not reached the next whole second.
+    /// The remainder counts towards later replays.
     pub(super) fn saved(&self) -> Option<u64> {
         let executions = self.executions.load(Ordering::Relaxed);
         let mean = self.nanos.load(Ordering::Relaxed).checked_div(executions)?;
@@ -120,7 +127,7 @@ mod tests {
         assert_eq!((late.name().as_ref(), is_new), (OTHER_SCOPES, false));
         let (first, is_new) = scopes.get("scope-0");
         assert_eq!((first.name().as_ref(), is_new), ("scope-0", false));
-        // A scope that has this name uses up none of the names.
+        // A scope called `_other` does not count towards `MAX_SCOPES`.
         assert_eq!(MeasuredScopes::default().get(OTHER_SCOPES).0.name().as_ref(), OTHER_SCOPES);
     }
 
@@ -131,7 +138,7 @@ mod tests {
         scope.executed(Duration::from_millis(200));
         scope.executed(Duration::from_millis(600));
         let saved: Vec<Option<u64>> = (0..6).map(|_| scope.saved()).collect();
-        // 0.4, 0.8, 1.2, 1.6, 2.0 and 2.4 seconds in total.
+        // The totals are 0.4, 0.8, 1.2, 1.6, 2.0 and 2.4 seconds.
         assert_eq!(saved, [None, None, Some(1), None, Some(1), None]);
         scope.executed(Duration::from_secs(10));
         assert_eq!(scope.saved(), Some(4), "the mean is 3.6 s, and 0.4 s were left");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Series`]: an instrument with the values of its labels; [`SeriesHandles`] keeps what a metrics
-//! system needs for each.
+//! [`Series`]: an instrument with the values of its labels. [`SeriesHandles`] keeps a metrics
+//! system's handle for each series.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,8 +10,8 @@ use super::instrument::Instrument;
 
 const SCOPE: &str = "idempotency.scope";
 
-/// An instrument with the values of its labels. The number of series is at most the number of named
-/// scopes times a few fixed values, so that a handle for each series can be kept.
+/// An instrument with the values of its labels. The numbers of named scopes and of label values are
+/// limited, so a metrics system can keep a handle for each series.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Series {
     instrument: Instrument,
@@ -26,6 +26,7 @@ const MAX_LABELS: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     Outcome,
+    WouldBe,
     ErrorType,
     EndedBy,
     Attempt,
@@ -38,6 +39,7 @@ impl Label {
     const fn name(self) -> &'static str {
         match self {
             Self::Outcome => "idempotency.outcome",
+            Self::WouldBe => "idempotency.would_be",
             Self::ErrorType => "error.type",
             Self::EndedBy => "idempotency.ended_by",
             Self::Attempt => "idempotency.attempt",
@@ -79,7 +81,7 @@ impl Series {
         self.instrument
     }
 
-    /// The names of the labels, as OpenTelemetry's conventions form them, and their values.
+    /// The names of the labels, which follow OpenTelemetry's conventions, and their values.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let scope = self.scope.as_deref().map(|scope| (SCOPE, scope));
         let others = self.labels.iter().flatten().map(|(label, value)| (label.name(), *value));
@@ -87,8 +89,8 @@ impl Series {
     }
 }
 
-/// Keeps a handle for each [`Series`], so that a measurement does not have to look up its labels
-/// in the metrics system.
+/// Keeps a handle for each [`Series`]. A measurement then need not look up its labels in the
+/// metrics system.
 pub struct SeriesHandles<H>(RwLock<HashMap<Series, H>>);
 
 impl<H: Clone> SeriesHandles<H> {
@@ -96,7 +98,7 @@ impl<H: Clone> SeriesHandles<H> {
     pub fn get(&self, series: &Series, create: impl FnOnce() -> H) -> H {
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner).get(series).cloned();
         kept.unwrap_or_else(|| {
-            // The metrics system is called without the lock, because it may panic.
+            // Do not hold the lock here: `create` calls the metrics system, which can panic.
             let created = create();
             let mut handles = self.0.write().unwrap_or_else(PoisonError::into_inner);
             handles.entry(series.clone()).or_insert(created).clone()

@@ -10,12 +10,11 @@ use retryproof_core::observe::{
     CallEvent, LeaseEvent, Observer, Phase, PurgeEvent, StoreCallEvent, WaitEnd,
 };
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, HolderNote, Peeked, Purge, StoreProfile,
-    TraceContext,
+    AcquireRequest, Acquired, HolderNote, Purge, StoreProfile, TraceContext,
 };
 use retryproof_core::{
-    Acquisition, ErrorKind, FencingToken, Fingerprint, HeldLease, IdempotencyContext,
-    IdempotencyEngine, IdempotencyStore, Identity, OwnerId, Recorded, Result, SharedStore,
+    Acquisition, ErrorKind, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, Identity, Recorded, Result, SharedStore,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{FaultStore, Faults};
@@ -125,51 +124,28 @@ impl Observer for Heard {
 
 /// A memory store whose completed records have a note, and whose purge goes by a script.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(crate) struct Noted {
     pub(super) inner: MemoryStore,
     pub(super) note: Option<HolderNote>,
-    pub(super) max_duration: Duration,
+    pub(crate) max_duration: Duration,
     pub(super) batches: Mutex<VecDeque<Result<usize>>>,
 }
 
 impl Noted {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (inner, batches) = (MemoryStore::new(), Mutex::default());
         Self { inner, note: None, max_duration: Duration::MAX, batches }
     }
 }
 
 impl IdempotencyStore for Noted {
+    retryproof_testkit::forward!(inner: peek, wait_for_change, extend, complete, release);
+
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         Ok(match self.inner.acquire(id, req).await? {
             Acquired::Complete(stored) => Acquired::Complete(stored.with_holder(self.note.clone())),
             other => other,
         })
-    }
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.inner.peek(id).await
-    }
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        limit: Duration,
-    ) -> Result<()> {
-        self.inner.wait_for_change(id, seen, limit).await
-    }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.inner.extend(id, owner, lease).await
-    }
-    async fn complete(
-        &self,
-        id: &Identity,
-        owner: OwnerId,
-        done: &Completion,
-    ) -> Result<FencedWrite> {
-        self.inner.complete(id, owner, done).await
-    }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        self.inner.release(id, owner).await
     }
     fn profile(&self) -> StoreProfile {
         let mut profile = StoreProfile::new("noted");

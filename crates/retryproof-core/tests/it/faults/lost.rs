@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
-};
+use retryproof_core::listener::{Reason, Verdict};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, SharedStore, StoreProfile};
 use retryproof_core::{
     Acquiring, Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError,
-    FencingToken, IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded,
-    Result,
+    IdempotencyEngine, IdempotencyStore, Identity, Lease, Outcome, OwnerId, Recorded, Result,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Entry, Fault, Operation, Said};
@@ -139,6 +137,30 @@ async fn cmp_3_the_caller_waits_for_the_operation_timeout_and_the_repetition_goe
 }
 
 #[tokio::test(start_paused = true)]
+async fn lst_2_cmp_4_a_message_without_a_record_is_acknowledged_unless_that_propagates() {
+    for (policy, reason) in [
+        (CompletionFailurePolicy::LogAndReturn, Reason::Executed),
+        (CompletionFailurePolicy::Propagate, Reason::NotRecorded),
+    ] {
+        let mut config = retryproof_core::IdempotencyConfig::default();
+        config.completion_failure_policy = policy;
+        let lab = Lab::with(config);
+        lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
+        let message = async || {
+            let work = async || Ok::<_, &str>(());
+            Verdict::of(&lab.engine.execute(ctx("k", Duration::ZERO), work).await)
+        };
+        let verdict = message().await;
+        assert_eq!(verdict.reason(), reason);
+        assert_eq!(matches!(verdict, Verdict::Ack { .. }), reason == Reason::Executed);
+        sleep(2 * LEASE).await;
+        lab.faults.clear();
+        assert_eq!(message().await.reason(), Reason::Executed, "it runs again");
+        assert_eq!(message().await.reason(), Reason::Replayed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmp_4_a_completion_that_never_got_through_lets_a_retry_run_again_after_the_lease() {
     let lab = Lab::new();
     lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
@@ -186,6 +208,8 @@ struct Doubtful(SharedStore, Arc<Mutex<(u32, Vec<&'static str>)>>);
 
 #[deny(clippy::missing_trait_methods)]
 impl IdempotencyStore for Doubtful {
+    retryproof_testkit::forward!(0: peek, wait_for_change, extend, complete);
+
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let answer = self.0.acquire(id, req).await;
         let mut state = self.1.lock();
@@ -197,28 +221,6 @@ impl IdempotencyStore for Doubtful {
             }
             None => answer,
         }
-    }
-    async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        self.0.peek(id).await
-    }
-    async fn wait_for_change(
-        &self,
-        id: &Identity,
-        seen: FencingToken,
-        at_most: Duration,
-    ) -> Result<()> {
-        self.0.wait_for_change(id, seen, at_most).await
-    }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.0.extend(id, owner, lease).await
-    }
-    async fn complete(
-        &self,
-        id: &Identity,
-        owner: OwnerId,
-        done: &Completion,
-    ) -> Result<FencedWrite> {
-        self.0.complete(id, owner, done).await
     }
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.1.lock().1.push("release");

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use retryproof_core::observe::Loss;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, Force, ForceRequest, Forced, Inspect,
-    Peeked, Purge, RecordSummary, ScanCursor, ScanPage, SharedStore, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Audit, AuditEntry, AuditPage, Completion, FencedWrite, Force,
+    ForceRequest, Forced, Inspect, Peeked, Purge, RecordSummary, ScanCursor, ScanPage, SharedStore,
+    StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
@@ -138,6 +139,17 @@ impl Inspect for Jumpy {
     }
 }
 
+impl Audit for Jumpy {
+    async fn append(&self, _: &AuditEntry) -> Result<()> {
+        self.may_panic();
+        Ok(())
+    }
+    async fn entries(&self, _: Option<&ScanCursor>, _: usize) -> Result<AuditPage> {
+        self.may_panic();
+        Ok(AuditPage::default())
+    }
+}
+
 impl Force for Jumpy {
     async fn force(&self, _: &Identity, _: &ForceRequest) -> Result<Forced> {
         self.may_panic();
@@ -148,8 +160,8 @@ impl Force for Jumpy {
 fn jumpy(at_once: bool) -> (IdempotencyEngine, Arc<AtomicU32>) {
     let panics = Arc::<AtomicU32>::default();
     let store = Jumpy { store: MemoryStore::new().into(), panics: Arc::clone(&panics), at_once };
-    let store = SharedStore::builder(store).with_purge().with_inspect().with_force().build();
-    (IdempotencyEngine::new(store), panics)
+    let store = SharedStore::builder(store).with_purge().with_inspect().with_force().with_audit();
+    (IdempotencyEngine::new(store.build()), panics)
 }
 
 fn quick(key: &str) -> IdempotencyContext {
@@ -205,6 +217,12 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         let erase = ForceRequest::erase(FencingToken::new(1));
         let forced = engine.store().force(id.identity(), &erase).await;
         assert_eq!(forced.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        let appended = engine.store().append_audit(&AuditEntry::new("erase", "alice", "x")).await;
+        assert_eq!(appended.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        let entries = engine.store().audit_entries(None, 10).await;
+        assert_eq!(entries.unwrap_err().kind(), ErrorKind::Unavailable);
         // None of it has left anything behind.
         let replayed = engine.execute(quick("k"), || async { Ok::<_, &str>(2) }).await.unwrap();
         assert_eq!(replayed, Outcome::Replayed(1), "at once {at_once}");

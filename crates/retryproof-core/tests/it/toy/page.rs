@@ -67,7 +67,11 @@ impl IdempotencyStore for ToyStore {
         let (token, took_over) = match (own, state.peek(id, now)) {
             (Some(granted), _) => granted, // the first answer was lost (ACQ-9)
             (None, Peeked::Complete(stored)) => return Ok(Acquired::Complete(stored)),
-            (None, Peeked::Busy(lease)) => return Ok(Acquired::Busy(lease)),
+            (None, Peeked::Busy(lease)) => {
+                let held = state.records.get(id).and_then(|record| record.fingerprint);
+                let differs = req.differs_from(held.as_ref()); // (FP-6)
+                return Ok(Acquired::Busy(lease.with_mismatch(differs)));
+            }
             (None, Peeked::Absent) => {
                 state.last_token += 1; // under the lock that grants (ACQ-10)
                 let expired = state.records.get(id).is_some_and(|record| record.value.is_none());

@@ -2,9 +2,9 @@
 //! Canonical JSON (RFC 8785) for bodies that are I-JSON (RFC 7493), used by the fingerprint `json`
 //! (FP-3).
 //!
-//! This module is stricter than both RFCs where two different bodies could otherwise count as
-//! equal: a body with a number that a double cannot represent exactly (`9007199254740993`) does not
-//! count as I-JSON, and is compared byte for byte.
+//! Where two different bodies could otherwise count as equal, this module is stricter than both
+//! RFCs. If a double cannot represent one of the body's numbers exactly (`9007199254740993`), the
+//! body does not count as I-JSON and is compared byte for byte.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     written(body, None)
 }
 
-/// Like [`canonical`], but without the members to which a pointer leads (FP-5). These members are
+/// Like [`canonical`], but leaves out the members that a pointer names (FP-5). These members are
 /// read like all others, so the whole body has to be I-JSON.
 pub(super) fn canonical_without(body: &[u8], ignored: &PointerNode) -> Option<Vec<u8>> {
     written(body, Some(ignored))
@@ -45,14 +45,14 @@ fn written(body: &[u8], ignored: Option<&PointerNode>) -> Option<Vec<u8>> {
     (writer.at == text.len()).then_some(writer.out)
 }
 
-/// Reads one document from `text` and writes it canonically to `out` in the same pass; members of
-/// an object are moved afterwards only if they are out of order. All strings and objects share the
-/// same buffers, so that a small string or object allocates nothing.
+/// Reads one document from `text` and writes it canonically to `out` in the same pass. The members
+/// of an object are written again only if they are out of order, or if one of them is left out. All
+/// strings and objects share the same buffers, so a small string or object allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
-    /// The pointers that lead into the value that is being read.
+    /// The pointers that lead into the value that is being read, if any do.
     ignored: Option<&'a PointerNode>,
     out: Vec<u8>,
     /// The unescaped member names of all open objects, and the string that is being read.
@@ -63,8 +63,8 @@ struct Writer<'a> {
     unsorted: Vec<u8>,
 }
 
-/// A member that is already written: the positions of its name in `decoded` and of its text in the
-/// output.
+/// A member that has been written. Its name is in `decoded` and its text in the output, each at the
+/// given position.
 struct Member {
     name: Range<usize>,
     written: Range<usize>,
@@ -237,8 +237,8 @@ impl Writer<'_> {
                 let first = self.four_digits()?;
                 match char::from_u32(first) {
                     Some(c) => c,
-                    // The escape is a surrogate. It must be the high half of a pair, and the low
-                    // half must follow.
+                    // The escape is a surrogate. It must be the high half of a pair, and an escape
+                    // with the low half must follow.
                     None => {
                         if first >= 0xdc00 || self.next()? != b'\\' || self.next()? != b'u' {
                             return None;
@@ -271,8 +271,7 @@ impl Writer<'_> {
             b'1'..=b'9' => self.digits(),
             _ => return None,
         }
-        // A double represents every integer of up to 15 digits exactly, so the number is written as
-        // it was read.
+        // Copy the number unchanged: a double represents every integer of up to 15 digits exactly.
         let is_short = self.at - start <= 15 && self.text.as_bytes()[start] != b'-';
         if is_short && !matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
             self.out.extend_from_slice(&self.text.as_bytes()[start..self.at]);
@@ -339,8 +338,8 @@ impl Writer<'_> {
 }
 
 /// Compares two UTF-8 texts by their UTF-16 code units. The result differs from the byte order only
-/// between a character beyond U+FFFF, which UTF-16 writes with surrogates, and a character from
-/// U+E000 to U+FFFF.
+/// between a character beyond U+FFFF and a character from U+E000 to U+FFFF. UTF-16 writes the
+/// former with surrogates, which sort lower.
 fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
     match (*a, *b) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IgnoredMembers`]: fingerprints of JSON bodies without the members that may differ in a retry
+//! [`IgnoredMembers`]: fingerprints of JSON bodies without the members that can differ in a retry
 //! (FP-5).
 //!
-//! Such a fingerprint has 57 bytes: the algorithm byte, the digest of the request without the
-//! members, 8 bytes that identify the list of pointers, and 16 bytes of a digest of method, path
-//! and query. If two fingerprints have different lists, their first digests cannot be compared. The
-//! second digests are compared instead, so that a change of the list refuses no retry.
+//! Such a fingerprint has 57 bytes: the algorithm byte, 32 bytes of a digest of the request without
+//! the members, 8 bytes that identify the list of pointers, and 16 bytes of a digest of method,
+//! path and query. If two fingerprints have different lists, their first digests cannot be
+//! compared. The guard then compares the second digests, so that retries still succeed after a
+//! change of the list.
 
 use retryproof_core::Fingerprint;
 use sha2::{Digest as _, Sha256};
@@ -14,7 +15,7 @@ use super::RequestParts;
 use super::canonical::canonical_without;
 use super::pointer::PointerNode;
 
-/// The algorithm byte. It is stored and never changes meaning.
+/// The algorithm byte. The byte is stored, so it never changes meaning.
 const JSON_WITHOUT: u8 = 4;
 
 const DIGEST: usize = 32;
@@ -66,8 +67,8 @@ pub(crate) fn are_comparable(one: &Fingerprint, other: &Fingerprint) -> bool {
     one.algorithm() == other.algorithm() && (!leaves_out(one) || list(one) == list(other))
 }
 
-/// Whether the request of a record had this method, path and query, if it is unknown which members
-/// the record's fingerprint leaves out.
+/// Whether the record's request had the method, path and query of `request`. The guard compares
+/// only these if it does not know which members the record's fingerprint leaves out.
 pub(crate) fn has_target(record: &Fingerprint, request: &RequestParts<'_>) -> bool {
     record.as_bytes().get(LEN - TARGET..) == Some(&target_digest(request)[..])
 }
@@ -139,7 +140,8 @@ mod tests {
     #[test]
     fn fp_5_what_is_left_out_must_still_be_i_json() {
         let ignored = without(&["/at"]);
-        // A repeated name, and a number that a double cannot represent, make the body count whole.
+        // None of these bodies is I-JSON: a name is repeated, or no double equals the number.
+        // Nothing is therefore left out of their fingerprints.
         for body in [r#"{"at":1,"at":2}"#, r#"{"b":1,"at":1,"at":1}"#] {
             assert_ne!(of(&ignored, "/a", body), of(&ignored, "/a", "{}"), "{body}");
         }

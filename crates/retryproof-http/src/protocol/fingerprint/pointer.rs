@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-/// The pointers that begin with the same tokens.
+/// A node of the tree: all pointers that begin with the same tokens.
 #[derive(Debug, Default)]
 pub(super) struct PointerNode {
     next: HashMap<String, Self>,
@@ -25,7 +25,7 @@ impl PointerNode {
         root
     }
 
-    /// Returns the pointers that continue into this member or element.
+    /// Returns the node of the pointers that continue into this member or element.
     pub(super) fn next(&self, name: &str) -> Option<&Self> {
         self.next.get(name)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FP-3: what a fingerprint covers.
+//! Tests what a fingerprint covers (FP-3).
 
 use super::*;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn fp_3_json_meets_across_spellings_and_is_raw_otherwise() {
         of(FingerprintAlgorithm::Json, "POST", "/a", "not json"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "not  json")
     );
-    // Two ids beyond 2^53 must not become the same double.
+    // Two ids beyond 2^53 must not count as the same double.
     assert_ne!(
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740993"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740992")

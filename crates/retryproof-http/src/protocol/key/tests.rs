@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-2: what is a key, what is not, and that both ways to write a key give the same key.
+//! Tests which texts are valid keys, and that both forms of a key are read as the same key
+//! (HTTP-2).
 
 use super::*;
 use proptest::prelude::*;
@@ -103,7 +104,7 @@ fn http_2_limits_are_255_decoded_and_1024_raw() {
     let longest = "k".repeat(255);
     assert_eq!(key(&longest).as_deref(), Ok(longest.as_str()));
     assert_eq!(key(&"k".repeat(256)), Err(KeyError::TooLong));
-    // 255 escaped quotes are 512 raw bytes and one legal key.
+    // With the enclosing quotes, 255 escaped quotes take 512 raw bytes. They decode to a valid key.
     let escaped = format!("\"{}\"", "\\\"".repeat(255));
     assert_eq!(key(&escaped).map(|k| k.len()), Ok(255));
     // White space and parameters count against the raw limit.
@@ -133,8 +134,8 @@ proptest! {
         }
     }
 
-    /// An independent strict parser agrees on every quoted line. It refuses most bare ones, which
-    /// is why this crate has its own parser.
+    /// An independent strict parser agrees on every quoted line. That parser refuses most bare
+    /// lines, so this crate has its own parser.
     #[test]
     fn http_2_agrees_with_a_strict_parser_on_the_quoted_form(tail in "[ -~\\\\\";a=?1:@%]{0,40}") {
         let line = format!("\"{tail}");

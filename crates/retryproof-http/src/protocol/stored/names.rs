@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one-byte codes of common field names. The table is part of version 1 of the record, so
 //! entries are never moved or removed, and new entries go to the end. A reader refuses a record
-//! with a code that it does not recognize (CMP-8).
+//! with a code that it does not recognise (CMP-8).
 
 macro_rules! common_names {
     ($($code:literal $name:literal)*) => {
-        /// The common names; a name's index is its code.
+        /// The common names. The index of a name is its code.
         pub const COMMON_NAMES: &[&str] = &[$($name),*];
 
         /// The code of a lower-case name; `None` if the name is not in the table.

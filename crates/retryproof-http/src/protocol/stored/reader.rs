@@ -59,7 +59,7 @@ pub struct StoredResponse {
     body: usize,
 }
 
-/// The position of the header lines, or of the trailer lines, in the record.
+/// The position of the header lines or of the trailer lines in the record.
 #[derive(Clone, Copy, Default)]
 struct LineSection {
     start: usize,
@@ -83,8 +83,8 @@ impl StoredResponse {
         Ok(Self { status, tombstone, headers, trailers, body, record })
     }
 
-    /// Encodes a response that no handler has returned, so that an operator can complete a record
-    /// with it (OPS-4). The names of fields are lower case.
+    /// Encodes a response that an operator, not a handler, supplies to complete a record (OPS-4).
+    /// Field names must be lower case.
     ///
     /// # Errors
     /// `Invalid` for a status below 200 or above 599, and for a field that no response can have.
@@ -122,17 +122,17 @@ impl StoredResponse {
         self.tombstone
     }
 
-    /// The header lines in order: lower-case name, raw value.
+    /// Returns the header lines in order, each with its lower-case name and its raw value.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.header_lines().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The trailer lines in order; a tombstone has none.
+    /// Returns the trailer lines in order. A tombstone has none.
     pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.trailer_lines().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The body, which shares the record's allocation; it is empty in a tombstone.
+    /// Returns the body, which shares the record's allocation. The body of a tombstone is empty.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.record.slice(self.body..)
@@ -210,7 +210,7 @@ pub(crate) struct StoredReader<'a> {
 }
 
 impl<'a> StoredReader<'a> {
-    /// Reads the status, and whether the record is a tombstone. The lines come next.
+    /// Reads the status, and whether the record is a tombstone. The header lines come next.
     pub(crate) fn open(record: &'a [u8]) -> Result<(Self, u16, bool), Corrupt> {
         let mut reader = Self { rest: record };
         let [version, kind, high, low] = *reader.take_array::<4>()?;
@@ -229,9 +229,8 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// Reads the number of lines that follow. A line has at least two bytes, so a number that is
-    /// too large for the rest of the record is refused before a reader reserves memory for the
-    /// lines.
+    /// Reads the number of lines that follow. A line has at least two bytes. A number that is too
+    /// large for the rest of the record is refused before a reader reserves memory for the lines.
     #[inline]
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
@@ -262,7 +261,7 @@ impl<'a> StoredReader<'a> {
 
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<usize, Corrupt> {
-        // Most numbers are short.
+        // Most numbers fit into one byte, so check for that case first.
         if let [byte @ ..0x80, rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(usize::from(*byte));
@@ -292,7 +291,7 @@ impl<'a> StoredReader<'a> {
         let start = record - self.rest.len();
         for _ in 0..count {
             let (_, value) = self.named_line()?;
-            // The loop has no early exit, so that the compiler can vectorize it.
+            // Do not exit the loop early, so that the compiler can vectorise it.
             if !value
                 .iter()
                 .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
@@ -303,8 +302,8 @@ impl<'a> StoredReader<'a> {
         Ok(LineSection { start, count })
     }
 
-    /// Reads a line, and checks that its name has the form that this crate writes. The caller
-    /// checks the value when it creates the field.
+    /// Reads a line, and checks that its name has the form that this crate writes. The value is
+    /// checked later, when the caller creates the field.
     #[inline]
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
@@ -340,7 +339,7 @@ fn is_name_byte(byte: u8) -> bool {
         || matches!(byte, b'^'..=b'`' | b'|' | b'~')
 }
 
-/// A stored response, to be read in one pass and without copying its bytes.
+/// A stored response that is read in one pass, without copying its bytes.
 #[derive(Clone, Copy)]
 pub struct StoredRecord<'a> {
     pub(crate) bytes: &'a Bytes,
@@ -349,8 +348,8 @@ pub struct StoredRecord<'a> {
 }
 
 impl StoredRecord<'_> {
-    /// Reads the record in one pass: calls `start` with the status and the number of fields, then
-    /// `field` for each field, with its name (as an index in [`COMMON_NAMES`] or as text) and its
+    /// Reads the record in one pass. Calls `start` with the status and the number of fields, then
+    /// calls `field` for each field, with its name (an index in [`COMMON_NAMES`], or text) and its
     /// value. Returns the body. Trailers are skipped. Values and body share the record's
     /// allocation.
     ///
@@ -385,8 +384,8 @@ impl StoredRecord<'_> {
         Ok((response, record.slice(record.len() - body_len..)))
     }
 
-    /// Whether a field is left out of this response. A record has a `Content-Length` only if the
-    /// first response was to HEAD, and the field is replayed only to HEAD.
+    /// Whether a replay leaves out the field with this code. Only the record of a response to HEAD
+    /// has a `Content-Length`, and only a replay to HEAD sends it.
     pub(crate) fn drops(&self, code: u8) -> bool {
         !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
     }

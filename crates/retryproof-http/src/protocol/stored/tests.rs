@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTTP-8 and CMP-8: a stored response comes back byte for byte, and anything else is refused.
+//! Tests that a stored response comes back byte for byte, and that anything else is refused
+//! (HTTP-8, CMP-8).
 
 use super::*;
 use bytes::Bytes;

@@ -10,7 +10,7 @@ use sqlx_core_08::executor::Executor as _;
 use sqlx_core_08::raw_sql::raw_sql;
 use sqlx_postgres_08::{PgConnection, PgPool};
 
-use crate::join::{World, ctx, value, world};
+use crate::join::{World, ctx, hashed_world, value, world};
 use crate::support::hex;
 
 async fn joined() -> (World, PgPool, JoinedEngine<Tx>) {
@@ -44,6 +44,22 @@ async fn cmp_7_sqlx_08_postgres_commits_record_and_writes_together_or_neither() 
     assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(pay("f", false).await.unwrap().is_executed());
     assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn id_5_sqlx_08_postgres_keeps_a_joined_record_under_its_digest() {
+    let world = hashed_world().await;
+    let pool = PgPool::connect(&world.table.url).await.expect("a pool of sqlx 0.8");
+    let (joined, ledger) = (world.engine.joined(pool).unwrap(), world.ledger());
+    for replayed in [false, true] {
+        let pay = joined.execute(ctx("k"), async |tx: &mut Tx| {
+            write(tx, &ledger, "k").await;
+            Ok::<_, &'static str>("paid k".to_owned())
+        });
+        assert_eq!(pay.await.unwrap().is_replayed(), replayed);
+    }
+    assert_eq!((world.rows().await, world.plain_keys().await), (1, 0));
     world.end().await;
 }
 

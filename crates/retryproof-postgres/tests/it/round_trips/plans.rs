@@ -121,7 +121,7 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
 }
 
 /// The server publishes the counters of a connection when it has ended.
-async fn gone(stranger: &mut Stranger, application: &str) {
+pub(crate) async fn gone(stranger: &mut Stranger, application: &str) {
     let left =
         format!("SELECT count(*) FROM pg_stat_activity WHERE application_name='{application}'");
     for _ in 0..400 {

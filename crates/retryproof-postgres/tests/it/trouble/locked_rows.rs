@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::on;
 use crate::support::{
-    DAY, LONG, Stranger, Table, completion, grant, hex, id, pgbouncer, postgres, request,
+    COLLIDING, DAY, LONG, Stranger, Table, completion, grant, hex, id, pgbouncer, postgres, request,
 };
 
 const CALLERS: usize = 50;
@@ -265,5 +265,34 @@ async fn run_2_beats_have_connections_of_their_own() {
         }
     }
     println!("slowest beat {slowest:?}; {starved} of 40 acquires were not answered in time");
+    joined.run("ROLLBACK").await;
+}
+
+#[tokio::test]
+async fn cmp_7_a_locked_record_holds_up_no_key_whose_hash_collides() {
+    let table = Table::new().await;
+    let store = Arc::new(table.store().await);
+    let [hot, other] = COLLIDING;
+    let mut joined = locked(&table, &store, hot).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..CALLERS {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            while let Ok(Acquired::Busy(_)) =
+                store.acquire(&id(hot), &request(OwnerId::new())).await
+            {}
+        });
+    }
+    sleep(Duration::from_millis(500)).await;
+    for round in 0..5 {
+        let owner = OwnerId::new();
+        let answer = store.acquire(&id(other), &request(owner)).await.expect("answered");
+        assert!(matches!(answer, Acquired::Granted(_)), "round {round}: {answer:?}");
+        let released = store.release(&id(other), owner).await.expect("released");
+        assert_eq!(released, FencedWrite::Applied);
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(tasks.try_join_next().is_none(), "a caller of the locked record ended");
+    tasks.shutdown().await;
     joined.run("ROLLBACK").await;
 }

@@ -11,9 +11,9 @@ use retryproof::{
 
 #[derive(Debug)]
 enum PayError {
-    /// Surely not charged.
+    /// The customer was not charged.
     Refused,
-    /// Perhaps charged.
+    /// The customer might have been charged.
     TimedOut,
     NotRun(Rejected),
 }

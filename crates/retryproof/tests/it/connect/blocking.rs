@@ -33,6 +33,7 @@ fn sto_1_a_blocking_engine_is_connected_by_a_url() {
     let mut config = IdempotencyConfig::default();
     config.store = Some(url.clone());
     blocking::migrate_with(&config).expect("migrated");
+    assert_eq!(blocking::diagnose_with(&config).expect("diagnosed"), []);
     let again = blocking::connect_with(&config).expect("connected");
     assert_eq!(run(&again, "k", 2), Outcome::Replayed(1));
     drop((engine, again));
@@ -40,12 +41,10 @@ fn sto_1_a_blocking_engine_is_connected_by_a_url() {
 }
 
 /// The connections live in the engine's runtime, and go on after a pause of the caller's.
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "postgres", feature = "mysql", feature = "redis"))]
 #[test]
 fn sto_1_a_blocking_engine_keeps_the_connections_of_its_store() {
-    let Ok(url) = std::env::var("RETRYPROOF_TEST_REDIS") else {
-        panic!("no RETRYPROOF_TEST_REDIS for this test: run `cargo xtask services up redis`")
-    };
+    let url = super::servers::variable("RETRYPROOF_TEST_REDIS");
     let engine = blocking::connect(&format!("{url}?prefix=blocking{}", std::process::id()))
         .expect("connected");
     for at in 0..20 {

@@ -9,7 +9,7 @@ use super::{configured, refusal, run};
 use retryproof::{ErrorKind, IdempotencyConfig, Outcome};
 
 /// What `cargo xtask services` wrote under this name, or the environment says.
-fn variable(name: &str) -> String {
+pub(super) fn variable(name: &str) -> String {
     let written = || {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
         let text = std::fs::read_to_string(file).ok()?;

@@ -2,11 +2,11 @@
 //! Writes numbers as ECMAScript does (RFC 8785 section 3.2.2.3), and checks whether a double
 //! represents a number exactly.
 //!
-//! Each step takes constant time, or constant time per digit, because a client chooses the input.
-//! The shortest form of a double never has more than 17 significant digits, so longer numbers are
-//! refused before anything is computed.
+//! A client chooses the input, so no step takes more than constant time per digit. The shortest
+//! form of a double never has more than 17 significant digits. A number with more digits is refused
+//! before anything is computed.
 
-/// No double needs more digits than this.
+/// The maximum number of significant digits in the shortest form of a double.
 const MOST_DIGITS: usize = 17;
 
 /// A decimal number without its sign: its significant digits, and the power of ten by which
@@ -20,8 +20,8 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Parses a JSON number; `None` if it has more digits than any double needs, or an exponent far
-    /// beyond that of any double.
+    /// Parses a JSON number. Returns `None` if the number has more digits than any double needs, or
+    /// an exponent far beyond that of any double.
     fn read(number: &str) -> Option<Self> {
         let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
             Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
@@ -52,7 +52,7 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// Whether this is certainly the shortest decimal of its double: two decimals of up to 15
+    /// Whether this is certainly the shortest decimal of its double. Two decimals of up to 15
     /// digits have different doubles, unless the exponent is too large or too small for full
     /// precision.
     fn is_certain(&self) -> bool {
@@ -61,8 +61,8 @@ impl Decimal {
 
     /// The nearest finite double; `None` if the number is out of range.
     fn to_double(&self) -> Option<f64> {
-        // All doubles are within this range. The check keeps the text short, however large the
-        // exponent is.
+        // Every finite double is within this range. The check also keeps `text` short, even if the
+        // exponent is large.
         if !(-400..400).contains(&self.point) {
             return None;
         }
@@ -79,8 +79,8 @@ impl Decimal {
     }
 }
 
-/// Writes `e` and a decimal exponent, which has a sign and up to three digits, and returns the
-/// number of bytes written.
+/// Writes `e` and a decimal exponent with a sign and up to three digits. Returns the number of
+/// bytes written.
 fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     let power = exponent.unsigned_abs();
     out[0] = b'e';
@@ -95,8 +95,8 @@ fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     end
 }
 
-/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` if a double does not
-/// represent it exactly.
+/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3). Returns `None` if a double does
+/// not represent the number exactly.
 pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     let decimal = Decimal::read(number)?;
     if !decimal.is_certain() && shortest(decimal.to_double()?)? != decimal {

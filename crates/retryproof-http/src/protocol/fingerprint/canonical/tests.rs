@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FP-3: the canonical form of RFC 8785, and which bodies are compared raw.
+//! Tests the canonical form of RFC 8785, and which bodies are compared raw (FP-3).
 
 use super::number::{shortest, write_decimal};
 use super::*;
@@ -59,8 +59,8 @@ fn fp_3_canonical_form_sorts_names_by_utf_16_and_unescapes() {
                 .to_owned()
         )
     );
-    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 although its code point
-    // is larger.
+    // In UTF-16, U+1F600 begins with the surrogate D83D. The character therefore sorts before
+    // U+FB33, although its code point is larger.
     assert_eq!(
         jcs(
             "{\"\u{fb33}\":1,\"\\ud83d\\ude00\":2,\"\u{f6}\":3,\"\\r\":4,\"1\":5,\"\u{20ac}\":6,\"\u{80}\":7}"
@@ -114,7 +114,8 @@ fn fp_3_what_is_not_i_json_is_left_raw() {
         "1e-400",
         "9007199254740993",
         "333333333.33333329",
-        // This parses to a double that is written with another, even digit.
+        // The nearest double is written as 1424953923781206.2: the last digits 2 and 3 are equally
+        // close, and 2 is even.
         "1424953923781206.3",
         "1e99999999999999999999",
     ] {
@@ -129,12 +130,12 @@ fn fp_3_deep_nesting_is_left_raw_and_does_not_overflow() {
     assert!(jcs(&nest(128)).is_some());
     assert_eq!(jcs(&nest(129)), None);
     assert_eq!(jcs(&"[".repeat(1 << 20)), None);
-    // The depths of siblings do not add up.
+    // The depths of sibling arrays are not added together.
     assert!(jcs(&format!("[{},{}]", nest(127), nest(127))).is_some());
 }
 
-/// The shortest digits from the standard library, with ties corrected by the exact value: a slow
-/// reference implementation.
+/// A slow reference implementation. Takes the shortest digits from the standard library, and
+/// resolves ties with the exact value.
 fn exact(double: f64) -> String {
     let text = format!("{double:e}");
     let (mantissa, _) = text.split_once('e').unwrap();
@@ -143,7 +144,8 @@ fn exact(double: f64) -> String {
     if even[last] % 2 == 1 {
         even[last] -= 1;
         let even = String::from_utf8(even).unwrap();
-        // No double has more than 767 significant digits, so this is its exact value.
+        // No double has more than 767 significant digits, so `exact` is the exact value of
+        // `double`.
         let exact = format!("{double:.767e}");
         let (digits, _) = exact.split_once('e').unwrap();
         let digits = digits.trim_end_matches('0');
@@ -159,7 +161,7 @@ fn exact(double: f64) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Documents whose text is written in varying ways: white space, escapes, order.
+/// Generates documents that vary in white space, escapes and the order of members.
 fn document() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -233,7 +235,7 @@ proptest! {
     }
 }
 
-/// Inputs that were slow or could be slow; each fills a body of `size` bytes.
+/// Returns bodies of about `size` bytes that were once slow to canonicalise, or that could be slow.
 fn nasty(size: usize) -> Vec<(&'static str, String)> {
     let list = |unit: &str| format!("[{}0]", unit.repeat(size / unit.len()));
     let nested = |depth: usize, inner: &str| {
@@ -259,11 +261,14 @@ fn nasty(size: usize) -> Vec<(&'static str, String)> {
         ("quotes", format!("\"{}\"", "\\\"".repeat(size / 2))),
         ("surrogates", format!("\"{}\"", "\\ud83d\\ude00".repeat(size / 12))),
         ("empty objects", list("{},")),
-        ("small objects out of order", list("{\"b\":0,\"a\":0},")),
-        ("keys out of order", keys("", size / 11)),
-        ("long keys with one beginning", keys(&"k".repeat(1000), size / 1011)),
+        ("small objects with unsorted keys", list("{\"b\":0,\"a\":0},")),
+        ("unsorted keys", keys("", size / 11)),
+        ("long keys with a common prefix", keys(&"k".repeat(1000), size / 1011)),
         ("deep lists", list(&format!("{}{},", "[".repeat(120), "]".repeat(120)))),
-        ("deep objects out of order", nested(127, &format!("\"{}\"", "x".repeat(size)))),
+        (
+            "deeply nested objects with unsorted keys",
+            nested(127, &format!("\"{}\"", "x".repeat(size))),
+        ),
     ]
 }
 
@@ -274,7 +279,8 @@ fn fp_3_canonicalisation_is_linear_in_the_body() {
     let bound = if cfg!(debug_assertions) { 10_000 } else { 300 };
     let size = if cfg!(debug_assertions) { 64 << 10 } else { 1 << 20 };
     for (what, body) in nasty(size) {
-        // The best of three runs counts, because other tests run concurrently.
+        // Use the fastest of three runs, because other tests run concurrently and can slow a run
+        // down.
         let each = (0..3).map(|_| {
             let began = tokio::time::Instant::now();
             canonical(body.as_bytes());

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Suite `telemetry`: what metrics and spans add to a call of the engine, on a store in memory.
+//!
+//! Each contender runs in a process of its own, because a recorder and a subscriber stay installed,
+//! and because even a subscriber that is gone leaves a trace in every later call.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder};
+use metrics::{SharedString, Unit};
+use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
+use retryproof::{
+    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Scope,
+};
+
+use crate::callgrind;
+use crate::compare::{Contender, interleave, now, per_operation};
+use crate::heap::{self, HeapCounter};
+use crate::report::{Plot, Report, Row};
+
+/// The contenders, the floor first, and what the table calls them.
+const WHO: [(&str, &str); 5] = [
+    ("off", "off"),
+    ("metrics", "metrics"),
+    ("otel", "OpenTelemetry metrics"),
+    ("spans", "spans"),
+    ("both", "OpenTelemetry metrics and spans"),
+];
+const WORKS: [(&str, &str); 2] = [("execute", "first execution"), ("replay", "replay")];
+/// Keys that a replay goes round in.
+const KEYS: u64 = 256;
+const CALLS: u64 = 40_000;
+const ROUNDS: usize = 15;
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(crate) fn run() -> Result<Report, String> {
+    let mut report = Report::new("telemetry", "Metrics and spans");
+    for (work, what) in WORKS {
+        let mut plain = None;
+        let mut plot = Plot::new(format!("{what}, instructions"), "per call");
+        for (who, name) in WHO {
+            let row = format!("{what}, instructions: {name}");
+            let Some(own) = callgrind::instructions(&["telemetry", work, who], 2_000, 20_000)?
+            else {
+                report.row(Row::missing(row, "valgrind is not installed"));
+                continue;
+            };
+            report.row(Row::new(row, own, "").beside("off", own / *plain.get_or_insert(own)));
+            plot = plot.bar(name, own);
+        }
+        if plain.is_some() {
+            report.plot(plot);
+        }
+    }
+    for (work, what) in WORKS {
+        times(&mut report, work, what)?;
+    }
+    report.note(format!(
+        "Each call is an `execute` of an engine on the memory store, in place, with a value of \
+         200 bytes, a key of 36 bytes and a context that was built beforehand. *Off*: no \
+         observer and no subscriber. *Metrics*: the observer of `retryproof-metrics`, with a \
+         recorder that has one atomic for each counter and gauge, and 16 for each histogram. \
+         *OpenTelemetry*: the observer of `retryproof-otel`, with the SDK. *Spans*: a subscriber \
+         of `tracing-subscriber` at INFO, which formats the fields of each span and writes \
+         nothing. The span of a call is at INFO, and the spans of its phases are at DEBUG. \
+         {ROUNDS} rounds of {CALLS} calls, each in its own process."
+    ));
+    Ok(report)
+}
+
+/// Nanoseconds, all contenders in turn.
+fn times(report: &mut Report, work: &str, what: &str) -> Result<(), String> {
+    let problem = Cell::new(None);
+    let contender = |(who, name): (&'static str, &'static str)| {
+        let problem = &problem;
+        Contender::new(name, move || {
+            timed(work, who).unwrap_or_else(|error| {
+                problem.set(Some(error));
+                f64::NAN
+            })
+        })
+    };
+    let medians = interleave(ROUNDS, WHO.map(contender).into());
+    if let Some(problem) = problem.into_inner() {
+        return Err(problem);
+    }
+    let mut plot = Plot::new(format!("{what}, time"), "ns");
+    for median in medians {
+        let row = Row::new(format!("{what}: {}", median.name), median.cost, "ns");
+        report.row(row.beside("off", median.ratio));
+        plot = plot.bar(median.name, median.cost);
+    }
+    report.plot(plot);
+    Ok(())
+}
+
+/// Nanoseconds of a call, by a child.
+fn timed(work: &str, who: &str) -> Result<f64, String> {
+    let program = std::env::current_exe()
+        .map_err(|error| format!("cannot find this program's path: {error}"))?;
+    let calls = CALLS.to_string();
+    let output = Command::new(program)
+        .args(["child", "telemetry", "time", work, who, &calls])
+        .output()
+        .map_err(|error| format!("cannot run a child: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let answer = text.lines().find_map(|line| line.strip_prefix("answer ns ")?.parse().ok());
+    answer.ok_or_else(|| {
+        format!("the child `{work} {who}` failed: {}", String::from_utf8_lossy(&output.stderr))
+    })
+}
+
+/// `WORK WHO COUNT` makes so many calls, for callgrind; `time WORK WHO COUNT` says how long a call
+/// took.
+pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
+    match args[..] {
+        ["time", work, who, count] => {
+            let count = number(count)?;
+            // Run some calls first, to warm up.
+            calls(work, who, count / 10, 1)?;
+            heap::answer("ns", calls(work, who, count, 2)?);
+            Ok(())
+        }
+        [work, who, count] => calls(work, who, number(count)?, 1).map(drop),
+        _ => Err(format!("unknown arguments `{}`", args.join(" "))),
+    }
+}
+
+fn context(round: u64, number: u64) -> Result<IdempotencyContext, String> {
+    let scope = Scope::new("payments.created").map_err(|error| error.to_string())?;
+    let key = format!("{round:04}{number:032}");
+    let ctx = IdempotencyContext::builder(scope, key).ttl(DAY).lease(DAY).build();
+    ctx.map_err(|error| error.to_string())
+}
+
+/// Makes calls, and returns the nanoseconds of one.
+fn calls(work: &str, who: &str, count: u64, round: u64) -> Result<f64, String> {
+    let engine = engine(who)?;
+    let fresh = match work {
+        "execute" => true,
+        "replay" => false,
+        other => return Err(format!("unknown work `{other}`")),
+    };
+    let number = |call: u64| if fresh { call } else { call % KEYS };
+    let contexts = (0..count).map(|call| context(round, number(call)));
+    let contexts: Vec<_> = contexts.collect::<Result<_, _>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
+    runtime.block_on(async {
+        let one = async |ctx| {
+            let value = "x".repeat(200);
+            let outcome = engine.execute(ctx, || async move { Ok::<_, Infallible>(value) }).await;
+            outcome.map_err(|error| error.to_string())
+        };
+        if !fresh {
+            for number in 0..KEYS {
+                let _ = one(context(round, number)?).await?;
+            }
+        }
+        let start = now();
+        for ctx in contexts {
+            let outcome = one(ctx).await?;
+            if matches!(black_box(&outcome), Outcome::Executed(_)) != fresh {
+                return Err("a call had another outcome than expected".to_owned());
+            }
+        }
+        Ok(per_operation(start, count))
+    })
+}
+
+/// The engine of a contender. Its recorder and subscriber stay.
+fn engine(who: &str) -> Result<IdempotencyEngine, String> {
+    let config = IdempotencyConfig::default();
+    let mut builder = IdempotencyEngine::builder(MemoryStore::new());
+    if who == "metrics" {
+        // The first engine of a process has installed the recorder, so the error of the second one
+        // is ignored.
+        let _ = metrics::set_global_recorder(Atomics);
+        builder = builder.observer(retryproof_metrics::observer(&config));
+    }
+    if matches!(who, "otel" | "both") {
+        let reader = PeriodicReader::builder(InMemoryMetricExporter::default());
+        let reader = reader.with_interval(DAY).build();
+        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let observer = retryproof_otel::observer_with(&provider.meter("retryproof"), &config);
+        builder = builder.observer(observer).current_trace(retryproof_otel::current_trace);
+    }
+    if matches!(who, "spans" | "both") {
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+            .with_writer(std::io::sink)
+            .finish();
+        let _ = tracing::subscriber::set_global_default(subscriber);
+    }
+    builder.config(config).build().map_err(|error| error.to_string())
+}
+
+/// The least that a recorder can do.
+struct Atomics;
+
+/// Counts of 16 buckets.
+#[derive(Default)]
+struct Buckets([AtomicU64; 16]);
+
+impl HistogramFn for Buckets {
+    fn record(&self, value: f64) {
+        let bounds = retryproof_metrics::SECONDS.iter();
+        let at = bounds.take_while(|bound| **bound < value).count();
+        self.0[at.min(self.0.len() - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Recorder for Atomics {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::new(AtomicU64::new(0)))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Arc::new(AtomicU64::new(0)))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Buckets::default()))
+    }
+}

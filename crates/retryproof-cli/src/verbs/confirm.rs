@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asks the user on the terminal before a verb changes records.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use crate::exit::{self, VerbError};
+
+/// Asks `question` on the terminal. An error means that nothing may be changed: without a terminal,
+/// its exit code is that of a wrong argument; if the user declines, that of a refusal.
+pub(super) fn confirm(question: &str) -> Result<(), VerbError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(VerbError::usage(
+            "nothing was changed: stdin is not a terminal, so confirm with `--yes`",
+        ));
+    }
+    let mut stderr = anstream::stderr();
+    let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(VerbError::new(exit::REFUSED, "nothing was changed"))
+}

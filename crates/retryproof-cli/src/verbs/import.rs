@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `import`: adds the complete records that `export` has printed (OPS-7). The import acquires and
+//! completes each record under an owner id of its own, so the store fences the record like any
+//! other completion.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use retryproof::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, ForceRequest, Forced, HolderNote,
+    RecordState, RecordSummary,
+};
+use retryproof::{
+    Error, ErrorKind, IdempotencyConfig, IdempotencyStore as _, Identity, OwnerId, SharedStore,
+    connect_with,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::audit::Trail;
+use super::confirm::confirm;
+use crate::arguments::ImportArguments;
+use crate::exit::{self, VerbError};
+use crate::interrupt::Interrupt;
+use crate::output::{Printer, remark};
+use crate::record_line::RecordLine;
+use crate::time::now_millis;
+
+/// How many records are written at the same time.
+const AT_ONCE: usize = 16;
+/// The largest line that an import accepts, in bytes.
+const MAX_LINE: u64 = 1 << 30;
+/// How many refused lines are listed on stderr.
+const NAMED: u64 = 20;
+/// How many lines are read between two lines of progress.
+const LINES_PER_REMARK: u64 = 100_000;
+/// How long a key stays taken if the import ends between the acquire and the completion of its
+/// record.
+const LEASE: Duration = Duration::from_secs(10);
+/// The holder's label in imported records.
+const HOLDER: &str = "retryproof import";
+
+/// How many lines had which result.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ImportCounts {
+    pub(super) created: u64,
+    /// The store already has a complete record, which stays unchanged.
+    pub(super) existing: u64,
+    /// The store has a record in progress, which stays unchanged.
+    pub(super) busy: u64,
+    pub(super) expired: u64,
+    /// The record was in progress when it was exported.
+    pub(super) unfinished: u64,
+    pub(super) refused: u64,
+}
+
+/// The result of one line.
+#[derive(Debug)]
+enum Imported {
+    Created,
+    Existing,
+    Busy,
+    Expired,
+    Unfinished,
+    Refused(String),
+}
+
+type Lines = mpsc::Receiver<io::Result<Vec<u8>>>;
+
+/// Imports the lines of a file, or of stdin.
+pub(crate) async fn import(
+    arguments: &ImportArguments,
+    config: &IdempotencyConfig,
+    print: &Printer,
+) -> Result<u8, VerbError> {
+    let file = arguments.file.as_deref().filter(|file| *file != Path::new("-"));
+    let source: Box<dyn Read + Send> = match file {
+        Some(file) => Box::new(File::open(file).map_err(|error| {
+            VerbError::usage(format!("{} cannot be read: {error}", file.display()))
+        })?),
+        None if io::stdin().is_terminal() => {
+            return Err(VerbError::usage("name a file, or pipe the output of `export` to stdin"));
+        }
+        None => Box::new(io::stdin()),
+    };
+    let store = connect_with(config).await?;
+    let name = store.profile().name;
+    if !store.can_inspect() {
+        let message = format!("the {name} store does not show which records it has");
+        return Err(VerbError::new(exit::REFUSED, message));
+    }
+    let trail = Trail::new(&store, "import", arguments.operator.as_deref(), &arguments.reason)?;
+    if !arguments.yes {
+        confirm(&format!(
+            "import into the {name} store? Calls with the imported keys then get the imported \
+             results, and nothing runs. [y/N] "
+        ))?;
+    }
+    trail.request("nothing was imported").await?;
+    let (interrupt, mut counts) = (Interrupt::new(), ImportCounts::default());
+    let end = all(&store, lines(source), &interrupt, &mut counts).await;
+    let outcome = if end.is_ok() { "applied" } else { "incomplete" };
+    trail.outcome(outcome, json!({ "records": as_json(&counts) })).await;
+    let rows = rows(&counts).map(|(name, count)| (name, count.to_string()));
+    print.one(&rows, &as_json(&counts))?;
+    remark_rest(&counts);
+    end?;
+    Ok(if counts.refused > 0 { exit::REFUSED } else { exit::OK })
+}
+
+/// Imports all lines. An error of the store ends the import; a line that cannot be imported does
+/// not.
+async fn all(
+    store: &SharedStore,
+    mut lines: Lines,
+    interrupt: &Interrupt,
+    counts: &mut ImportCounts,
+) -> Result<(), VerbError> {
+    let shows_progress = io::stderr().is_terminal();
+    let secret = store.profile().identity_secret;
+    let (mut number, mut batch) = (0, ImportBatch::default());
+    loop {
+        let mut some = Vec::with_capacity(AT_ONCE);
+        if interrupt.or(lines.recv_many(&mut some, AT_ONCE)).await? == 0 {
+            return Ok(());
+        }
+        for line in some {
+            number += 1;
+            let line = match line {
+                Ok(line) if line.trim_ascii().is_empty() => continue,
+                Ok(line) => line,
+                Err(error) => {
+                    batch.finish(counts).await?;
+                    return Err(VerbError::usage(format!("line {number} cannot be read: {error}")));
+                }
+            };
+            match RecordLine::parse(&line).and_then(|record| record.fitted(secret.as_ref())) {
+                Ok(record) => {
+                    // A scan of Redis can return a record twice. Finish the batch, so that the
+                    // second line finds the record that the first line has created.
+                    if batch.ids.contains(&record.id) {
+                        batch.finish(counts).await?;
+                    }
+                    batch.start(store, record, number);
+                }
+                Err(why) => counts.add(Imported::Refused(why), number),
+            }
+            if shows_progress && number % LINES_PER_REMARK == 0 {
+                remark(format_args!("{number} lines read"));
+            }
+        }
+        batch.finish(counts).await?;
+    }
+}
+
+/// Records that are written at the same time, with the numbers of their lines.
+#[derive(Default)]
+struct ImportBatch {
+    ids: HashSet<Identity>,
+    writing: Vec<(u64, JoinHandle<Result<Imported, Error>>)>,
+}
+
+impl ImportBatch {
+    fn start(&mut self, store: &SharedStore, record: RecordLine, number: u64) {
+        self.ids.insert(record.id.clone());
+        self.writing.push((number, tokio::spawn(one(store.clone(), record))));
+    }
+
+    /// Waits for all records of the batch, and returns the first error.
+    async fn finish(&mut self, counts: &mut ImportCounts) -> Result<(), VerbError> {
+        self.ids.clear();
+        let mut end = Ok(());
+        for (number, written) in self.writing.drain(..) {
+            let failed = match written.await {
+                Ok(Ok(imported)) => {
+                    counts.add(imported, number);
+                    continue;
+                }
+                Ok(Err(error)) => VerbError::from(error),
+                Err(error) => VerbError::other(error.to_string()),
+            };
+            end = end.and(Err(failed.about(&format!("line {number}"))));
+        }
+        end
+    }
+}
+
+impl ImportCounts {
+    fn add(&mut self, imported: Imported, number: u64) {
+        match imported {
+            Imported::Created => self.created += 1,
+            Imported::Existing => self.existing += 1,
+            Imported::Busy => self.busy += 1,
+            Imported::Expired => self.expired += 1,
+            Imported::Unfinished => self.unfinished += 1,
+            Imported::Refused(why) => {
+                self.refused += 1;
+                if self.refused <= NAMED {
+                    remark(format_args!("line {number} is refused: {why}"));
+                }
+            }
+        }
+    }
+}
+
+/// Imports one record. An error means that the store does not work.
+async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> {
+    let RecordLine { id, result, fingerprint, expires_at, .. } = record;
+    let Some(result) = result else { return Ok(Imported::Unfinished) };
+    let left = expires_at.unwrap_or(0).saturating_sub(now_millis());
+    if left == 0 {
+        return Ok(Imported::Expired);
+    }
+    let done = Completion::new(result, Duration::from_millis(left), fingerprint);
+    if done.ttl > store.profile().max_duration {
+        return Ok(Imported::Refused("it expires later than this store can keep it".to_owned()));
+    }
+    // What was sealed stays as it is. Other results must not stand plain in a store that seals.
+    let created = match store.seal(&id, None, done).await {
+        Ok(done) => create(&store, &id, &done).await,
+        Err(error) => Err(error),
+    };
+    match created {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::Corrupt | ErrorKind::TooLarge | ErrorKind::Invalid
+            ) =>
+        {
+            Ok(Imported::Refused(error.to_string()))
+        }
+        imported => imported,
+    }
+}
+
+/// Creates a complete record, unless the store already has a record.
+async fn create(store: &SharedStore, id: &Identity, done: &Completion) -> Result<Imported, Error> {
+    // Read the record first. If the holder is dead, an acquire would take over its key, although
+    // nobody knows how far the holder's work got.
+    if let Some(record) = store.get(id).await? {
+        match record.state {
+            RecordState::InProgress if release_left_over(store, id, &record).await? => {}
+            RecordState::InProgress => return Ok(Imported::Busy),
+            RecordState::Complete if record.remaining.is_some() => return Ok(Imported::Existing),
+            // An expired result counts as absent (CMP-6).
+            RecordState::Complete => {}
+        }
+    }
+    let owner = OwnerId::new();
+    let request = AcquireRequest::new(owner, LEASE, done.ttl)
+        .with_fingerprint(done.fingerprint)
+        .with_holder(Some(HolderNote::new(owner, LEASE, None, HOLDER)));
+    match repeated(|| store.acquire(id, &request)).await? {
+        // Another holder acquired the key after the record was read, and then died. The import's
+        // lease runs out, and the next call takes over the key.
+        Acquired::Granted(grant) if grant.took_over => return Ok(Imported::Busy),
+        Acquired::Granted(_) => {}
+        Acquired::Complete(_) => return Ok(Imported::Existing),
+        Acquired::Busy(_) => return Ok(Imported::Busy),
+    }
+    match repeated(|| store.complete(id, owner, done)).await {
+        Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(Imported::Created),
+        Ok(FencedWrite::NotOwner) => Ok(Imported::Busy),
+        Err(error) => {
+            // If the release fails too, the key becomes free when the lease ends.
+            let _ = store.release(id, owner).await;
+            Err(error)
+        }
+    }
+}
+
+/// Deletes a record in progress that an interrupted import has left behind, if its lease is over.
+/// No work has run under such a lease. The token fences the deletion (OPS-3).
+async fn release_left_over(
+    store: &SharedStore,
+    id: &Identity,
+    record: &RecordSummary,
+) -> Result<bool, Error> {
+    let holder = record.holder.as_ref().and_then(HolderNote::label);
+    if record.remaining.is_some() || holder != Some(HOLDER) || !store.can_force() {
+        return Ok(false);
+    }
+    let forced = store.force(id, &ForceRequest::release(record.token)).await?;
+    Ok(matches!(forced, Forced::Applied))
+}
+
+/// Makes a store call, and repeats it once if its answer may be lost. The store recognises the
+/// repeated call by its owner id (ACQ-9, CMP-3).
+async fn repeated<T, F: Future<Output = Result<T, Error>>>(
+    call: impl Fn() -> F,
+) -> Result<T, Error> {
+    match call().await {
+        Err(error) if error.kind() == ErrorKind::Unavailable => call().await,
+        answer => answer,
+    }
+}
+
+/// Reads lines on a separate thread, so that waiting for input does not block the connections to
+/// the store.
+fn lines(source: impl Read + Send + 'static) -> Lines {
+    let (sender, receiver) = mpsc::channel(AT_ONCE);
+    std::thread::spawn(move || {
+        let mut source = BufReader::new(source);
+        loop {
+            let mut line = Vec::new();
+            let read = source.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
+            let line = match read {
+                Ok(0) => return,
+                Ok(_) if line.len() as u64 == MAX_LINE => Err(io::Error::other("it is too long")),
+                Ok(_) => Ok(line),
+                Err(error) => Err(error),
+            };
+            let is_over = line.is_err();
+            if sender.blocking_send(line).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn rows(counts: &ImportCounts) -> [(&'static str, u64); 6] {
+    [
+        ("created", counts.created),
+        ("existing", counts.existing),
+        ("in progress", counts.busy),
+        ("expired", counts.expired),
+        ("unfinished", counts.unfinished),
+        ("refused", counts.refused),
+    ]
+}
+
+fn as_json(counts: &ImportCounts) -> Value {
+    rows(counts).into_iter().map(|(name, count)| (name.replace(' ', "_"), json!(count))).collect()
+}
+
+/// Prints remarks about the lines that were not imported.
+fn remark_rest(counts: &ImportCounts) {
+    if counts.refused > NAMED {
+        remark(format_args!("more refused lines: {}", counts.refused - NAMED));
+    }
+    if counts.busy > 0 {
+        remark(format_args!(
+            "keys in progress in this store, which were left alone: {}; import again when their \
+             holders have ended",
+            counts.busy
+        ));
+    }
+    if counts.unfinished > 0 {
+        remark(format_args!(
+            "records that were in progress when they were exported: {}; their work runs again here",
+            counts.unfinished
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests;

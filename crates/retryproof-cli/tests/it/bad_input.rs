@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records and notes that cannot be read. No verb changes them, and none fails for the others.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::{Place, code, err, out};
+
+fn with_two_records() -> Place {
+    let place = Place::sqlite();
+    for key in ["good", "k"] {
+        let run = place.retryproof(["run", "work", key, "--", "echo", "result"]).output().unwrap();
+        assert_eq!(code(&run), 0, "{}", err(&run));
+    }
+    place
+}
+
+/// Changes the record `work k` behind the command's back.
+fn update(place: &Place, change: &str) {
+    let db = rusqlite::Connection::open(place.db()).unwrap();
+    let sql = format!("UPDATE retryproof_records SET {change} WHERE key = CAST('k' AS BLOB)");
+    assert_eq!(db.execute(&sql, []).unwrap(), 1);
+}
+
+fn verb(place: &Place, arguments: &[&str]) -> Output {
+    place.retryproof(arguments).output().unwrap()
+}
+
+fn json(place: &Place, arguments: &[&str]) -> Value {
+    let output = place.retryproof(arguments).args(["--output", "json"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
+    serde_json::from_str(&out(&output)).unwrap()
+}
+
+#[test]
+fn rec_2_a_note_that_cannot_be_read_hides_only_the_holder() {
+    let place = with_two_records();
+    let token = json(&place, &["get", "work", "k"])["token"].to_string();
+    let db = rusqlite::Connection::open(place.db()).unwrap();
+    let select = "SELECT holder FROM retryproof_records WHERE key = CAST('k' AS BLOB)";
+    let good: Vec<u8> = db.query_row(select, [], |row| row.get(0)).unwrap();
+    let newer = [&[0xff], &good[1..]].concat();
+    let of_another_owner = [&good[..2], &[0; 4], &good[6..]].concat();
+    for (note, shown) in [
+        (Some(newer), "(written by a newer version)"),
+        (Some(of_another_owner), "unknown"),
+        (Some(vec![1]), "unknown"),
+        (Some(vec![0; 4_000]), "unknown"),
+        (None, "unknown"),
+    ] {
+        let update = "UPDATE retryproof_records SET holder = ? WHERE key = CAST('k' AS BLOB)";
+        assert_eq!(db.execute(update, [&note]).unwrap(), 1);
+        let shows = out(&verb(&place, &["get", "work", "k"]));
+        assert!(shows.contains(shown), "{note:?}: {shows}");
+        assert_eq!(json(&place, &["get", "work", "k"])["holder"], Value::Null, "{note:?}");
+        let listed = verb(&place, &["ls"]);
+        assert_eq!((code(&listed), err(&listed)), (0, String::new()), "{note:?}");
+        assert_eq!(json(&place, &["ls"]).as_array().unwrap().len(), 2, "{note:?}");
+        for others in [&["stuck"][..], &["stats"], &["top", "--count", "1"], &["export"]] {
+            let output = verb(&place, others);
+            assert_eq!(code(&output), 0, "{note:?} {others:?}: {}", err(&output));
+        }
+    }
+    let erase = ["erase", "work", "k", "--token", &token, "--reason", "a test", "--yes"];
+    assert_eq!(code(&verb(&place, &erase)), 0);
+}
+
+#[test]
+fn cmp_8_a_record_that_cannot_be_read_is_counted_and_stays() {
+    let place = with_two_records();
+    let token = json(&place, &["get", "work", "k"])["token"].to_string();
+    let file = place.path("records.jsonl");
+    std::fs::write(&file, verb(&place, &["export"]).stdout).unwrap();
+    update(&place, "state = 9");
+
+    assert_eq!(code(&verb(&place, &["get", "work", "k"])), 5);
+    let listed = verb(&place, &["ls", "--output", "jsonl"]);
+    assert_eq!((code(&listed), out(&listed).lines().count()), (0, 1));
+    assert!(err(&listed).contains("1 records cannot be read"), "{}", err(&listed));
+    let top = verb(&place, &["top", "--count", "1"]);
+    assert!(out(&top).contains("\"unreadable\":1"), "{}", out(&top));
+    let exported = verb(&place, &["export"]);
+    assert_eq!((code(&exported), out(&exported).lines().count()), (5, 1));
+    assert!(err(&exported).contains("cannot read 1 of the records"), "{}", err(&exported));
+    let import = ["import", file.to_str().unwrap(), "--reason", "a test", "--yes"];
+    let imported = verb(&place, &import);
+    assert_eq!(code(&imported), 4, "{}", err(&imported));
+    assert!(err(&imported).contains("is refused"), "{}", err(&imported));
+    for change in ["release", "forget", "erase"] {
+        let arguments = [change, "work", "k", "--token", &token, "--reason", "a test", "--yes"];
+        assert_eq!(code(&verb(&place, &arguments)), 5, "{change}");
+    }
+    let db = rusqlite::Connection::open(place.db()).unwrap();
+    let states: Vec<i64> = db
+        .prepare("SELECT state FROM retryproof_records ORDER BY key")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(states, [1, 9]);
+}
+
+#[test]
+fn cmp_8_a_result_that_cannot_be_read_is_left_out_of_an_export() {
+    let place = with_two_records();
+    update(&place, "result = x'525002'");
+    let exported = verb(&place, &["export"]);
+    assert_eq!((code(&exported), out(&exported).lines().count()), (5, 1), "{}", err(&exported));
+}
+
+/// Sends a command to a Redis server, and returns the answer's bytes.
+fn redis(url: &str, command: &[&[u8]]) -> Vec<u8> {
+    let server = url.trim_start_matches("redis://").split(['/', '?']).next().unwrap();
+    let mut line = TcpStream::connect(server).unwrap();
+    let mut request = format!("*{}\r\n", command.len()).into_bytes();
+    for part in command {
+        request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+        request.extend_from_slice(part);
+        request.extend_from_slice(b"\r\n");
+    }
+    request.extend_from_slice(b"*1\r\n$4\r\nQUIT\r\n");
+    line.write_all(&request).unwrap();
+    let mut answer = Vec::new();
+    line.read_to_end(&mut answer).unwrap();
+    answer.strip_suffix(b"+OK\r\n").unwrap_or(&answer).to_vec()
+}
+
+/// A key that another program has written as a list, where `work k` would be.
+pub(crate) fn a_key_of_another_type_is_refused(place: &Place) {
+    let run = place.run(&[], "echo result").output().unwrap();
+    assert_eq!(code(&run), 0, "{}", err(&run));
+    let file = place.path("records.jsonl");
+    std::fs::write(&file, verb(place, &["export"]).stdout).unwrap();
+    let prefix = place.url.split("prefix=").nth(1).unwrap();
+    // Only the keys of records have a brace here.
+    let found = redis(&place.url, &[b"KEYS", format!("{prefix}:{{*").as_bytes()]);
+    // One key: `*1`, its length, itself.
+    let mut lines = found.splitn(3, |byte| *byte == b'\n');
+    assert_eq!(lines.next(), Some(&b"*1\r"[..]));
+    let key = lines.nth(1).unwrap().strip_suffix(b"\r\n").unwrap();
+    redis(&place.url, &[b"DEL", key]);
+    assert_eq!(redis(&place.url, &[b"RPUSH", key, b"other"]), b":1\r\n");
+
+    let get = verb(place, &["get", "work", "k"]);
+    assert_eq!(code(&get), 5, "{}", err(&get));
+    for change in ["release", "forget", "erase"] {
+        let arguments = [change, "work", "k", "--token", "1", "--reason", "a test", "--yes"];
+        assert_eq!(code(&verb(place, &arguments)), 5, "{change}");
+    }
+    let run = place.run(&[], "echo must not run").output().unwrap();
+    assert_eq!((code(&run), out(&run)), (125, String::new()), "{}", err(&run));
+    let imported = verb(place, &["import", file.to_str().unwrap(), "--reason", "a", "--yes"]);
+    assert!(
+        code(&imported) == 4 && err(&imported).contains("line 1 is refused"),
+        "{}",
+        err(&imported)
+    );
+    // Scans do not see keys of other types.
+    assert_eq!(json(place, &["ls"]), Value::Array(Vec::new()));
+    assert_eq!(redis(&place.url, &[b"LLEN", key]), b":1\r\n", "the list stays");
+    redis(&place.url, &[b"DEL", key]);
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `doctor` names planted faults. Faults of a server's settings and of privileges are planted in
+//! the tests of each store.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::servers::{hashed_on_servers, mariadb, postgres, redis};
+use crate::support::{Place, SECRET_VARIABLE, bare, code, err, out};
+
+/// The findings, and the exit code.
+fn findings(command: &mut Command) -> (Vec<Value>, i32) {
+    let output = command.args(["doctor", "--output", "json"]).output().expect("it runs");
+    let parsed = serde_json::from_str(&out(&output));
+    (parsed.unwrap_or_else(|error| panic!("{error}: {}", err(&output))), code(&output))
+}
+
+fn ids(findings: &[Value]) -> Vec<&str> {
+    findings.iter().filter_map(|finding| finding["finding"].as_str()).collect()
+}
+
+/// The problem that the finding `id` names.
+fn problem<'a>(findings: &'a [Value], id: &str) -> &'a str {
+    let found = findings.iter().find(|finding| finding["finding"] == id);
+    found.unwrap_or_else(|| panic!("no {id}: {findings:#?}"))["problem"].as_str().expect("a text")
+}
+
+/// The command with a clock that differs by `offset`, such as `-5s`. The Debian package `faketime`
+/// has the program; `cargo xtask services up postgres` installs it.
+fn with_clock(place: &Place, offset: &str) -> Command {
+    let mut command = Command::new("faketime");
+    command.args(["-f", offset, env!("CARGO_BIN_EXE_retryproof")]);
+    command.env("IDEMPOTENCY_STORE", &place.url).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command
+}
+
+fn doctor(place: &Place) -> Output {
+    place.retryproof(["doctor"]).output().expect("it runs")
+}
+
+#[test]
+fn ops_5_a_healthy_store_has_notes_only() {
+    let place = Place::sqlite();
+    let (found, code) = findings(&mut place.retryproof([""; 0]));
+    assert_eq!((ids(&found), code), (vec!["latency", "identities", "backup"], 0), "{found:#?}");
+    assert!(problem(&found, "latency").contains("ms (p99)"));
+    assert!(problem(&found, "backup").contains("restore"));
+    for finding in &found {
+        assert_eq!(finding["severity"], "note");
+        assert!(finding["advice"].as_str().is_some_and(|advice| advice.ends_with('.')));
+    }
+    let shown = doctor(&place);
+    assert!(out(&shown).starts_with("note     latency\n  10 reads took "), "{}", out(&shown));
+    assert!(err(&shown).contains("errors: 0, warnings: 0, notes: 3"), "{}", err(&shown));
+    let lines = place.retryproof(["doctor", "--output", "jsonl"]).output().expect("it runs");
+    assert_eq!(out(&lines).lines().count(), 3);
+
+    let memory = bare().args(["doctor", "--store", "memory:"]).output().expect("it runs");
+    assert!(out(&memory).contains("note     memory\n"), "{}", out(&memory));
+    assert_eq!(memory.status.code(), Some(0));
+}
+
+#[test]
+fn ops_5_planted_faults_of_a_file_are_named() {
+    let place = Place::sqlite();
+    // The program that wrote this record had a clock of two days ago.
+    let run = ["run", "work", "k", "--ttl", "PT1H", "--", "true"];
+    let ran = with_clock(&place, "-2d").args(run).output().expect("it runs");
+    assert_eq!(code(&ran), 0, "{}", err(&ran));
+    let url = format!("{}?synchronous=normal", place.url);
+    let (found, code) = findings(bare().args(["--store", &url]));
+    assert_eq!(
+        ids(&found),
+        ["synchronous", "purge", "latency", "identities", "backup"],
+        "{found:#?}"
+    );
+    assert!(problem(&found, "purge").contains("47 h"), "{found:#?}");
+    assert_eq!(code, 0, "warnings only");
+
+    // The record was written by a clock that is 5 s ahead of this one.
+    let ran = place.retryproof(["run", "work", "now", "--", "true"]).output().expect("it runs");
+    assert_eq!(ran.status.code(), Some(0), "{}", err(&ran));
+    let (found, _) = findings(&mut with_clock(&place, "-5s"));
+    assert!(problem(&found, "clock").contains("s behind the last grant"), "{found:#?}");
+
+    let db = rusqlite::Connection::open(place.db()).expect("opened");
+    db.query_row("PRAGMA journal_mode=DELETE", [], |_| Ok(())).expect("changed");
+    drop(db);
+    for _ in 0..2 {
+        // A diagnosis does not change it back.
+        let (found, _) = findings(&mut place.retryproof([""; 0]));
+        assert!(problem(&found, "journal_mode").contains("`delete`"), "{found:#?}");
+    }
+}
+
+#[test]
+fn ops_5_a_log_that_is_not_emptied_is_named() {
+    let place = Place::sqlite();
+    let log = std::fs::File::create(place.path("records.db-wal")).expect("a log");
+    log.set_len(65 << 20).expect("extended");
+    let (found, _) = findings(&mut place.retryproof([""; 0]));
+    assert!(problem(&found, "wal").contains("65 MiB"), "{found:#?}");
+}
+
+#[test]
+fn ops_5_missing_tables_are_an_error() {
+    let place = Place::sqlite();
+    let missing = format!("sqlite:{}", place.path("new.db").display());
+    let (found, code) = findings(bare().args(["--store", &missing]));
+    assert_eq!((ids(&found), code), (vec!["schema", "backup"], 4), "{found:#?}");
+    assert!(!place.path("new.db").exists(), "it changes nothing");
+    let other = format!("{}?table=other", place.url);
+    let (found, code) = findings(bare().args(["--store", &other]));
+    assert_eq!((ids(&found), code), (vec!["schema", "backup"], 4), "{found:#?}");
+    for place in [postgres(), mariadb()] {
+        let other = format!("{}_other", place.url);
+        let (found, code) = findings(bare().args(["--store", &other]));
+        assert_eq!(found[0]["finding"], "schema", "{found:#?}");
+        assert_eq!(code, 4, "{found:#?}");
+    }
+}
+
+#[test]
+fn ops_5_a_clock_that_is_5_s_off_is_named_on_every_server() {
+    for place in [postgres(), mariadb(), redis()] {
+        let (found, _) = findings(&mut place.retryproof([""; 0]));
+        assert!(!ids(&found).contains(&"clock"), "{found:#?}");
+        for (offset, which) in [("+5s", "s behind the clock"), ("-5s", "s ahead of the clock")] {
+            let (found, code) = findings(&mut with_clock(&place, offset));
+            let clock = problem(&found, "clock");
+            assert!(clock.contains(which), "{clock}");
+            let tenths = ["5.0 s", "4.9 s", "5.1 s"];
+            assert!(tenths.iter().any(|by| clock.contains(by)), "{clock}");
+            assert_eq!(code, 0, "{found:#?}");
+        }
+    }
+}
+
+#[test]
+fn ops_5_id_5_the_form_of_the_keys_and_another_secret_are_named_on_every_store() {
+    let plain = [Place::sqlite(), postgres(), mariadb(), redis()];
+    let [postgres, mariadb, redis] = hashed_on_servers();
+    let hashed = [Place::hashed_sqlite(), postgres, mariadb, redis];
+    for (places, kept, other) in [
+        (plain, "keeps keys as they are sent", "set up with plain identities"),
+        (hashed, "keeps digests", "set up with another identity secret"),
+    ] {
+        for place in places {
+            let (found, code) = findings(&mut place.retryproof([""; 0]));
+            assert!(problem(&found, "identities").contains(kept), "{found:#?}");
+            assert_eq!(code, 0, "{found:#?}");
+
+            let secret = "canary-".repeat(5);
+            let mut command = place.retryproof([""; 0]);
+            let (found, code) = findings(command.env(SECRET_VARIABLE, secret));
+            assert_eq!((found[0]["finding"].as_str(), code), (Some("identities"), 4), "{found:#?}");
+            assert_eq!(found[0]["severity"], "error");
+            let said = problem(&found, "identities");
+            assert!(said.contains(other) && !said.contains("canary"), "{said}");
+            assert!(!ids(&found).contains(&"connect"), "named once: {found:#?}");
+        }
+    }
+}
+
+#[test]
+fn ops_5_asynchronous_commits_are_named() {
+    let place = postgres();
+    let url = format!("{}&options=-c%20synchronous_commit=off", place.url);
+    let (found, code) = findings(bare().args(["--store", &url]));
+    assert!(problem(&found, "synchronous_commit").contains("last commits"), "{found:#?}");
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn ops_5_a_server_that_is_away_or_a_wrong_setting_has_its_exit_code() {
+    for (url, expected) in [
+        ("postgres://app:canary@127.0.0.1:1/shop", 3),
+        ("mysql://app:canary@127.0.0.1:1/shop", 3),
+        ("redis://:canary@127.0.0.1:1", 3),
+        ("canary", 2),
+    ] {
+        let mut command = bare();
+        let output = command.args(["doctor", "--store", url]).stdin(Stdio::null()).output();
+        let output = output.expect("it runs");
+        assert_eq!((code(&output), out(&output)), (expected, String::new()), "{}", err(&output));
+        assert!(!err(&output).contains("canary"), "{}", err(&output));
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SEAL-8: the command on a store with sealed results.
+
+use std::process::Output;
+
+use crate::support::{MASTER, Place, code, err, out};
+
+const OTHER: &str = "two:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// Runs a verb, and expects its exit code.
+fn run(place: &Place, arguments: &[&str], expected: i32) -> Output {
+    let output = place.retryproof(arguments).output().unwrap();
+    assert_eq!(code(&output), expected, "{arguments:?}: {}{}", out(&output), err(&output));
+    output
+}
+
+fn executed(place: &Place, script: &str) -> String {
+    let output = place.run(&[], script).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    out(&output)
+}
+
+fn found(place: &Place, text: &str) -> bool {
+    let files = std::fs::read_dir(place.path("")).unwrap();
+    let contents = files.map(|file| std::fs::read(file.unwrap().path()).unwrap_or_default());
+    let mut contents = contents;
+    contents.any(|content| content.windows(text.len()).any(|part| part == text.as_bytes()))
+}
+
+/// What a command printed is replayed, `get` shows it, and no file contains it.
+#[test]
+fn seal_8_an_answer_is_replayed_and_in_no_file() {
+    let place = Place::sealed_sqlite();
+    assert_eq!(executed(&place, "echo canary-$((40+2))"), "canary-42\n");
+    assert_eq!(executed(&place, "echo twice"), "canary-42\n");
+    let body = run(&place, &["get", "work", "k", "--body"], 0);
+    assert!(out(&body).contains("canary-42"), "{}", out(&body));
+    assert!(!found(&place, "canary-42"), "an answer is in a file");
+    let shown = out(&run(&place, &["config", "show"], 0));
+    assert!(shown.contains("seal.cache") && shown.contains("PT1M"), "{shown}");
+    assert!(!shown.contains(&MASTER[4..20]), "{shown}");
+}
+
+/// Each mistake has its message and exit code, and changes nothing.
+#[test]
+fn seal_8_a_wrong_or_missing_master_key_is_refused_and_changes_nothing() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo once");
+    let files =
+        ["records.db", "keys.db"].map(|name| (name, std::fs::read(place.path(name)).unwrap()));
+    let wrong = format!("one:{}", "ff".repeat(32));
+    for (master, said) in [
+        (Some(wrong.as_str()), "does not unwrap"),
+        (Some(OTHER), "a master key that this program does not have"),
+        (Some("one:0011"), "line = 1"),
+        (Some(""), "there is no master key"),
+        (None, "cannot be read"),
+    ] {
+        match master {
+            Some(master) => std::fs::write(place.path("master"), master).unwrap(),
+            None => std::fs::remove_file(place.path("master")).unwrap(),
+        }
+        let get = err(&run(&place, &["get", "work", "k", "--body"], 2));
+        assert!(get.contains(said), "{get}");
+        let ran = place.run(&[], "echo twice; touch ran").output().unwrap();
+        assert_eq!((code(&ran), out(&ran)), (125, String::new()), "{}", err(&ran));
+        assert!(err(&ran).contains(said), "{}", err(&ran));
+        for key in ["ffff", "000102030405"] {
+            assert!(!get.contains(key), "{get}");
+        }
+    }
+    assert!(!place.path("ran").exists(), "nothing runs");
+    std::fs::write(place.path("master"), MASTER).unwrap();
+    for (name, before) in files {
+        let now = std::fs::read(place.path(name)).unwrap();
+        assert!(before == now, "{name} has changed");
+    }
+    assert_eq!(executed(&place, "echo twice"), "once\n");
+}
+
+/// A program without the settings is told what to set.
+#[test]
+fn seal_8_a_program_without_the_settings_is_told() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo once");
+    let bare = |drop: &[&str]| {
+        let mut get = place.retryproof(["get", "work", "k", "--body"]);
+        for variable in drop {
+            get.env_remove(variable);
+        }
+        get.output().unwrap()
+    };
+    let none = bare(&["IDEMPOTENCY_SEAL_KEYS", "IDEMPOTENCY_SEAL_MASTER"]);
+    assert_eq!(code(&none), 5, "{}", err(&none));
+    assert!(err(&none).contains("configure `seal.keys` and the master key"), "{}", err(&none));
+    for (variable, named) in [
+        ("IDEMPOTENCY_SEAL_MASTER", "idempotency.seal.master"),
+        ("IDEMPOTENCY_SEAL_KEYS", "idempotency.seal.keys"),
+        ("IDEMPOTENCY_IDENTITY_SECRET", "idempotency.identity-secret"),
+    ] {
+        let missing = bare(&[variable]);
+        assert_eq!(code(&missing), 2, "{}", err(&missing));
+        assert!(err(&missing).contains(named), "{}", err(&missing));
+    }
+}
+
+/// The new master key wraps every key; then the old one can go.
+#[test]
+fn seal_8_a_rotation_replaces_the_master_key() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo once");
+    let rotate = ["keys", "rotate", "--reason", "a test", "--yes"];
+    let rotated = |lines: &str, expected| {
+        std::fs::write(place.path("master"), lines).unwrap();
+        run(&place, &rotate, expected)
+    };
+    let refused = rotated(OTHER, 2);
+    assert!(err(&refused).contains("\"outcome\":\"incomplete\""), "{}", err(&refused));
+    let done = rotated(&format!("{OTHER}\n{MASTER}\n"), 0);
+    assert!(out(&done).contains("keys wrapped") && out(&done).contains('1'), "{}", out(&done));
+    assert!(err(&done).contains("\"outcome\":\"requested\""), "{}", err(&done));
+    assert!(err(&done).contains("\"keys\":1"), "{}", err(&done));
+    std::fs::write(place.path("master"), OTHER).unwrap();
+    assert_eq!(executed(&place, "echo twice"), "once\n");
+    let unasked = run(&place, &rotate[..4], 2);
+    assert!(err(&unasked).contains("--yes"), "{}", err(&unasked));
+}
+
+/// The answers of a subject are gone, its work does not run again, and other answers stay.
+#[test]
+fn seal_8_the_answers_of_a_subject_are_erased() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo once");
+    std::fs::write(place.path("answer"), "{\"canary\":1}").unwrap();
+    // A result about a caller: its holder hangs, and an operator resolves it.
+    let key = ["--caller", "ada@example.org"];
+    for subject in ["ada@example.org", "bob@example.org"] {
+        let seals = format!("--caller={subject}");
+        let mut start = place.retryproof(["run", "work", &format!("15:{subject}:k")]);
+        let killed = start.args(["--", "sh", "-c", "kill -9 $$"]).output().unwrap();
+        assert_eq!(code(&killed), 137, "{}", err(&killed));
+        let got =
+            place.retryproof(["get", "work", "k", &seals, "--output", "json"]).output().unwrap();
+        let token =
+            serde_json::from_slice::<serde_json::Value>(&got.stdout).unwrap()["token"].to_string();
+        let resolve = ["resolve", "work", "k", &seals, "--token", &token, "--json", "answer"];
+        let mut resolve = place.retryproof(resolve);
+        let resolve =
+            resolve.args(["--ttl", "PT1H", "--even-if-live", "--reason", "a test", "--yes"]);
+        let resolved = resolve.output().unwrap();
+        assert_eq!(code(&resolved), 0, "{}", err(&resolved));
+    }
+    let erase = ["erase", "--subject", "ada@example.org", "--reason", "she asked", "--yes"];
+    let erased = run(&place, &erase, 0);
+    assert!(out(&erased).contains("noticed within"), "{}", out(&erased));
+    let audit = err(&erased);
+    assert!(audit.contains("\"outcome\":\"applied\"") && !audit.contains("ada"), "{audit}");
+    let gone = run(&place, &["get", "work", "k", key[0], key[1], "--body"], 0);
+    assert!(!out(&gone).contains("canary"), "{}", out(&gone));
+    let stays = run(&place, &["get", "work", "k", "--caller", "bob@example.org", "--body"], 0);
+    assert!(out(&stays).contains("canary"), "{}", out(&stays));
+    assert_eq!(executed(&place, "echo twice"), "once\n");
+    let again = run(&place, &erase, 0);
+    assert!(err(&again).contains("already_applied"), "{}", err(&again));
+    let nobody = ["erase", "--subject", "nobody", "--reason", "she asked", "--yes"];
+    assert!(err(&run(&place, &nobody, 1)).contains("has no key"));
+    for wrong in [
+        &["erase", "--reason", "x"][..],
+        &["erase", "work", "--reason", "x"],
+        &["erase", "work", "k", "--reason", "x"],
+        &["erase", "work", "k", "--subject", "ada", "--reason", "x"],
+    ] {
+        run(&place, wrong, 2);
+    }
+}
+
+/// An export keeps what is sealed, and an import into a store that seals writes nothing plain.
+#[test]
+fn seal_5_sealed_answers_move_as_they_are() {
+    let (plain, sealed) = (Place::hashed_sqlite(), Place::sealed_sqlite());
+    assert_eq!(executed(&plain, "echo canary-$((40+2))"), "canary-42\n");
+    let moved = |from: &Place, to: &Place| {
+        let lines = run(from, &["export"], 0);
+        std::fs::write(to.path("records.jsonl"), &lines.stdout).unwrap();
+        let imported = run(to, &["import", "records.jsonl", "--reason", "a test", "--yes"], 0);
+        std::fs::remove_file(to.path("records.jsonl")).unwrap();
+        assert!(out(&imported).contains("created"), "{}", out(&imported));
+    };
+    moved(&plain, &sealed);
+    assert!(!found(&sealed, "canary-42"), "an imported answer is in a file");
+    assert_eq!(executed(&sealed, "echo twice"), "canary-42\n");
+    // The same keys and the same secret.
+    let other = Place::sealed_sqlite();
+    std::fs::copy(sealed.path("keys.db"), other.path("keys.db")).unwrap();
+    moved(&sealed, &other);
+    assert_eq!(executed(&other, "echo twice"), "canary-42\n");
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An acquire in a store with sealed results: gets the key of the call's subject before the store is
+//! asked, and opens the result that the store returns (SEAL-1, SEAL-2).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{AcquireLoop, Acquisition};
+use crate::context::{Guarding, IdempotencyContext};
+use crate::engine::store_client::StoreClient;
+use crate::error::{Error, Result};
+use crate::owner::OwnerId;
+use crate::payload::StoredResult;
+use crate::seal::Sealing;
+
+impl<'a> AcquireLoop<'a> {
+    /// The sealer of the engine's store. A scope that is switched off records nothing, so there is
+    /// nothing to seal (CTX-5).
+    #[inline]
+    pub(super) fn sealing(&self) -> Option<&'a Sealing> {
+        match self.durations.guarding {
+            Guarding::Off => None,
+            Guarding::On | Guarding::Shadow => self.engine.store.shared().sealing(),
+        }
+    }
+
+    /// Like [`run`](Self::run). If there is no key, nothing runs, and the store is not asked.
+    pub(super) async fn run_sealed(
+        &mut self,
+        sealing: &Sealing,
+        owner: OwnerId,
+    ) -> Result<Acquisition> {
+        let (subject, fingerprint) = (self.ctx.subject(), self.ctx.fingerprint());
+        let limit = self.store.operation_timeout();
+        let call = in_time(limit, sealing.of_call(self.identity(), subject, fingerprint)).await;
+        let seal = match call {
+            // A call in shadow mode goes on, whatever happens to its record (CTX-6).
+            Err(error) if self.durations.guarding == Guarding::Shadow => {
+                tracing::warn!(identity = %self.identity(), %error,
+                    "there is no key for the result of a call in shadow mode, so a tombstone is \
+                     recorded instead");
+                sealing.without_key(self.identity(), None)
+            }
+            call => call,
+        };
+        self.seal = Some(Arc::new(seal.map_err(|error| self.named(error))?));
+        // The call waits for a holder, and its lease is counted, from now on.
+        self.began = self.store.now();
+        self.deadline = self.began + self.durations.wait;
+        match self.run(owner).await? {
+            Acquisition::Complete(stored) => {
+                let stored = opened(&self.engine.store, self.ctx, stored).await;
+                stored.map(Acquisition::Complete).map_err(|error| self.named(error))
+            }
+            acquired => Ok(acquired),
+        }
+    }
+}
+
+/// Opens a stored result, if the store has sealed results. The fingerprints are compared first: a
+/// result for another request stays sealed (FP-2).
+pub(in crate::engine) async fn opened(
+    store: &StoreClient,
+    ctx: &IdempotencyContext,
+    stored: StoredResult,
+) -> Result<StoredResult> {
+    let Some(sealing) = store.shared().sealing() else { return Ok(stored) };
+    let opening = sealing.opened(ctx.identity(), stored, |theirs| {
+        ctx.fingerprint().is_some_and(|own| (ctx.comparable())(own, theirs) && own != theirs)
+    });
+    in_time(store.operation_timeout(), opening).await
+}
+
+/// Awaits a call to the sealer for at most `limit`.
+async fn in_time<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| {
+        Err(Error::unavailable("the keys of sealed results did not arrive in time")
+            .with("after", format_args!("{limit:?}")))
+    })
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`PostgresConfig::diagnose`] finds what endangers the store: settings of the server, the state
+//! of the tables, and missing privileges of the user (OPS-5).
+
+use std::time::Duration;
+
+use retryproof_core::clock::wall_clock_micros;
+use retryproof_core::config::Pooler;
+use retryproof_core::store::StoreFinding;
+use retryproof_core::{Error, Result};
+use retryproof_store_kit::{clock_skew, lacks_privileges, unpurged};
+use sqlx_core::connection::Connection as _;
+use sqlx_core::decode::Decode;
+use sqlx_core::row::Row as _;
+use sqlx_core::types::Type;
+use sqlx_postgres::{PgConnection, PgRow, Postgres};
+use tokio::time::timeout;
+
+use crate::config::PostgresConfig;
+use crate::connection::{are_direct, execute_text, fetch_row, not_postgres, open};
+use crate::error::{classify, classify_at_connect};
+use crate::schema;
+
+/// The time limit for all checks together.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The table size, in bytes, above which huge pages matter.
+const LARGE: i64 = 1 << 30;
+/// A table with at most this many dead rows needs no attention.
+const FEW_DEAD: i64 = 10_000;
+
+const CLOCK: &str = "SELECT (date_part('epoch',clock_timestamp())*1000000)::bigint";
+
+/// The settings, as they apply to this user and database.
+const SETTINGS: &str = "SELECT current_setting('server_version_num')::bigint,\
+     pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,\
+     current_setting('fsync')::boolean,current_setting('full_page_writes')::boolean,\
+     current_setting('synchronous_commit'),current_setting('synchronous_standby_names')='',\
+     (SELECT count(*) FROM pg_stat_replication),current_setting('autovacuum')::boolean,\
+     current_setting('huge_pages')='off' OR \
+     coalesce(current_setting('huge_pages_status',true),'')='off'";
+
+impl PostgresConfig {
+    /// Looks for what endangers the store: the server's role and settings, missing or old tables
+    /// and functions, another identity secret, missing privileges, a pooler, vacuum, expired
+    /// records that were not purged, and a clock that differs from this machine's (OPS-5). The
+    /// checks change nothing.
+    ///
+    /// # Errors
+    /// The errors of [`PostgresStore::connect`](crate::PostgresStore::connect), if the server
+    /// cannot be reached or does not answer the checks. A problem of the server's settings, the
+    /// tables or the user's privileges is a finding, not an error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn diagnose(&self) -> Result<Vec<StoreFinding>> {
+        let late = || Error::unavailable("the server did not answer the checks in time");
+        let found = timeout(TIMEOUT, self.try_diagnose()).await;
+        found.unwrap_or_else(|_| Err(late())).map_err(|error| error.during("diagnose"))
+    }
+
+    async fn try_diagnose(&self) -> Result<Vec<StoreFinding>> {
+        let table = self.table()?;
+        let mut conn = self.connection().await?;
+        let mut findings = Vec::new();
+        let settings = row(&mut conn, SETTINGS).await?;
+        check_settings(&settings, &mut findings)?;
+        let sent = wall_clock_micros();
+        let clock: i64 = get(&row(&mut conn, CLOCK).await?, 0)?;
+        findings.extend(clock_skew(sent, clock.unsigned_abs(), wall_clock_micros()));
+        self.check_pooler(&mut conn, &mut findings).await?;
+        // Without the privilege to read the versions, the schema cannot be checked.
+        if check_privileges(&mut conn, table, &mut findings).await? {
+            let secret = self.identity_secret.as_ref();
+            findings.extend(schema::findings(&mut conn, table, secret).await?);
+        }
+        if is_table(&mut conn, table).await? {
+            let autovacuum: bool = get(&settings, 7)?;
+            let lacks_huge_pages: bool = get(&settings, 8)?;
+            check_table(&mut conn, table, (autovacuum, lacks_huge_pages), &mut findings).await?;
+        }
+        // Ignore any error: the findings are complete even if the connection does not close
+        // cleanly.
+        let _ = conn.close().await;
+        Ok(findings)
+    }
+
+    async fn connection(&self) -> Result<PgConnection> {
+        match timeout(self.connect_timeout, open(&self.source)).await {
+            Ok(opened) => opened.map_err(|error| classify_at_connect(&error)),
+            Err(_) => Err(Error::unavailable("the server did not open a connection in time")),
+        }
+    }
+
+    async fn check_pooler(
+        &self,
+        conn: &mut PgConnection,
+        findings: &mut Vec<StoreFinding>,
+    ) -> Result<()> {
+        let mut other = self.connection().await?;
+        let is_direct = are_direct(conn, &mut other).await?;
+        let _ = other.close().await;
+        if is_direct {
+            return Ok(());
+        }
+        findings.push(match self.pooler {
+            Pooler::Session => StoreFinding::error(
+                "pooler",
+                "`pooler=session` is configured, but a pooler runs the transactions of one \
+                 connection in different server processes, so prepared statements fail and \
+                 notifications do not arrive.",
+                "Set `pooler=transaction`, or point the URL at the server.",
+            ),
+            Pooler::Transaction | Pooler::Detect => StoreFinding::note(
+                "pooler",
+                "The store reaches the server through a pooler in transaction mode, so it does not \
+                 prepare statements, and waiters poll.",
+                "Point the URL at the server, or at a pool in session mode, if calls are too slow.",
+            ),
+        });
+        Ok(())
+    }
+}
+
+fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<()> {
+    if get::<i64>(settings, 0)? < 120_000 {
+        findings.push(StoreFinding::error(
+            "version",
+            "The server is older than PostgreSQL 12, which the store needs.",
+            "Upgrade the server.",
+        ));
+    }
+    if get(settings, 1)? {
+        findings.push(StoreFinding::error(
+            "role",
+            "The server is read-only: it is a standby, or set to read-only. Nothing new can run.",
+            "Point the URL at the primary.",
+        ));
+    }
+    if !get::<bool>(settings, 2)? {
+        findings.push(StoreFinding::error(
+            "fsync",
+            "`fsync` is off: after a power loss or a crash of the system, the database may be lost.",
+            "Set `fsync = on`.",
+        ));
+    }
+    if !get::<bool>(settings, 3)? {
+        findings.push(StoreFinding::warning(
+            "full_page_writes",
+            "`full_page_writes` is off: a power loss may damage pages of the table.",
+            "Set `full_page_writes = on`, unless the file system never writes a part of a page.",
+        ));
+    }
+    let commit: String = get(settings, 4)?;
+    let (has_no_sync_standby, standbys) = (get::<bool>(settings, 5)?, get::<i64>(settings, 6)?);
+    if commit == "off" {
+        findings.push(StoreFinding::warning(
+            "synchronous_commit",
+            "`synchronous_commit` is off: a crash of the server loses the last commits, so work \
+             that was recorded as done may run again.",
+            "Set `synchronous_commit = on`, at least for the store's user: `ALTER ROLE … SET \
+             synchronous_commit = on`.",
+        ));
+    } else if has_no_sync_standby && standbys > 0 {
+        findings.push(StoreFinding::warning(
+            "replication",
+            format!(
+                "The server has {standbys} standby connections, and commits wait for none of them: \
+                 a fail-over may lose the last commits, so work that was recorded as done may run \
+                 again."
+            ),
+            "Set `synchronous_standby_names`, and promote only a standby that every commit waited \
+             for.",
+        ));
+    } else if !has_no_sync_standby && matches!(commit.as_str(), "local" | "remote_write") {
+        findings.push(StoreFinding::warning(
+            "replication",
+            format!(
+                "`synchronous_commit` is `{commit}`, so a commit does not wait until a standby has \
+                 it on its disk, although `synchronous_standby_names` names one: a fail-over may \
+                 lose the last commits."
+            ),
+            "Set `synchronous_commit = on`.",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks the user's privileges. Returns whether the user may read the versions of the tables.
+/// Missing tables and functions are a separate finding.
+async fn check_privileges(
+    conn: &mut PgConnection,
+    table: &str,
+    findings: &mut Vec<StoreFinding>,
+) -> Result<bool> {
+    const ON_TABLE: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+    let mut needed: Vec<(String, String)> = ON_TABLE
+        .iter()
+        .map(|privilege| {
+            let check = format!("has_table_privilege(to_regclass('\"{table}\"'),'{privilege}')");
+            (format!("{privilege} on {table}"), check)
+        })
+        .collect();
+    needed.push((
+        format!("SELECT on {table}_meta"),
+        format!("has_table_privilege(to_regclass('\"{table}_meta\"'),'SELECT')"),
+    ));
+    for signature in schema::signatures(table) {
+        let name = signature.split('"').nth(1).unwrap_or_default();
+        let check = format!("has_function_privilege(to_regprocedure('{signature}'),'EXECUTE')");
+        needed.push((format!("EXECUTE on {name}"), check));
+    }
+    let checks: Vec<_> = needed.iter().map(|(_, check)| check.as_str()).collect();
+    let held = row(conn, &format!("SELECT {}", checks.join(","))).await?;
+    let mut missing = Vec::new();
+    for (at, (name, _)) in needed.iter().enumerate() {
+        if get::<Option<bool>>(&held, at)? == Some(false) {
+            missing.push(name.as_str());
+        }
+    }
+    let reads_versions = !missing.iter().any(|name| name.ends_with("_meta"));
+    findings.extend(lacks_privileges(
+        &missing,
+        "GRANT them to the user of the URL, as the owner of the tables.",
+    ));
+    Ok(reads_versions)
+}
+
+async fn is_table(conn: &mut PgConnection, table: &str) -> Result<bool> {
+    get(&row(conn, &format!("SELECT to_regclass('\"{table}\"') IS NOT NULL")).await?, 0)
+}
+
+async fn check_table(
+    conn: &mut PgConnection,
+    table: &str,
+    (autovacuum, lacks_huge_pages): (bool, bool),
+    findings: &mut Vec<StoreFinding>,
+) -> Result<()> {
+    let statistics = format!(
+        "SELECT coalesce(s.n_live_tup,0),coalesce(s.n_dead_tup,0),\
+         coalesce('autovacuum_enabled=false'=ANY(c.reloptions) OR \
+         'autovacuum_enabled=off'=ANY(c.reloptions),false),pg_total_relation_size(c.oid) FROM \
+         pg_class AS c LEFT JOIN pg_stat_user_tables AS s ON s.relid=c.oid WHERE \
+         c.oid=to_regclass('\"{table}\"')"
+    );
+    let found = row(conn, &statistics).await?;
+    let (live, dead): (i64, i64) = (get(&found, 0)?, get(&found, 1)?);
+    let (is_off_for_table, bytes): (bool, i64) = (get(&found, 2)?, get(&found, 3)?);
+    if !autovacuum || is_off_for_table {
+        let whose = if autovacuum { "for the table" } else { "on the server" };
+        findings.push(StoreFinding::warning(
+            "autovacuum",
+            format!(
+                "Autovacuum is off {whose}: the table and its indexes grow with every call, and \
+                 calls slow down."
+            ),
+            "Switch autovacuum on.",
+        ));
+    } else if dead > FEW_DEAD && dead > live / 5 {
+        findings.push(StoreFinding::warning(
+            "autovacuum",
+            format!(
+                "The table has {dead} dead rows beside {live} live ones, so autovacuum does not \
+                 keep up, and calls slow down."
+            ),
+            "End transactions that have been open for long (`xact_start` in `pg_stat_activity`) \
+             and unused replication slots; raise `autovacuum_vacuum_cost_limit`.",
+        ));
+    }
+    if bytes > LARGE && lacks_huge_pages {
+        findings.push(StoreFinding::note(
+            "huge_pages",
+            format!(
+                "The table takes {} MiB, and the server does not use huge pages, so looking up a \
+                 record that was not used recently is slower.",
+                bytes >> 20
+            ),
+            "Reserve huge pages (`vm.nr_hugepages`), and set `huge_pages = try`.",
+        ));
+    }
+    findings.extend(oldest_expired(conn, table).await?.and_then(unpurged));
+    Ok(())
+}
+
+/// Returns the time since the expiry of the record that a purge would delete first; `None` if there
+/// is no such record, or if the user may not read the table. The missing privilege is a separate
+/// finding.
+async fn oldest_expired(conn: &mut PgConnection, table: &str) -> Result<Option<Duration>> {
+    let now = "(date_part('epoch',clock_timestamp())*1000000)::bigint";
+    // Without these settings, an old plan or missing statistics could make the server read the
+    // whole table. The settings end with the transaction, so they reach no other client of a
+    // pooler.
+    let sql = format!(
+        "SELECT {now}-greatest(purge_bucket,(date_part('epoch',expires_at)*1000000)::bigint) FROM \
+         \"{table}\" WHERE purge_bucket<=(SELECT {now}) AND (expires_at<clock_timestamp() OR \
+         state=2) AND state IN (0,1,2) ORDER BY purge_bucket LIMIT 1"
+    );
+    let settings = "BEGIN READ ONLY;SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off";
+    execute_text(conn, settings.to_owned()).await.map_err(|error| classify(&error))?;
+    let oldest = fetch_row(conn, sql).await;
+    execute_text(conn, "ROLLBACK".to_owned()).await.map_err(|error| classify(&error))?;
+    match oldest {
+        Ok(Some(row)) => Ok(u64::try_from(get::<i64>(&row, 0)?).ok().map(Duration::from_micros)),
+        Ok(None) => Ok(None),
+        Err(error) if classify(&error).kind() == retryproof_core::ErrorKind::Unexpected => Ok(None),
+        Err(error) => Err(classify(&error)),
+    }
+}
+
+async fn row(conn: &mut PgConnection, sql: &str) -> Result<PgRow> {
+    let found = fetch_row(conn, sql.to_owned()).await.map_err(|error| classify(&error))?;
+    found.ok_or_else(not_postgres)
+}
+
+fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(row: &'r PgRow, at: usize) -> Result<T> {
+    row.try_get(at).map_err(|error| classify(&error))
+}

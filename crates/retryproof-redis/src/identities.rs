@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The key `PREFIX:identity`, which says whether the records have hashed identities (ID-5):
+//! [`RedisConfig::migrate`] writes the key, and connecting checks it.
+
+use std::sync::Arc;
+
+use redis::Value;
+use retryproof_core::store::StoreFinding;
+use retryproof_core::{IdentitySecret, Result};
+use retryproof_store_kit::{other_identities, unreadable};
+
+use crate::config::RedisConfig;
+use crate::connection::Request;
+use crate::error::Failure;
+use crate::execute::{Executor, unexpected_answer};
+use crate::pool::primary::PrimaryLocator;
+use crate::record::identity;
+use crate::statement::{get, scan, set_if_absent};
+
+/// How many keys the server examines in one step of the search for plain records.
+const SCAN_COUNT: usize = 1_000;
+
+impl RedisConfig {
+    /// Stores whether the prefix has plain or hashed identities (ID-5). Only hashed identities need
+    /// this call: make it once, before the first program connects. Repeating the call is safe. With
+    /// a secret, the first call reads all keys of the database to find out whether the prefix
+    /// already has records.
+    ///
+    /// # Errors
+    /// [`Config`](retryproof_core::ErrorKind::Config) if the prefix was set up with another secret,
+    /// or has records with plain identities; otherwise the errors of
+    /// [`RedisStore::connect`](crate::RedisStore::connect).
+    pub async fn migrate(&self) -> Result<()> {
+        self.try_migrate().await.map_err(|error| error.during("migrate"))
+    }
+
+    async fn try_migrate(&self) -> Result<()> {
+        let locator = Arc::new(PrimaryLocator::new(self.clone())?);
+        let executor = Executor::connect(&locator).await?;
+        let secret = self.identity_secret.as_ref();
+        if let Some(mark) = recorded(&executor).await? {
+            return IdentitySecret::check(secret, Some(mark));
+        }
+        if secret.is_some() && has_plain_records(&executor).await.map_err(Failure::into_error)? {
+            return IdentitySecret::check(secret, None);
+        }
+        let mark = secret.map_or(0, IdentitySecret::mark);
+        let write = set_if_absent(&key(&self.prefix), mark);
+        executor.run(Request::One(&write)).await.map_err(Failure::into_error)?;
+        // Another process might have written its mark first.
+        check(&executor).await
+    }
+}
+
+/// Fails if the records were set up with a secret other than the configured secret.
+pub(crate) async fn check(executor: &Executor) -> Result<()> {
+    let mark = recorded(executor).await?;
+    IdentitySecret::check(executor.config().identity_secret.as_ref(), mark)
+}
+
+/// Returns a finding if the records were set up with a secret other than `secret` (OPS-5). `answer`
+/// is the server's answer to a GET of the [`key`].
+pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<StoreFinding> {
+    if matches!(answer, Value::ServerError(_)) {
+        // The checks of the server and of the user's rights report why it refuses to answer.
+        return None;
+    }
+    other_identities(mark(answer).and_then(|mark| IdentitySecret::check(secret, mark)))
+}
+
+/// Returns the key of the mark. No record has this key, because a brace follows the colon in a
+/// record's key.
+pub(crate) fn key(prefix: &str) -> Vec<u8> {
+    format!("{prefix}:identity").into_bytes()
+}
+
+async fn recorded(executor: &Executor) -> Result<Option<i64>> {
+    let read = get(&key(&executor.config().prefix));
+    mark(executor.run(Request::One(&read)).await.map_err(Failure::into_error)?)
+}
+
+fn mark(answer: Value) -> Result<Option<i64>> {
+    match answer {
+        Value::Nil => Ok(None),
+        Value::BulkString(digits) => {
+            let mark = str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+            mark.map(Some).ok_or_else(|| unreadable("identity"))
+        }
+        _ => Err(unexpected_answer()),
+    }
+}
+
+/// Whether the prefix has a record whose key is not a digest. If all keys are digests, the records
+/// can belong to a store with hashed identities that lost its mark in a fail-over.
+async fn has_plain_records(executor: &Executor) -> Result<bool, Failure> {
+    let prefix = &executor.config().prefix;
+    let is_plain = |key: &Value| match key {
+        Value::BulkString(key) => {
+            identity(prefix, key).is_some_and(|id| !IdentitySecret::is_digest(id.key().expose()))
+        }
+        _ => false,
+    };
+    let mut cursor = b"0".to_vec();
+    loop {
+        let step = scan(&cursor, prefix, SCAN_COUNT);
+        let Value::Array(answer) = executor.run(Request::One(&step)).await? else {
+            return Err(unexpected_answer().into());
+        };
+        let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
+            return Err(unexpected_answer().into());
+        };
+        if keys.iter().any(is_plain) {
+            return Ok(true);
+        }
+        if next == b"0" {
+            return Ok(false);
+        }
+        cursor.clone_from(next);
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SEAL-3, SEAL-4: the table of keys in a SQLite file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use retryproof_core::ErrorKind;
+use retryproof_core::seal::DataSubject;
+use retryproof_seal::{Destruction, KeyTable as _, Seals, SqliteKeyTable};
+use retryproof_testkit::folder::Folder;
+
+use crate::{ada, call, engine, is_replayed, is_tombstone, master, secret, store, table};
+
+fn file() -> (Folder, PathBuf) {
+    let folder = Folder::new("seal").unwrap();
+    let path = folder.path().join("keys.db");
+    (folder, path)
+}
+
+#[tokio::test]
+async fn seal_3_a_table_in_a_file_keeps_its_promises() {
+    let (_folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    table::judged(&SqliteKeyTable::open(&path).unwrap()).await;
+    SqliteKeyTable::migrate(&path).unwrap();
+    let rows = SqliteKeyTable::open(&path).unwrap().not_under("", None, 9).await.unwrap();
+    assert_eq!(rows.len(), 4, "a repeated migration changes nothing");
+}
+
+#[tokio::test]
+async fn seal_3_a_missing_table_is_not_created_by_opening_it() {
+    let (folder, path) = file();
+    let missing = SqliteKeyTable::open(&path).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Schema, "{missing}");
+    assert!(!path.exists());
+    std::fs::write(&path, b"").unwrap();
+    assert_eq!(SqliteKeyTable::open(&path).unwrap_err().kind(), ErrorKind::Schema);
+    let other = folder.path().join("other");
+    std::fs::write(&other, [0x41; 4096]).unwrap();
+    let foreign = SqliteKeyTable::open(&other).unwrap_err();
+    assert_eq!(foreign.kind(), ErrorKind::Corrupt, "{foreign}");
+}
+
+/// Two processes meet a new subject at once: both seal with one key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seal_3_two_processes_create_one_key() {
+    let (_folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    let store = store();
+    let seals = [0, 1].map(|_| {
+        Seals::caching(SqliteKeyTable::open(&path).unwrap(), master(&["one"]), Duration::ZERO)
+    });
+    for round in 0..20 {
+        let subject = format!("subject {round}");
+        let calls = seals.each_ref().map(|seals| {
+            let (engine, subject) = (engine(&store, seals), subject.clone());
+            let key = format!("{subject} {:p}", seals);
+            tokio::spawn(async move {
+                assert!(call(&engine, &subject, &key).await.unwrap().is_executed());
+                key
+            })
+        });
+        for (running, other) in calls.into_iter().zip([1, 0]) {
+            let key = running.await.unwrap();
+            let replayed = call(&engine(&store, &seals[other]), &subject, &key).await;
+            assert!(is_replayed(&replayed, &subject, &key), "{replayed:?}");
+        }
+    }
+    let rows = SqliteKeyTable::open(&path).unwrap().not_under("", None, 100).await.unwrap();
+    assert_eq!(rows.len(), 20);
+}
+
+/// After a key is destroyed, no file in the folder contains its wrapped form, and none ever contains
+/// the name of a subject.
+#[tokio::test]
+async fn seal_4_a_destroyed_key_is_in_no_file() {
+    let (folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    let (keys, store) = (SqliteKeyTable::open(&path).unwrap(), store());
+    let seals = Seals::new(keys.clone(), master(&["one"]));
+    let engine = engine(&store, &seals);
+    for subject in ["ada", "canary-bob"] {
+        assert!(call(&engine, subject, subject).await.unwrap().is_executed());
+    }
+    let found = |bytes: &[u8]| {
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        files
+            .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+            .any(|file| file.windows(bytes.len()).any(|part| part == bytes))
+    };
+    let wrapped = keys.of_subject(&ada()).await.unwrap().unwrap().wrapped.unwrap().bytes;
+    // What is written over a part of the key leaves the rest.
+    let found_part = || wrapped.chunks(12).any(found);
+    assert!(found(&wrapped), "the search works");
+    assert_eq!(seals.destroy(&ada()).await.unwrap(), Destruction::Destroyed);
+    assert!(!found_part() && !found(b"canary"));
+    assert!(is_tombstone(&call(&engine, "ada", "ada").await));
+    assert!(is_replayed(
+        &call(&engine, "canary-bob", "canary-bob").await,
+        "canary-bob",
+        "canary-bob"
+    ));
+    assert!(found(DataSubject::named(&secret(), "canary-bob").digest()));
+}
+
+/// SQLite moves rows when a page gets full, and leaves copies of them in the unused part of the page.
+#[tokio::test]
+async fn seal_4_no_copy_of_a_moved_key_is_left() {
+    let (_folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    let (keys, store) = (SqliteKeyTable::open(&path).unwrap(), store());
+    let seals = Seals::new(keys.clone(), master(&["one"]));
+    let engine = engine(&store, &seals);
+    let names: Vec<String> = (0..120).map(|at| format!("subject {at}")).collect();
+    for name in &names {
+        assert!(call(&engine, name, name).await.unwrap().is_executed());
+    }
+    let mut destroyed = Vec::new();
+    for name in names.iter().step_by(2) {
+        let subject = DataSubject::named(&secret(), name);
+        destroyed.push(keys.of_subject(&subject).await.unwrap().unwrap().wrapped.unwrap().bytes);
+        assert_eq!(seals.destroy(&subject).await.unwrap(), Destruction::Destroyed);
+    }
+    let bytes = std::fs::read(&path).unwrap();
+    let left = |key: &&Vec<u8>| {
+        key.chunks_exact(12).any(|part| bytes.windows(part.len()).any(|found| found == part))
+    };
+    assert_eq!(destroyed.iter().filter(left).count(), 0, "of {} keys", destroyed.len());
+}

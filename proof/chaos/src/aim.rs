@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`wait_for_call`]: finds the moment at which a kill meets a call of the store.
+//!
+//! A call of an embedded store takes some hundred microseconds. A kill at a random moment mostly
+//! misses all of them, and a short run may end without one call whose outcome nobody knows.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use history::{Event, Fun, Phase};
+
+use crate::mono;
+
+/// How long to look for a call before the kill comes anyway.
+const AT_MOST_MS: u64 = 20;
+
+/// A line is shorter.
+const TAIL: u64 = 2048;
+
+/// Returns once the last line of a journal is a call of the store without its answer, or when none
+/// came in time.
+pub(crate) fn wait_for_call(journal: &Path) {
+    let until = mono::now() + AT_MOST_MS * mono::MS;
+    // A worker that has just started has no journal yet.
+    while mono::now() < until && !tail(journal).is_ok_and(|tail| ends_in_call(&tail)) {
+        std::hint::spin_loop();
+    }
+}
+
+fn tail(journal: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(journal)?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(TAIL)))?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail)?;
+    Ok(tail)
+}
+
+fn ends_in_call(tail: &[u8]) -> bool {
+    let last = tail.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
+    let event = last.and_then(|line| serde_json::from_slice::<Event>(line).ok());
+    event.is_some_and(|event| {
+        let sent = matches!(
+            event.fun,
+            Fun::Acquire | Fun::Look | Fun::Extend | Fun::Complete | Fun::Release
+        );
+        sent && event.phase == Phase::Invoke
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Fun, Phase, ends_in_call};
+
+    fn line(fun: Fun, phase: Phase) -> Vec<u8> {
+        let mut line = serde_json::to_vec(&Event::new((1, 1), 1, fun, phase, 1)).unwrap();
+        line.push(b'\n');
+        line
+    }
+
+    #[test]
+    fn a_call_without_its_answer_is_met() {
+        let (sent, answered) = (line(Fun::Acquire, Phase::Invoke), line(Fun::Acquire, Phase::Ok));
+        assert!(ends_in_call(&sent));
+        assert!(ends_in_call(&[answered.clone(), sent.clone()].concat()));
+        assert!(
+            ends_in_call(&[&answered[5..], &sent].concat()),
+            "the part starts within the first line"
+        );
+        assert!(!ends_in_call(&[sent, answered].concat()));
+        assert!(!ends_in_call(&line(Fun::Wait, Phase::Invoke)), "a wait is no call of the store");
+        assert!(!ends_in_call(b""));
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operators release, resolve, forget and erase records while holders work, die and are taken over:
+//! the fencing holds on each store (OPS-3, OPS-4).
+//!
+//! `RETRYPROOF_RACES=10000` asks for as many interventions that meet a holder or a taker.
+
+use crate::{Ran, chaos};
+
+/// How many interventions have to meet a holder or a taker. The machine is shared: where it has
+/// nothing else to do there are hundreds.
+const RACES: u64 = 5;
+
+fn interfered(name: &str, store: &str, options: &[&str]) -> Ran {
+    let asked = std::env::var("RETRYPROOF_RACES").ok();
+    let races: u64 = asked.map_or(RACES, |races| races.parse().expect("a number of races"));
+    let (secs, operators) =
+        ((races / 40).max(8).to_string(), if races > 1_000 { "16" } else { "4" });
+    let races = races.to_string();
+    let own = ["--store", store, "--secs", &secs, "--races", &races, "--operators", operators];
+    let leases = ["--lease-ms", "40..400"];
+    chaos(&format!("operators-{name}"), &[&own[..], &leases, options].concat())
+}
+
+#[track_caller]
+fn holds(store: &str) {
+    let faults: &[&str] = if store == "memory" { &[] } else { &["--faults", "kill,stop"] };
+    let ran = interfered(store, store, faults);
+    ran.holds();
+    assert!(ran.count("of them changed a record") > 0, "{}", ran.said);
+}
+
+#[track_caller]
+fn caught(store: &str) {
+    let options = ["--faults", "", "--plant", "unfenced-operator"];
+    let ran = interfered(&format!("{store}-unfenced"), store, &options);
+    assert_eq!(ran.code, Some(1), "{}", ran.said);
+    assert!(ran.broken("OPS-3") > 0, "{}", ran.said);
+}
+
+macro_rules! stores {
+    ($($store:ident)*) => {$(
+        mod $store {
+            #[test]
+            fn ops_3_ops_4_interventions_race_holders_and_takeovers() {
+                super::holds(stringify!($store));
+            }
+
+            #[test]
+            fn ops_3_interventions_without_fencing_are_caught() {
+                super::caught(stringify!($store));
+            }
+        }
+    )*};
+}
+
+stores!(memory sqlite postgres mariadb redis);

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What operators do to records: OPS-3, OPS-4.
+
+use super::wrong;
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Run, Story, Tenure};
+use crate::when::slop;
+
+fn is_ending(op: &Op) -> bool {
+    matches!(op.fun, Fun::ForceRelease | Fun::ForceResolve)
+}
+
+fn both(first: &Op, second: &Op) -> [Option<crate::story::Line>; 4] {
+    [first.lines[0], first.lines[1], second.lines[0], second.lines[1]]
+}
+
+/// Whether the work under this token may have had a result by `at`.
+fn may_be_finished(story: &Story, holder: &Tenure, at: u64) -> bool {
+    let mut completions = holder.of(story, Fun::Complete);
+    completions.any(|op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost)))
+        || story.may_be_forced(holder, &[Fun::ForceResolve], at)
+}
+
+/// OPS-3: an intervention changes only the grant that its operator saw, and never a live lease that
+/// it was not told to end; a refusal says what stands there.
+pub fn ops_3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for op in story.ops.iter().filter(|op| op.fun.is_force()) {
+        let (Some(asked), Some(said)) = (op.asked, op.said) else { continue };
+        match said {
+            Said::Done => changed(story, asked, op, found),
+            Said::AnotherToken if op.token == Some(asked) => {
+                let text = format!(
+                    "the call was refused because the token differs, but it is the same: {asked}"
+                );
+                found.push(wrong("OPS-3", op.invoke, text, op.lines));
+            }
+            Said::Busy if is_ending(op) && op.even_if_live => {
+                let text = "the call was refused because of a live lease, but was allowed to end \
+                    a live lease";
+                found.push(wrong("OPS-3", op.invoke, text, op.lines));
+            }
+            Said::Finished => {
+                let holder = story.by_token(asked);
+                if holder.is_some_and(|holder| !may_be_finished(story, holder, op.end())) {
+                    let text = format!(
+                        "the answer says that the work of token {asked} is finished, but it is not"
+                    );
+                    found.push(wrong("OPS-3", op.invoke, text, op.lines));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A call that has changed the record.
+fn changed(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
+    let newer = story
+        .known()
+        .filter(|(_, token)| *token > asked)
+        .filter_map(|(taker, token)| Some((token, taker.grants(story).next()?)))
+        .find(|(_, grant)| grant.end() < op.invoke);
+    if let Some((token, grant)) = newer {
+        let text = format!("{:?} of token {asked} changed the record of token {token}", op.fun);
+        found.push(wrong("OPS-3", op.invoke, text, both(grant, op)));
+        return;
+    }
+    let Some(holder) = story.by_token(asked) else { return };
+    if !is_ending(op) {
+        if !may_be_finished(story, holder, op.end()) {
+            let text = format!("{:?} changed a record that had no result", op.fun);
+            found.push(wrong("OPS-3", op.invoke, text, op.lines));
+        }
+        return;
+    }
+    if op.even_if_live {
+        return;
+    }
+    // The lease ran from before the call was sent until after it was answered.
+    let others = story.forces(holder).any(|other| other.invoke < op.invoke && is_ending(other));
+    let ended = |op: &Op| op.fun == Fun::Complete || op.fun == Fun::Release;
+    let own = holder.ops.iter().map(|at| &story.ops[*at]);
+    let ended = own.clone().any(|own| ended(own) && own.invoke <= op.end());
+    // If calls were under way at the same time, any of them may have taken effect last, with the
+    // time at which it began.
+    let last = holder.leases(story).filter(|lease| lease.end() < op.invoke);
+    let Some(last) = last.max_by_key(|lease| lease.invoke) else { return };
+    let asks = own.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
+    let beside = asks.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
+    let until = beside.map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0);
+    if !ended && !others && op.end() + slop(last.lease) < until {
+        let text = format!("{:?} ended a live lease without the request to do so", op.fun);
+        found.push(wrong("OPS-3", op.invoke, text, both(last, op)));
+    }
+}
+
+/// OPS-4: after a release or a resolve the former holder changes nothing more; a resolved result
+/// stands for its ttl; what was forgotten or erased is not handed out again.
+pub fn ops_4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for op in story.ops.iter().filter(|op| op.fun.is_force() && op.said(Said::Done)) {
+        let Some(asked) = op.asked else { continue };
+        if is_ending(op) {
+            if let Some(holder) = story.by_token(asked) {
+                fenced(story, holder, op, found);
+            }
+        } else {
+            let back = story.ops.iter().find(|answer| {
+                let borne = answer.bears.as_ref().is_some_and(|(scope, key, token)| {
+                    *token == asked && story.is_named(scope, key)
+                });
+                borne && answer.said(Said::Complete) && answer.invoke > op.end()
+            });
+            if let Some(back) = back {
+                let text = format!("a call got the answer of token {asked} after {:?}", op.fun);
+                found.push(wrong("OPS-4", op.invoke, text, both(op, back)));
+            }
+        }
+        if op.fun == Fun::ForceResolve {
+            resolved(story, asked, op, found);
+        }
+    }
+}
+
+/// What the former holder sends is refused. A completion and a resolve never both count.
+fn fenced(story: &Story, holder: &Tenure, op: &Op, found: &mut Vec<Violation>) {
+    let writes = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
+    for write in writes.filter(|write| !holder.may_have_asked(story, write.end())) {
+        let accepted =
+            write.said(Said::Done) || (write.fun == Fun::Complete && write.said(Said::AlreadyDone));
+        let both_count = op.fun == Fun::ForceResolve && write.fun == Fun::Complete;
+        // A repeated release finds no record, so a release that is done took effect after it was
+        // sent.
+        if accepted && (write.invoke > op.end() || both_count) {
+            let text = format!(
+                "{:?} was accepted although an operator had ended the lease of its holder",
+                write.fun
+            );
+            found.push(wrong("OPS-4", op.invoke, text, both(op, write)));
+        }
+    }
+}
+
+/// A resolved result stands for its ttl, unless it is forgotten.
+fn resolved(story: &Story, asked: u64, op: &Op, found: &mut Vec<Violation>) {
+    let forgets = |at: u64| {
+        story.ops.iter().any(|other| {
+            other.fun == Fun::ForceForget
+                && other.asked == Some(asked)
+                && other.invoke <= at
+                && !other.failed
+                && (other.said(Said::Done) || other.is_info() || other.twice)
+        })
+    };
+    let until = op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl));
+    let gone = story.ops.iter().find(|answer| {
+        answer.invoke > op.end()
+            && answer.end() < until
+            && (answer.is_grant() || answer.said(Said::Busy) || answer.said(Said::Absent))
+            && !forgets(answer.end())
+    });
+    if let Some(gone) = gone {
+        let text = format!("token {asked} was resolved, but its result is missing");
+        found.push(wrong("OPS-4", op.invoke, text, both(op, gone)));
+    }
+}
