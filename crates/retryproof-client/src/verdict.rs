@@ -27,8 +27,8 @@ pub(crate) fn is_retryable(seen: ResponseFacts<'_>) -> bool {
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Both codes are final: a retry gets the same mismatch, or finds work that has run and left
-        // no result to replay. A problem can also say that it is not retryable.
+        // Both codes are final. A retry would get the same mismatch, or would find that the work
+        // has run and left no result to replay. A problem can also state that it is not retryable.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }

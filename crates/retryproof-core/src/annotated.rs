@@ -53,7 +53,7 @@ impl AnnotatedCall {
         if place == path {
             return Self::new(path, key);
         }
-        // The compiler writes type names without `r#`.
+        // Compare the paths without `r#`, because the compiler writes type names without it.
         let bare = path.replace("r#", "");
         match bare.rsplit("::").next() {
             Some(name) if place != bare && place.ends_with(name) => {

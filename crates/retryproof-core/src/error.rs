@@ -93,7 +93,7 @@ struct Inner {
     source: Option<BoxedSource>,
 }
 
-// These functions are cold, so that the compiler keeps code that builds errors out of the hot path.
+// `#[cold]` keeps the code that builds errors out of the hot path.
 impl Error {
     /// Creates an error of `kind`. `message` says what happened and how to fix it, without keys,
     /// bodies or passwords.

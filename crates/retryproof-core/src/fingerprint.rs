@@ -28,8 +28,8 @@ pub(crate) fn have_one_algorithm(one: &Fingerprint, other: &Fingerprint) -> bool
 /// of getting the first result (FP-1). The first byte names the algorithm (FP-3). This crate does
 /// not interpret the other bytes. A comparison of two fingerprints takes the same time wherever
 /// they differ (FP-2).
-// Every call copies the fingerprint. The alignment rounds its size up from 65 to 72 bytes, so that a
-// copy consists of whole words of 8 bytes.
+// The alignment makes copies of the fingerprint faster, and every call makes some. It rounds the
+// size up from 65 to 72 bytes, so a copy consists of whole 8-byte words.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {

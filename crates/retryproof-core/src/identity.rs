@@ -278,7 +278,8 @@ fn hash_of(scope: &Scope, key: &Key) -> u64 {
         (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
     });
     let mut hasher = FoldHasher::with_seed(*seed, shared);
-    // ("ab", "c") and ("a", "bc") can have the same hash, so `eq` also compares the strings (ID-2).
+    // The hash does not show where the scope ends. ("ab", "c") and ("a", "bc") can therefore have
+    // the same hash, so `eq` also compares the strings (ID-2).
     hasher.write(scope.as_str().as_bytes());
     hasher.write(key.expose().as_bytes());
     hasher.finish()
@@ -299,8 +300,8 @@ impl fmt::Debug for Identity {
 
 /// Checks a scope or a key against ID-3. The error contains the text's length, but never the text.
 fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
-    // Most scopes and keys are visible ASCII, so a fast check for ASCII comes first. This check has
-    // no early exit, so the compiler can vectorise its loop.
+    // Most scopes and keys are visible ASCII, so try a fast check for ASCII first. The loop has no
+    // early exit, so that the compiler can vectorise it.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())
@@ -335,7 +336,7 @@ fn is_blank(text: &str) -> bool {
     text.chars().all(char::is_whitespace)
 }
 
-// `for_identity` is defined here, so `error.rs` needs only the masked text and not the type
+// This `impl` is here and not in `error.rs`, so that `error.rs` does not depend on the type
 // `Identity`.
 impl Error {
     /// Adds the masked identity, unless the error already names one.

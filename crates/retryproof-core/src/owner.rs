@@ -43,8 +43,8 @@ impl OwnerId {
     pub(crate) fn of_this_process() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // The seed is random, so two processes that open the same records, one after the other,
-        // create different ids.
+        // The random seed gives each process different ids, even if two processes open the same
+        // records one after the other.
         let seed = SEED.get_or_init(|| {
             getrandom::u64().expect("the operating system should provide random bytes")
         });

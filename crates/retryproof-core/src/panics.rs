@@ -54,7 +54,7 @@ pub(crate) fn caught_now<T>(call: impl FnOnce() -> T) -> Result<T, Error> {
 
 #[cold]
 fn panicked(_: Panic) -> Error {
-    // The panic hook has already printed the panic's message, which can contain a key. The error
-    // must not repeat the message (ID-4).
+    // Do not repeat the panic's message in the error, because the message can contain a key (ID-4).
+    // The panic hook has already printed it.
     Error::unavailable("the store panicked; it is unknown whether the call took effect")
 }

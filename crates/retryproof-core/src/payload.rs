@@ -283,8 +283,10 @@ impl StoredResult {
         if let (Some(stored), Some(requested)) = (&self.fingerprint, fingerprint)
             && stored != requested
         {
-            // The hidden fingerprint of a sealed value differs from every other one, and decides
-            // nothing (SEAL-6). An application's own fingerprint can begin with the same byte.
+            // A sealed value has a hidden fingerprint, which differs from every requested one. The
+            // comparison therefore shows nothing until the value is opened (SEAL-6). The first byte
+            // alone does not prove that a fingerprint is hidden, because an application's own
+            // fingerprint can begin with the same byte.
             let is_hidden = stored.is_hidden() && is_sealed(&self.envelope);
             return if is_hidden { Err(is_still_sealed()) } else { Ok(Opened::Mismatch) };
         }

@@ -101,8 +101,8 @@ pin_project! {
         first: ReplayBody,
         #[pin]
         rest: BodyTail<B>,
-        // Whether `rest` is a handler's body. A handler's trailers, like its header fields, must
-        // not contain the replay mark (HTTP-8).
+        // This flag says whether `rest` is a handler's body. Like header fields, trailers from a
+        // handler must not contain the replay mark (HTTP-8).
         of_handler: bool,
     }
 }
@@ -112,7 +112,8 @@ pin_project! {
     enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // The guard has polled this body, so the body must not move: it stays in the pinned call.
+        // The guard has already polled this body, so the body must not move. It therefore stays
+        // inside the pinned call.
         Read { call: Pin<Box<RunningCall<B>>> },
     }
 }

@@ -90,15 +90,15 @@ impl Route {
     /// call. A request that a handler makes in process to another route or path does not belong to
     /// it, even with copied extensions.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
-        // Both paths are the ones that the client sent, including any prefix that nested routers
+        // Compare the paths that the client sent, which include any prefix that nested routers have
         // stripped.
         if self.method != inner.method || self.path() != inner.path() {
             return false;
         }
         match (&self.template, &inner.template) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // The outer guard saw no template: no router had matched one yet, or the framework has
-            // no templates.
+            // The outer guard saw no template, because no router had matched the request yet or
+            // because the framework has no templates.
             (None, _) => true,
             (Some(_), None) => false,
         }
@@ -299,7 +299,7 @@ mod nested {
         let mut request = Request::new(Body::empty());
         *request.extensions_mut() = extensions.clone();
         let response = pin!(INSIDE.clone().call(request));
-        // If a later version of axum behaves differently, the result is `true`: the request counts
+        // If a later version of axum answers differently, return `true`, so that the request counts
         // as matched and stays guarded.
         match response.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(response)) => response.status() != status(true),

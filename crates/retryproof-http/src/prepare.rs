@@ -179,7 +179,7 @@ fn context_of<H: RequestHead>(
     // Report the body's size, because the body stays in memory while a duplicate waits (ACQ-13).
     let mut context =
         context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
-    // The result is about the caller (SEAL-3).
+    // The caller is the data subject of the sealed result (SEAL-3).
     if let CallerIdentity::Named(caller) = caller
         && filter.0.engine.store().seals()
     {
@@ -253,7 +253,7 @@ fn scope_of_route(method: &str, template: &str) -> String {
 /// operators the format (`guide/operations.md`).
 fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match caller {
-        // This small buffer is large enough for a UUID.
+        // Most keys, such as UUIDs, fit into this small buffer.
         CallerIdentity::Anyone | CallerIdentity::Absent if key.len() <= 60 => {
             then(EngineKeyBuffer { bytes: [0; 62], len: 0 }.write(caller, key))
         }

@@ -112,7 +112,7 @@ where
                 }
             }
             // CMP-9: a tombstone is recorded, so the work will not run again. The policy decides
-            // what this caller gets.
+            // which response this caller gets.
             (CompletionResult::Recorded | CompletionResult::Tombstoned(_), _) => {
                 completion_failed(unsent, Recorded::Tombstone, Served::Executed)
             }
@@ -346,8 +346,9 @@ fn encode<R>(
 ) -> Result<Payload, Error> {
     let build = || {
         with_stored_fields(call, parts, |headers| {
-            // Store no sensitive trailer, because the hook that approves sensitive fields sees only
-            // header fields. A `Connection` header field can name trailers too.
+            // Store no sensitive trailers, because the hook that approves sensitive fields sees
+            // only header fields. Also read `Connection` from the header fields, because it can
+            // name trailers.
             let trailers = trailers.map(|trailers| {
                 let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
                 let connection = ConnectionNames::parse(names);

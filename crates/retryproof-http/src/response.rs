@@ -208,7 +208,7 @@ fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Cor
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
-    // A stored `Cache-Control` is overwritten.
+    // Overwrite a stored `Cache-Control`, because every replay is sent with `no-store`.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
     if let Some(trailers) = &trailers {

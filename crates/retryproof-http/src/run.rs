@@ -66,8 +66,8 @@ where
             catch_panic_of(pin!(poll_inside(inside, running))).await
         };
         let ended = 'ended: {
-            // Take the response out of the `match` before the await, because a value that is
-            // matched keeps its space until the `match` ends.
+            // Move the response out of the `match` before the await, because a matched value takes
+            // up space in the future until the `match` ends.
             let (response, delivery) = match fate_of(&call, returned) {
                 Ok(recorded) => recorded,
                 // Box the future of this rare case, so that the common case takes less space.

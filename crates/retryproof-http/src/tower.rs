@@ -164,7 +164,7 @@ pin_project! {
 }
 
 pin_project! {
-    // Only the future of a guarded call is boxed.
+    // Only the future of a guarded call is boxed, so other calls need no allocation.
     #[project = ResponseStateProjection]
     enum ResponseState<F, R, E> {
         Passed { #[pin] future: F },

@@ -144,7 +144,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
         args.http = Some(name.span());
         return Ok(());
     };
-    // Count a misplaced `http` as given, to avoid further errors.
+    // Treat a misplaced `http` as given, so that its absence is not reported as a second error.
     if name == "http" {
         args.http = Some(name.span());
     }

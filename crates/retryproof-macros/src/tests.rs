@@ -204,8 +204,9 @@ fn ann_1_generic_functions_name_their_scope() {
         refuses("key = id, completion = \"propagate\"", item, "name the scope");
         takes("key = id, scope = \"orders\"", item);
     }
-    // These functions have only lifetime parameters. `Self` already distinguishes the types of the
-    // `impl`, such as `T`.
+    // These functions need no named scope, because they have no type parameters of their own. The
+    // parameter `T` belongs to the `impl`, and the default scope contains `Self` and so
+    // distinguishes different `T`s.
     takes("key = id", "async fn on<'a>(&'a self, id: &'a str) -> Result<(), F> where 'a: 'a {}");
     takes("key = id", "async fn on(&self, id: Batch<T>) -> Result<(), F> where T: Event {}");
     takes("key = id, engine = e", "async fn on(id: &dyn Event, e: fn() -> E) -> Result<(), F> {}");
@@ -241,7 +242,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
     refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
     refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
-    // RUN-4: the engine supplies the lease, as it supplies the transaction.
+    // RUN-4: the engine supplies the `#[lease]` argument, like the `#[tx]` argument.
     let lease = "key = order.id";
     takes(lease, &with("#[lease] lease: &Lease"));
     takes(lease, &with("#[lease] mut lease: retryproof::Lease"));

@@ -162,7 +162,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut stalled = shared.stalled.subscribe();
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
-    // Whether the server still has to answer a burst from the client.
+    // `open` says whether the server still has to answer the client's last burst.
     let mut open = false;
     let mut under_way = VecDeque::<(Instant, Vec<u8>)>::new();
     let opened = Instant::now() + *shared.delay.borrow();

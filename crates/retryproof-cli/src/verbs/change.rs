@@ -70,7 +70,8 @@ impl<'a> Change<'a> {
         let request = match (self.verb, &self.result) {
             (_, Some(result)) => {
                 let resolve = ForceRequest::resolve(id, self.token, result.clone());
-                // The result is about the caller, as one of the filter is (SEAL-3).
+                // The caller is the data subject of the result, as in a result that the HTTP filter
+                // records (SEAL-3).
                 match &self.arguments.record.caller {
                     Some(caller) => resolve.about(caller.as_str()),
                     None => resolve,
@@ -95,8 +96,8 @@ impl<'a> Change<'a> {
             return false;
         }
         match self.verb {
-            // The store applies a resolve to a complete record only if the same resolve completed
-            // the record.
+            // Return `true` without reading the result: the store applies a resolve to a complete
+            // record only if the same resolve completed the record.
             "resolve" => true,
             "erase" => match store.peek(id).await {
                 Ok(Peeked::Complete(stored)) => match stored.open(None) {

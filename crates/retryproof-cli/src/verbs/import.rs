@@ -219,7 +219,8 @@ async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> 
     if done.ttl > store.profile().max_duration {
         return Ok(Imported::Refused("it expires later than this store can keep it".to_owned()));
     }
-    // What was sealed stays as it is. Other results must not stand plain in a store that seals.
+    // A result that is already sealed is left unchanged. Any other result is sealed here if this
+    // store seals results.
     let created = match store.seal(&id, None, done).await {
         Ok(done) => create(&store, &id, &done).await,
         Err(error) => Err(error),
@@ -239,8 +240,8 @@ async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> 
 
 /// Creates a complete record, unless the store already has a record.
 async fn create(store: &SharedStore, id: &Identity, done: &Completion) -> Result<Imported, Error> {
-    // Read the record first. If the holder is dead, an acquire would take over its key, although
-    // nobody knows how far the holder's work got.
+    // Read the record first, because an acquire would take over the key of a dead holder although
+    // it is unknown how far that holder's work got.
     if let Some(record) = store.get(id).await? {
         match record.state {
             RecordState::InProgress if release_left_over(store, id, &record).await? => {}
@@ -255,8 +256,8 @@ async fn create(store: &SharedStore, id: &Identity, done: &Completion) -> Result
         .with_fingerprint(done.fingerprint)
         .with_holder(Some(HolderNote::new(owner, LEASE, None, HOLDER)));
     match repeated(|| store.acquire(id, &request)).await? {
-        // Another holder acquired the key after the record was read, and then died. The import's
-        // lease runs out, and the next call takes over the key.
+        // Another holder acquired the key after the record was read, and then died. Leave the
+        // record to the next call, which takes over the key when the import's lease ends.
         Acquired::Granted(grant) if grant.took_over => return Ok(Imported::Busy),
         Acquired::Granted(_) => {}
         Acquired::Complete(_) => return Ok(Imported::Existing),

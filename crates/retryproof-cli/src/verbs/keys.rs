@@ -40,7 +40,7 @@ pub(crate) async fn erase(
     };
     audit("requested").map_err(|error| unwritten("nothing was changed", &error))?;
     let destroyed = seals.destroy(&subject).await;
-    // A request without an outcome in the log means that the outcome is unknown.
+    // Ignore a failed write. A request whose outcome is missing from the log counts as unknown.
     let _ = audit(match destroyed {
         Ok(Destruction::Destroyed) => "applied",
         Ok(Destruction::Already) => "already_applied",

@@ -125,7 +125,8 @@ async fn found(
     selects: impl Fn(&ScannedRecord) -> bool,
 ) -> Selection {
     let mut found = Selection { records: Vec::new(), is_cut: false, end: Ok(()) };
-    // A scan of Redis can return the same record twice.
+    // Remember the records that were seen, because a scan of Redis can return the same record
+    // twice.
     let mut seen = HashSet::new();
     let mut size = PAGE;
     loop {

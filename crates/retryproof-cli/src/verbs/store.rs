@@ -63,7 +63,8 @@ pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Resu
     // that the store's server can be reached.
     let store = connect_with(config).await?;
     let name = store.profile().name;
-    // A user that may not create or read the audit table can still run a service (OPS-10).
+    // An unusable audit table is not an error, because a service can run without that table
+    // (OPS-10).
     let audit = match store.audit_entries(None, 1).await {
         Ok(Some(_)) => "ready".to_owned(),
         Ok(None) => "none: this store keeps no audit table".to_owned(),

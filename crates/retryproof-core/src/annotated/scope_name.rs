@@ -24,8 +24,8 @@ pub(super) const TOO_LONG: &str =
 /// const parameters, because a generic function has to name its scope (ANN-1).
 pub(super) fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
-    // The path ends with one `{{closure}}` for the closure. The future of an async function adds
-    // another, and so does each attribute that wraps the body in a closure.
+    // Remove every `{{closure}}` at the end. The closure itself adds one. The future of an async
+    // function adds another, and so does each attribute that wraps the body in a closure.
     while let Some(outer) = path.strip_suffix("::{{closure}}") {
         path = outer;
     }

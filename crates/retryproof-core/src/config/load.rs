@@ -139,7 +139,7 @@ impl Loading {
         if let Some(file) = file {
             loading.file(&file);
         }
-        // Sort the variables, so that the same mistakes always give the same message.
+        // Sort the variables, so that their mistakes are reported in the same order every time.
         let mut variables: Vec<_> =
             variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
         variables.sort();
@@ -153,7 +153,8 @@ impl Loading {
         let document = match DeTable::parse(file.text) {
             Ok(document) => document.into_inner(),
             Err(error) => {
-                // The full text of the error quotes the line, which can contain a password (ID-4).
+                // Report only the error's `message()`. The error's full text also quotes the line,
+                // which can contain a password (ID-4).
                 let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
                 return self.problem(format_args!("{place}: not TOML: {}", error.message()));
             }
@@ -227,8 +228,8 @@ impl Loading {
     }
 
     fn set(&mut self, setting: &Setting, value: &RawValue<'_>, place: &str) {
-        // Check the value with defaults for all other settings, so that this setting must be the
-        // cause of any problem.
+        // Check the value together with the defaults of all other settings, so that any problem
+        // comes from this value.
         let mut trial = IdempotencyConfig::default();
         let tried = (setting.set)(&mut trial, value).and_then(|()| {
             trial.check().map_err(|refusal| format!("expected {}", refusal.expected))

@@ -107,8 +107,8 @@ pub struct RedisSettings {
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds. This crate checks them first, because only here can
-// the error name the file or variable with the wrong value.
+// The stores check the same names and bounds again. The checks here come first, because only this
+// crate knows the file or the variable that the wrong value comes from.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), OutOfBounds> {

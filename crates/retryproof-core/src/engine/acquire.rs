@@ -202,8 +202,8 @@ impl<'a> AcquireLoop<'a> {
     async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
         let permit = match self.permit() {
             Ok(permit) => permit,
-            // No action can start now, because the `max-running` limit is reached or the engine is
-            // shutting down. A stored result is still replayed (HTTP-14).
+            // No action can start, because the `max-running` limit is reached or the engine is
+            // shutting down. A stored result can still be replayed (HTTP-14).
             Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
         let holder = match self.acquire(permit, self.began, owner).await? {
@@ -367,8 +367,8 @@ impl<'a> AcquireLoop<'a> {
     #[inline]
     fn ended(&self, acquired: Result<Acquisition>) -> EndedAcquire {
         match &acquired {
-            // A grant is reported when its lease ends. The code that opens a stored result reports
-            // the outcome.
+            // Report nothing here. A grant is reported when its lease ends. A stored result is
+            // reported by the code that opens it.
             Ok(Acquisition::Granted(_) | Acquisition::Complete(_)) => {}
             Ok(Acquisition::InFlight(busy)) => {
                 self.report(|| CallAnswer::InFlight(busy.remaining));

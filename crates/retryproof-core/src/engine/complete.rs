@@ -101,8 +101,8 @@ impl HeldLease {
         async move {
             let Some(rest) = rest else { return CompletionResult::Recorded };
             let state = &self.lease.0;
-            // The rest of the completion is boxed, because an unboxed future would enlarge the
-            // future of a call to a memory store.
+            // The rest of the completion is boxed. An unboxed future would enlarge the future of
+            // every call, even to a memory store.
             let rest = rest.within(state.store.operation_timeout(), "complete", &state.identity);
             Box::pin(rest.instrument(span::of_completion()))
                 .await

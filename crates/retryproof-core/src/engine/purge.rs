@@ -66,7 +66,8 @@ impl PurgeTask {
                      was built without `with_purge()`"
                 );
             }
-            // No task is needed. The flag keeps later grants from repeating this check.
+            // Start no task. The flag only prevents this check from running again at every later
+            // grant.
             self.running.store(true, Ordering::Release);
             return;
         }
@@ -80,8 +81,8 @@ impl PurgeTask {
     async fn run(&self) {
         loop {
             sleep(lengthened(self.interval)).await;
-            // Between rounds, the task has only a weak reference to the store. The task therefore
-            // ends after its engine is dropped.
+            // The task holds only a weak reference to the store between rounds, so that it ends
+            // after its engine is dropped.
             let Some(store) = self.store.upgrade() else { return };
             if self.claims && !self.may_purge(&store).await {
                 continue;
@@ -98,8 +99,8 @@ impl PurgeTask {
     /// Claims this round. Returns `true` if this process should purge, because it has the claim or
     /// because claims do not work.
     async fn may_purge(&self, store: &StoreClient) -> bool {
-        // The claim ends before this process's next round, so a process that runs alone purges in
-        // every round.
+        // The claim ends shortly before the next round. A process that runs alone can therefore
+        // claim, and purge, in every round.
         let at_most = self.interval - self.interval / 10;
         let sent = store.now();
         let answer = in_time(store.operation_timeout(), store.shared().claim_purge(at_most)).await;
@@ -107,7 +108,7 @@ impl PurgeTask {
         match answer {
             Ok(Some(false)) => {
                 let now = store.now();
-                // A purge by another process also restarts the time since the last purge.
+                // Another process has claimed this round, so its purge counts as the last one.
                 store.note_purge(now);
                 let took = now.saturating_duration_since(sent);
                 let event = PurgeEvent { deleted: 0, took, kept_up: true, left_to_another: true };

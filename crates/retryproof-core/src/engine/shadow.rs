@@ -134,8 +134,8 @@ impl IdempotencyStore for ShadowStore {
                 ShadowVerdict::Executed
             }
             Ok(Acquired::Complete(stored)) => self.verdict_on(id, stored, req).await,
-            // The guard would have refused a different fingerprint, immediately (FP-6) or after a
-            // wait (FP-1).
+            // If the fingerprints differ, the guard would have refused the call, immediately (FP-6)
+            // or after a wait (FP-1).
             Ok(Acquired::Busy(lease)) if lease.mismatch => ShadowVerdict::Mismatch,
             Ok(Acquired::Busy(_)) => ShadowVerdict::InFlight,
             Err(error) => ShadowVerdict::Refused(error.kind()),

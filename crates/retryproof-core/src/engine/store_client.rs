@@ -57,7 +57,8 @@ impl StoreClient {
     ) -> Self {
         let store = shared.as_dyn();
         let profile = store.dyn_profile();
-        // A call of a store with sealed results waits for a key first (SEAL-2).
+        // A store with sealed results is never immediate, because each call first waits for a key
+        // (SEAL-2).
         let immediate = profile.immediate && !shared.seals();
         Self {
             shared,
@@ -288,8 +289,7 @@ impl StoreClient {
     pub(super) fn count<T>(&self, answer: &Result<T>) {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.count_failure(),
-            // Any other error is also an answer from the store, so the error shows that the store
-            // is available.
+            // Any other error is an answer from the store, and shows that the store is available.
             _ => {
                 if self.breaker.answered() {
                     self.observers.tell(|o| o.circuit_closed());

@@ -48,8 +48,8 @@ impl BorrowedPermit<'_> {
     /// Converts this permit into one that the call keeps, because an action will run.
     pub(super) fn keep(self) -> Permit {
         let permit = Permit(Arc::clone(self.0));
-        // The new permit takes the place of the borrowed permit in the count. Forget the borrowed
-        // permit, because its drop would lower the count.
+        // The new permit replaces the borrowed permit in the count. Forget the borrowed permit,
+        // because dropping it would lower the count.
         std::mem::forget(self);
         permit
     }
@@ -241,8 +241,8 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The future is taken out while it is polled, so that a future that panics is not polled
-        // again in the background.
+        // Take the future out while it is polled. If the future panics, it is then not polled again
+        // in the background.
         let Some(mut future) = self.future.take() else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);
         if answer.is_pending() {

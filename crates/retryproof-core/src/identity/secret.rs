@@ -78,7 +78,7 @@ impl IdentitySecret {
         let block = block_of(secret);
         let hash = hmac(&block, &[b"retryproof identity secret 1"]);
         let mark = hash.first_chunk().map_or(0, |first| i64::from_le_bytes(*first));
-        // Make the mark positive, because 0 is the mark of a store with plain identities.
+        // The mark must be positive, because 0 is the mark of a store with plain identities.
         let mark = (mark & i64::MAX).max(1);
         Ok(Self(Arc::new(Secret { block, mark })))
     }
@@ -156,7 +156,8 @@ impl IdentitySecret {
 
     fn digest(&self, scope: &Scope, key: &str) -> KeyDigest {
         let scope = scope.as_str().as_bytes();
-        // The length keeps ("a", "bc") and ("ab", "c") apart (ID-2).
+        // Include the length of the scope, so that ("a", "bc") and ("ab", "c") give different
+        // results (ID-2).
         let length = (scope.len() as u64).to_le_bytes();
         let hash = hmac(&self.0.block, &[&length, scope, key.as_bytes()]);
         const HEX: [char; 16] =
@@ -317,7 +318,7 @@ mod tests {
         for other in [stored("ab", "c", &one), stored("a", "bd", &one), stored("a", "bc", &two)] {
             assert_ne!(digest, other);
         }
-        // A client that sends a digest as its key does not reach the record of that digest.
+        // A client cannot reach a record by sending the record's digest as its key.
         assert_ne!(stored("a", &digest, &one), digest);
     }
 

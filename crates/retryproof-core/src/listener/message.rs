@@ -121,7 +121,7 @@ impl MessageCall {
     /// # Errors
     /// Same as [`key`](Self::key).
     pub fn context(&self, payload: &[u8]) -> Result<IdempotencyContext, Poison> {
-        // `build` cannot fail, because the key and the settings are already checked.
+        // `build` cannot fail, because the key and the settings have already been checked.
         self.context_builder(payload)?.build().map_err(|_| Poison::BadKey)
     }
 

@@ -21,7 +21,8 @@ type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
 const NOW: Duration = Duration::ZERO;
 
 fn action() -> ExecuteError<Rejected> {
-    // If the work itself returns `Rejected`, the error still counts as an error of the work.
+    // `Rejected` is here the error type of the work. It must count as an error of the work, and not
+    // as a rejection by the engine.
     ExecuteError::Action(Rejected::Mismatch)
 }
 

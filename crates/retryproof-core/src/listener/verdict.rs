@@ -235,9 +235,9 @@ impl Verdict {
             // Only an invalid key is the message's fault; an invalid scope or duration is the
             // program's fault.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
-            // If the error names no operation, the engine failed to decode the result of a record
-            // that is known to be complete. Otherwise the store failed to decode the record. In
-            // that case, the work might not have run, and an ack would lose the message.
+            // If the error names no operation, the record is complete, and only its result could
+            // not be decoded. If the error names an operation, the store could not decode the
+            // record. The work might then not have run, so an ack could lose the message.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),

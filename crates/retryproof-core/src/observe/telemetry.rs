@@ -141,8 +141,8 @@ impl<M: Measurements> MeasuringObserver<M> {
         observer.system.count(&Series::new(Instrument::Purged), 0);
         observer.system.change(&Series::new(Instrument::OpenCircuits), 0);
         observer.count_from_0(observer.scopes.other());
-        // Sort the scopes, so that every process names the same scopes if more than `MAX_SCOPES`
-        // are configured.
+        // Sort the scopes. If more than `MAX_SCOPES` are configured, every process then names the
+        // same ones.
         let mut configured: Vec<&String> = config.scopes.keys().collect();
         configured.sort_unstable();
         for name in configured {
@@ -304,8 +304,8 @@ impl<M: Measurements> Observer for MeasuringObserver<M> {
     }
 
     fn failed(&self, event: LeaseEvent<'_>, phase: Phase) {
-        // The action of a released or dropped execution is not timed, because nothing shows how far
-        // the action got.
+        // Do not time an action that was released or dropped, because it is unknown how far the
+        // action got.
         let (error, acted) = match phase {
             Phase::Action => (Some("action"), true),
             Phase::Panic => (Some("panic"), true),

@@ -10,6 +10,7 @@ use crate::payload::SEALED_HEADER;
 pub(super) fn of(stored: &Identity) -> Vec<u8> {
     let (scope, key) = (stored.scope().as_str().as_bytes(), stored.key().expose().as_bytes());
     let length = (scope.len() as u64).to_le_bytes();
-    // The length keeps ("a", "bc") and ("ab", "c") apart (ID-2).
+    // Include the length of the scope, so that ("a", "bc") and ("ab", "c") give different results
+    // (ID-2).
     [&b"retryproof sealed "[..], &SEALED_HEADER, &length, scope, key].concat()
 }

@@ -205,7 +205,7 @@ impl ForceRequest {
             }
             (RecordState::InProgress, _) => (!self.ends_a_lease()).then_some(Forced::Unfinished),
             (RecordState::Complete, _) => match &self.action {
-                // This request has completed the record in an earlier attempt, whose answer was
+                // The same request completed the record in an earlier attempt, whose answer was
                 // lost.
                 ForceAction::Resolve { by, .. } if *by == owner => Some(Forced::Applied),
                 ForceAction::Resolve { .. } | ForceAction::Release => Some(Forced::Finished),

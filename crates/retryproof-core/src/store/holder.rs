@@ -50,9 +50,8 @@ const TRACE: usize = 24;
 /// assert_eq!(read.lease(), Some(Duration::from_secs(30)));
 /// assert!(HolderNote::of_owner(note.as_bytes(), OwnerId::new()).is_none());
 /// ```
-// The bytes are stored inline, so dropping a note needs no code. The answer to an acquire can
-// contain a note, and the compiler inlines the drop of that answer only if the drop needs little
-// code.
+// The bytes are stored inline, so that dropping a note needs no code. The answer to an acquire can
+// contain a note. Its drop stays small enough for the compiler to inline.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HolderNote {
     /// Zeros follow the first `len` bytes.
@@ -238,7 +237,7 @@ mod tests {
             let note = HolderNote::new(owner, lease, trace, &long);
             assert_eq!(note.as_bytes().len(), HolderNote::MAX_BYTES);
             assert_eq!(note.label(), Some(&long[long.len() - room..]));
-            // A character that the cut would split is left out.
+            // A character that does not fit completely is left out.
             let wide = "\u{20ac}".repeat(40);
             let note = HolderNote::new(owner, lease, trace, &wide);
             assert_eq!(note.label().map(|label| label.chars().count()), Some(room / 3));

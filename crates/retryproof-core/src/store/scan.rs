@@ -191,8 +191,8 @@ impl ScopeStats {
         self.unreadable += page.unreadable;
         for record in &page.records {
             let scope = record.id.scope().as_str();
-            // Look up the scope before inserting it, because almost every record's scope is already
-            // in the map.
+            // Try `get_mut` before `entry`, which needs an owned copy of the name. Almost every
+            // record's scope is already in the map.
             let counts = match self.scopes.get_mut(scope) {
                 Some(counts) => counts,
                 None => self.scopes.entry(scope.to_owned()).or_default(),

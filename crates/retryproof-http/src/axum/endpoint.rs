@@ -204,11 +204,11 @@ where
             response
         }),
         AdmitOutcome::Admitted(admitted) => Box::pin(async move {
-            // `extracted` has a block of its own, because it keeps its space in the future until
-            // its block ends.
+            // Keep `extracted` inside this block, because a variable takes up space in the future
+            // until its block ends.
             let (early, last, handles) = {
-                // Without extractors, no argument can take the key or the lease. An optimised
-                // build evaluates this check at compile time.
+                // Without extractors, no argument can read the key or the lease, so `PRE_GRANT` is
+                // not set. An optimised build evaluates this check at compile time.
                 let is_bare = TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>();
                 let extracted = if is_bare {
                     (extract::<S, M, Early, Last>(&mut parts, &state).await, None)

@@ -44,8 +44,8 @@ impl IdempotencyKey {
         self.0.as_str()
     }
 
-    // The mark in the extensions might be a copy from an outer request, so the key in `PRE_GRANT`
-    // takes precedence.
+    // Prefer the key in `PRE_GRANT`, because the `CallMark` in the extensions might have been
+    // copied from an outer request.
     fn of(parts: &Parts) -> Option<Self> {
         let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
         pre_grant

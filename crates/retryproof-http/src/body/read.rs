@@ -144,7 +144,7 @@ impl RequestReader {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // A body that reports its end is not polled again.
+        // Do not poll a body that has reported its end.
         while !body.is_end_stream() {
             let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { break };
             match frame.map(Frame::into_data) {

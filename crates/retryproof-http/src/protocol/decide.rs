@@ -189,8 +189,8 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         },
         Finding::ResponseFailed => Problem::new(
             Code::ResponseFailed,
-            // Do not promise that the request will not be carried out again: in a scope without the
-            // guard, a retry runs.
+            // The text does not say that the work will never run again, because a retry does run it
+            // if the guard of the scope is switched off.
             "the request was carried out, but its response broke off; do not send it again",
         ),
         Finding::CompletionFailed(Recorded::Tombstone) => Problem {

@@ -134,8 +134,8 @@ impl FingerprintHasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The body's length comes after the body, because the length is known only when the body
-        // ends. The hash input is still unambiguous, because the length is always its last 8 bytes.
+        // Hash the length after the body, because it is known only when the body ends. The hash
+        // input is still unambiguous, because its last 8 bytes are always the length.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }
@@ -149,8 +149,8 @@ pub(crate) fn fingerprint(
     let canonical;
     let body = match algorithm {
         FingerprintAlgorithm::Request | FingerprintAlgorithm::Body => request.body,
-        // A raw body and a canonical body never have the same hash input: canonical bodies are
-        // I-JSON, and a body that is I-JSON is never hashed raw.
+        // A raw body and a canonical body never have the same hash input. A canonical body is
+        // always I-JSON, and a body is hashed raw only if it is not I-JSON.
         FingerprintAlgorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)

@@ -241,7 +241,8 @@ fn quote(text: &str, json: &mut String) {
 /// Returns the `Retry-After` of a 503. The value varies from 1 to 5 seconds, so that clients that
 /// were refused together do not retry together (HTTP-14). `ticket` is a counter value.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
-    // Fibonacci hashing gives consecutive tickets values that are far apart.
+    // Spread the values with Fibonacci hashing, so that consecutive tickets get values that are far
+    // apart.
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5
 }
 

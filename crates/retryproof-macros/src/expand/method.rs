@@ -21,9 +21,9 @@ pub(super) fn expand(
     let AnnotatedFunction { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // The generated call has the span of the return type, so the compiler points at that type if it
-    // cannot be stored or cannot report a call in flight. The compiler reports an error only once
-    // per span.
+    // Give the generated call the span of the return type. If the type cannot be stored or cannot
+    // report a call in flight, the compiler then points at the type. One shared span is enough,
+    // because the compiler reports the same error only once per span.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -31,8 +31,8 @@ pub(super) fn expand(
         Some(hold) => quote!(#hold),
         None => quote!(|_| false),
     };
-    // CMP-7: the action also receives the transaction, which is no longer an argument of the
-    // function. The transaction's type determines the engine.
+    // CMP-7: the transaction is no longer an argument of the function. The action receives it
+    // instead, and its type becomes the type parameter of the joined engine.
     let (kind, lent, tx) = match &tx {
         Some(tx) => {
             let lent = match &*tx.ty {

@@ -123,7 +123,7 @@ fn transaction(
     for second in marked {
         errors.at(second, "a second `#[tx]`: the record can join only one transaction");
     }
-    // If `completion` itself was refused, do not add a second error.
+    // Add no second error if `completion` itself was refused.
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,

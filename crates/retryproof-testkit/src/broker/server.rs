@@ -82,7 +82,8 @@ impl Server {
             "-address".into(),
             "127.0.0.1".into(),
         ];
-        // `epmd` answers with its port, as a number of four bytes.
+        // This is a request to `epmd` and the expected answer, which contains the port as a number
+        // of four bytes.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
@@ -116,7 +117,7 @@ impl Server {
         command.extend(
             ["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from),
         );
-        // A ready node answers with a method frame on channel 0.
+        // A node that is ready answers the AMQP protocol header with a method frame on channel 0.
         let greeting = (b"AMQP\0\0\x09\x01".to_vec(), vec![1, 0, 0]);
         let url = format!("amqp://guest:guest@127.0.0.1:{port}");
         let processes = vec![
@@ -214,8 +215,8 @@ impl Process {
             {
                 return Ok(());
             }
-            // A process that has just been killed can still block the new process, which then
-            // exits. In that case, start the new process again.
+            // A process that was just killed can block the new process for a moment. The new
+            // process then exits, so start it again.
             if let Some(child) = &mut self.child
                 && child.try_wait()?.is_some()
             {
@@ -274,8 +275,8 @@ fn tied(command: &[String]) -> Vec<String> {
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Concurrent test processes begin at different ports. Otherwise, one process could soon
-        // take a port that another process has released.
+        // Let concurrent test processes begin at different ports. Otherwise, one process could take
+        // a port as soon as another process has released it.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

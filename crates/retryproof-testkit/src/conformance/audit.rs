@@ -160,7 +160,8 @@ pub async fn ops_10_an_audited_store_with_hashed_identities_keeps_no_key(s: &Sub
     };
     assert!(IdentitySecret::is_digest(kept.key().expose()), "the key should be a digest");
     assert_eq!(kept.to_string(), store.identify(id).to_string());
-    // Hashing the returned identity again would lead elsewhere.
+    // The returned identity is already hashed. An entry with this identity must be stored under the
+    // same digest and not be hashed again.
     append(&store, &s.entry("again").with_record(kept.clone(), token)).await;
     let again = all(s, &store).await.0.swap_remove(0);
     assert_eq!(

@@ -315,7 +315,7 @@ pub async fn ops_4_an_erased_answer_keeps_its_ttl(s: &Subject) {
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
     let forced = s.force(&id, &ForceRequest::erase(token)).await;
-    // On the host's clock, the ttl may already have ended.
+    // If the subject uses the host's clock, the ttl may already have ended.
     assert!(matches!(forced, Forced::Applied) || !s.is_exact(), "{forced:?}");
     if s.is_exact() {
         s.pass(ttl / 2).await;

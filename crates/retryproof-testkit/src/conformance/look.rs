@@ -17,8 +17,8 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);
-    // Only the completion has a short ttl. If the acquire also had a short ttl, the store would be
-    // allowed to delete the dead lease (STO-4), and the owner could no longer complete.
+    // Use the short ttl only for the completion. With a short ttl in the acquire, the store could
+    // delete the expired lease (STO-4), and the owner could no longer complete.
     let holder = holder.with_ttl(s.short());
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     if s.is_exact() {

@@ -167,13 +167,13 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
-    // `extended` has an expired lease past its ttl, which its owner extends.
+    // `extended` is a record whose lease and ttl have ended before its owner extends it.
     let extended = s.id("extended");
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
     let saved = owner.extend(LONG).await;
-    // `kept` has an expired lease past its acquire's ttl, which its owner completes with a longer
+    // `kept` is a record whose lease and ttl have ended before its owner completes it with a longer
     // ttl.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
@@ -181,7 +181,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // `asked_again` has an expired lease past its ttl, which its owner acquires again.
+    // `asked_again` is a record whose lease and ttl have ended before its owner acquires it again.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);

@@ -171,7 +171,8 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     assert_eq!(holder.complete(b"first").await, FencedWrite::Applied);
     let again = Completion::new(envelope(b"again"), LONG, None);
     let repeated = holder.complete_with(&again).await;
-    // On the host's clock, the ttl may already have ended, and a purge may have deleted the record.
+    // If the subject uses the host's clock, the ttl may already have ended, and a purge may have
+    // deleted the record.
     assert!(repeated == FencedWrite::AlreadyApplied || !s.is_exact(), "{repeated:?}");
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);

@@ -102,7 +102,8 @@ pub async fn seal_4_a_destroyed_key_leaves_tombstones(s: &Subject) {
     for store in [&one, &two] {
         let engine = engine(store, &keys);
         let ctx = IdempotencyContext::builder(id.scope().clone(), id.key().expose());
-        // A store that never replays must not be waited for.
+        // Do not wait, because against a defective store that never replays the call would wait
+        // until the timeout.
         let ctx = ctx.wait_timeout(Duration::ZERO);
         let call = engine.call(ctx.build().expect("the context should be valid")).codec(BytesCodec);
         let answer = call.execute(|| async { Ok::<Vec<u8>, ErrorKind>(b"twice".to_vec()) }).await;

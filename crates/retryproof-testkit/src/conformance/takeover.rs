@@ -156,7 +156,7 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
         let again = granted(taker.acquire(lease).await);
         assert!(again.took_over && again.token == first.token, "{again:?} after {first:?}");
     }
-    // A repeated acquire also reports the takeover if the lease ran out between the two acquires.
+    // A repeated acquire reports the takeover even if the lease ran out between the two acquires.
     s.expire(&id, s.short()).await;
     assert!(granted(taker.acquire(LONG).await).took_over);
     assert_eq!(taker.release().await, FencedWrite::Applied);

@@ -63,8 +63,8 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
     for round in 0..6 {
         let holder = s.caller(&id).with_ttl(MS);
         let completes = round % 2 == 0;
-        // A lease that will be completed is long. Otherwise, both the lease and the ttl could end
-        // before the completion, and the store could delete the record.
+        // A lease that will be completed must be long. Otherwise, the lease and the ttl could both
+        // end before the completion, and the store could delete the record.
         let lease = if completes { LONG } else { 10 * MS };
         order.next(granted(holder.acquire(lease).await).token);
         if completes {

@@ -33,7 +33,7 @@ impl RawValue<'_> {
             Self::Toml(DeValue::Integer(number)) => (number.as_str(), number.radix()),
             Self::Toml(_) => return Err(refuse()),
         };
-        // This check refuses a leading `+`, which `from_str_radix` would accept.
+        // Refuse a leading `+`, which `from_str_radix` would accept.
         if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return Err(refuse());
         }

@@ -107,7 +107,8 @@ pub(super) fn closest(key: &str) -> String {
 
 /// The edit distance of two keys: the number of characters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
-    // A key in the file can have any length, so skip a key that is longer than every known key.
+    // Do not compute the distance of a very long key. A key in the file can have any length, and
+    // every known key is shorter than this limit.
     if a.len() > 64 {
         return usize::MAX;
     }

@@ -37,7 +37,8 @@ impl<'a> AcquireLoop<'a> {
         let limit = self.store.operation_timeout();
         let call = in_time(limit, sealing.of_call(self.identity(), subject, fingerprint)).await;
         let seal = match call {
-            // A call in shadow mode goes on, whatever happens to its record (CTX-6).
+            // In shadow mode, the call runs even if no key can be read, and a tombstone is recorded
+            // (CTX-6).
             Err(error) if self.durations.guarding == Guarding::Shadow => {
                 tracing::warn!(identity = %self.identity(), %error,
                     "there is no key for the result of a call in shadow mode, so a tombstone is \
@@ -47,7 +48,8 @@ impl<'a> AcquireLoop<'a> {
             call => call,
         };
         self.seal = Some(Arc::new(seal.map_err(|error| self.named(error))?));
-        // The call waits for a holder, and its lease is counted, from now on.
+        // Restart the clock, because the time that was needed to get the key counts neither as
+        // waiting for a holder nor as part of the lease.
         self.began = self.store.now();
         self.deadline = self.began + self.durations.wait;
         match self.run(owner).await? {

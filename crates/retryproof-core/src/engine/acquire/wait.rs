@@ -77,8 +77,8 @@ impl AcquireLoop<'_> {
             });
         };
         let mut pauses = 0;
-        // Whether the key was free at the last check. If the key was free, this loop waits for a
-        // permit, not for a holder.
+        // This flag says whether the key was free at the last check. If the key was free, the loop
+        // waits for a permit and not for a holder.
         let mut is_free = false;
         loop {
             let permit = if is_free {
@@ -151,7 +151,7 @@ impl AcquireLoop<'_> {
                 let state = &held.lease().0;
                 ticket.shared.found(Holder { token: state.token, until: state.until() });
             }
-            // The next leader looks up the holder itself.
+            // Publish nothing here, because the next leader looks up the holder itself.
             Found::End(Acquisition::InFlight(_) | Acquisition::Mismatch) => {}
             Found::Busy(holder) => {
                 ticket.shared.found(*holder);

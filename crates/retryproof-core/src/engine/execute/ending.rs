@@ -76,7 +76,8 @@ where
     let is_guarded = held.lease().is_guarded();
     let (result, unencodable) = match encode(&options.codec, &value) {
         Ok(payload) => (recorder.record(held, payload.into_envelope(), false).await, None),
-        // The work is done, and a tombstone keeps the work from running again (CMP-9).
+        // The value cannot be encoded, but the work is done. Record a tombstone, so that the work
+        // does not run again (CMP-9).
         Err(error) => {
             let tombstone = Tombstone::new().into_envelope();
             (recorder.record(held, tombstone, true).await, Some(error))
@@ -198,7 +199,7 @@ fn answer_of<'a, T, E>(
         Err(ExecuteError::Store(error) | ExecuteError::Codec(error)) => {
             CallAnswer::Refused(error.kind())
         }
-        // Replaying a stored result returns no other error.
+        // A replay returns no other kind of error.
         Err(_) => CallAnswer::Refused(ErrorKind::Unexpected),
     }
 }

@@ -65,8 +65,8 @@ impl MeasuredScopes {
             }
         }
         let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
-        // Check again under the write lock. In the meantime, another thread might have added this
-        // scope, or the last scope that the limit allows.
+        // Check again under the write lock, because another thread might have added this scope, or
+        // filled the last free place, since the first check.
         if let Some(scope) = named.get(name) {
             return (Arc::clone(scope), false);
         }
@@ -138,7 +138,8 @@ mod tests {
         scope.executed(Duration::from_millis(200));
         scope.executed(Duration::from_millis(600));
         let saved: Vec<Option<u64>> = (0..6).map(|_| scope.saved()).collect();
-        // The totals are 0.4, 0.8, 1.2, 1.6, 2.0 and 2.4 seconds.
+        // The mean is 0.4 s, so the totals are 0.4, 0.8, 1.2, 1.6, 2.0 and 2.4 s. Each call returns
+        // the whole seconds that the total has gained.
         assert_eq!(saved, [None, None, Some(1), None, Some(1), None]);
         scope.executed(Duration::from_secs(10));
         assert_eq!(scope.saved(), Some(4), "the mean is 3.6 s, and 0.4 s were left");

@@ -98,7 +98,7 @@ impl<H: Clone> SeriesHandles<H> {
     pub fn get(&self, series: &Series, create: impl FnOnce() -> H) -> H {
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner).get(series).cloned();
         kept.unwrap_or_else(|| {
-            // Do not hold the lock here: `create` calls the metrics system, which can panic.
+            // Call `create` without holding the lock, because the metrics system can panic.
             let created = create();
             let mut handles = self.0.write().unwrap_or_else(PoisonError::into_inner);
             handles.entry(series.clone()).or_insert(created).clone()

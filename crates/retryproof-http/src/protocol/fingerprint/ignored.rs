@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn fp_5_what_is_left_out_must_still_be_i_json() {
         let ignored = without(&["/at"]);
-        // None of these bodies is I-JSON: a name is repeated, or no double equals the number.
-        // Nothing is therefore left out of their fingerprints.
+        // These bodies are not I-JSON, because a name is repeated or because no double equals the
+        // number. No member is therefore left out of their fingerprints.
         for body in [r#"{"at":1,"at":2}"#, r#"{"b":1,"at":1,"at":1}"#] {
             assert_ne!(of(&ignored, "/a", body), of(&ignored, "/a", "{}"), "{body}");
         }

@@ -48,7 +48,8 @@ fn fp_3_json_meets_across_spellings_and_is_raw_otherwise() {
         of(FingerprintAlgorithm::Json, "POST", "/a", "not json"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "not  json")
     );
-    // Two ids beyond 2^53 must not count as the same double.
+    // These two numbers are above 2^53 and round to the same double, but their fingerprints must
+    // differ.
     assert_ne!(
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740993"),
         of(FingerprintAlgorithm::Json, "POST", "/a", "9007199254740992")
