@@ -103,7 +103,8 @@ impl Surveys {
     /// is old.
     pub(crate) async fn current(&self) -> Survey {
         let mut newest = self.newest();
-        // The sender is dropped when the scan ends, even if the scan fails.
+        // The sender is dropped when the scan ends, whether or not the scan succeeds. `changed`
+        // then returns an error, which ends the loop.
         let ended = async { while newest.changed().await.is_ok() {} };
         let _ = timeout(PATIENCE, ended).await;
         newest.borrow().clone()

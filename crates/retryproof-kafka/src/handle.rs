@@ -44,7 +44,7 @@ impl HandlerContext {
         let mut handlers = JoinSet::new();
         loop {
             while handlers.try_join_next().is_some() {}
-            // Take the permit before the message. If there is only one permit, each message then
+            // Take a permit before taking a message. If there is only one permit, each message then
             // waits until the previous message is answered.
             let next = async {
                 let permit = Arc::clone(&permits).acquire_owned().await.ok()?;

@@ -275,8 +275,8 @@ impl Shard {
     ) -> (u64, bool) {
         let slot = &mut self.table.slots[at];
         let Body::Busy(place) = slot.body else {
-            // A COMPLETE record past its ttl counts as absent (CMP-6), so the grant replaces it and
-            // is not a takeover.
+            // A COMPLETE record past its ttl counts as absent (CMP-6). A grant that replaces such a
+            // record is therefore not a takeover.
             self.last_token += 1;
             let (place, busy) = self.busy.add(now);
             busy.start(id.key(), at, self.last_token, req, now);

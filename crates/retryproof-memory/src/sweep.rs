@@ -71,14 +71,14 @@ impl Shard {
             let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
             let expires = match &self.table.slots[at].body {
                 Body::Done(done) => done.expires(),
-                // The record was deleted before its ttl ended. A new record can use the slot only
-                // from now on.
+                // The record was deleted before its ttl ended. Until now, the wheel still referred
+                // to its slot, so no other record could use the slot.
                 Body::Busy(NONE) => {
                     self.table.unpark(at);
                     continue;
                 }
-                // A grant has replaced the record. The completion of that grant files the slot
-                // again.
+                // A grant has replaced the record. The slot is filed again when that grant is
+                // completed.
                 Body::Busy(_) => continue,
             };
             if expires <= now {

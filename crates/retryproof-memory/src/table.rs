@@ -211,7 +211,7 @@ mod tests {
             let mut table = Table::with_capacity(3);
             let mut map: HashMap<u32, u32> = HashMap::new();
             for step in 0..20_000 {
-                // A narrow mask leaves few distinct hashes, so the chains become long.
+                // The mask leaves only a few distinct hashes, so the chains become long.
                 let value = next() % 3_000;
                 let hash = value.wrapping_mul(2_654_435_769) & mask;
                 let found = find(&table, hash, value);

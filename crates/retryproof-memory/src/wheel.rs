@@ -202,7 +202,7 @@ mod tests {
         let expiry: Vec<u64> = (0..3_000)
             .map(|n| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Times range from nanoseconds to almost two decades.
+                // The times range from nanoseconds to almost twenty years.
                 (random >> 5) >> (n % 50)
             })
             .collect();

@@ -152,8 +152,8 @@ impl Connection {
         let known = self.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify)?;
         Ok(match known.rows.is_empty() {
             true => Arc::clone(text),
-            // Add the prefix even if the setting is off on the server, because a session can turn
-            // it on.
+            // Turn the setting off for this statement even if it is off on the server, because a
+            // session can turn it on.
             false => format!("SET STATEMENT innodb_snapshot_isolation=OFF FOR {text}").into(),
         })
     }

@@ -119,7 +119,7 @@ async fn missing_privileges(connection: &mut Connection, table: &str) -> Result<
     for (name, sql) in PRIVILEGES {
         let sql = Arc::from(sql.replace(DEFAULT_TABLE, table));
         let done = connection.run(&sql, &[], ResultKind::Counts, false).await;
-        // With any other error number, the server has already checked and accepted the privilege.
+        // Any other error came after the server had accepted the privilege.
         match done.map_err(|error| (number(&error), error)) {
             Err((Some(number), _)) if DENIED.contains(&number) => missing.push(name),
             Err((None, error)) => return Err(classify(error).into()),

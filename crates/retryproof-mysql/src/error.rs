@@ -95,8 +95,8 @@ pub(crate) fn classify_at_connect(error: sqlx_core::Error) -> Failure {
                 ),
             }
         }
-        // The driver reports a rejected certificate as an I/O error about invalid data, instead of
-        // as `Tls`.
+        // The driver reports a rejected certificate as an I/O error about invalid data, not as
+        // `Tls`.
         sqlx_core::Error::Tls(_) => (Recovery::RetryOnNewConnection, Config, TLS),
         sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (Recovery::RetryOnNewConnection, Config, TLS)

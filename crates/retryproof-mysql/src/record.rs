@@ -55,7 +55,7 @@ pub(crate) fn read_record(row: &MySqlRow) -> Result<Record> {
     let mut head = Head::of(row)?;
     let state = head.number("state")?;
     let (token, takeovers, left) = head.grant()?;
-    // `Peek` returns only the first part of the head, without the details.
+    // A row of one column comes from `Peek`, which does not return the details.
     let (fingerprint, holder) = if row.len() > 1 { head.details()? } else { (None, None) };
     let fingerprint = fingerprint_of(fingerprint)?;
     let phase = match (state, left) {

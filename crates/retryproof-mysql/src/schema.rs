@@ -128,7 +128,7 @@ async fn apply(
 /// that of a service that migrates when it starts, leaves it to the next migration by another
 /// account.
 async fn add_audit_table(connection: &mut Connection, table: &str) -> Result<(), Failure> {
-    // Look first, because CREATE needs its privilege even if the table exists.
+    // Look for the table first, because CREATE needs its privilege even if the table exists.
     let sql = Arc::from(HAS_AUDIT_TABLE.replace(DEFAULT_TABLE, table));
     let found = connection.run(&sql, &[], ResultKind::Rows, false).await;
     let Err(error) = found.map_err(classify_at_connect) else { return Ok(()) };

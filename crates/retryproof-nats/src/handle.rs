@@ -70,7 +70,7 @@ impl HandlerContext {
     async fn report_progress(&self, delivery: &Delivery) {
         let mut ticks = interval(self.progress_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.tick().await; // The first tick comes immediately, just after the delivery.
+        ticks.tick().await; // the first tick comes at once, just after the delivery
         loop {
             ticks.tick().await;
             self.replies.report_progress(delivery).await;

@@ -319,7 +319,7 @@ mod tests {
         }
         let error = PostgresConfig::from_url("postgres://h/d?tabel=t").unwrap_err().to_string();
         assert!(error.contains("tabel"), "{error}");
-        // The message names only parameters that exist.
+        // Every parameter that the message names is accepted.
         for named in error.split('`').skip(1).step_by(2) {
             let url = format!("postgres://h/d?{named}=3");
             let unknown = PostgresConfig::from_url(&url)

@@ -43,8 +43,8 @@ pub(crate) enum AcquireRow {
 impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 7, "token")? {
-            // The statement left the value out, because the ttl ended while the row was read. If
-            // the value is really missing, a later read fails.
+            // The ttl ended while the row was read, so the statement left the value out. If the
+            // value is missing for another reason, a later read fails.
             None | Some(0)
                 if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
                     && has_no_value(row)? =>
@@ -52,8 +52,8 @@ impl AcquireRow {
                 Ok(Self::Conflict)
             }
             None => read_record(row).map(Self::Found),
-            // Nothing was granted. `read_record` only checks the row, and fails on a `state` that
-            // the store never writes.
+            // Nothing was granted. Call `read_record` only to check the row: it fails on a `state`
+            // that the store never writes.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
                 read_record(row).map(|_| Self::Conflict)
             }

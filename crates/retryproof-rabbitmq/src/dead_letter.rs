@@ -178,7 +178,8 @@ mod tests {
                 .iter()
                 .all(|name| !headers.contains_key(*name))
         );
-        // The copy still names the exchange and routing key of the first publish.
+        // The copy still names the exchange and the routing key with which the message was first
+        // published.
         assert_eq!((copy.exchange(), copy.routing_key()), ("shop", "order.paid"));
     }
 

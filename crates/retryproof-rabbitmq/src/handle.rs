@@ -68,8 +68,8 @@ impl StorePause {
         match reason {
             Reason::Store => {
                 let now = Instant::now();
-                // Messages that are handled at the same time report the same outage. Count the
-                // outage only once.
+                // Messages that are handled at the same time run into the same outage, so count
+                // that outage only once.
                 if outages.until.is_none_or(|until| until <= now) {
                     outages.count = outages.count.saturating_add(1);
                     outages.until = Some(now + backoff.after(outages.count).min(MAX_HOLD));

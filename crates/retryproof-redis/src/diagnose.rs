@@ -229,7 +229,7 @@ fn check_settings(
     wait_replicas: u32,
     findings: &mut Vec<StoreFinding>,
 ) {
-    // CONFIG GET writes its names with dashes, INFO with underscores.
+    // The server spells the same setting with dashes in CONFIG GET and with underscores in INFO.
     let either = |config: &str, info: &str| known.get(config).or_else(|| known.get(info));
     let number =
         |config: &str, info: &str| either(config, info).and_then(|text| text.parse::<u64>().ok());

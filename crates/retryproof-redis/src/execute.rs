@@ -147,8 +147,9 @@ impl Executor {
     ) -> Result<Value, Failure> {
         let deadline = Instant::now() + shared.call_timeout();
         let current = shared.current();
-        // The driver limits each exchange to the call timeout. Only a call that has waited for a
-        // connection needs the deadline as a further limit.
+        // The driver limits each exchange to the call timeout. Only a call that has first waited
+        // for a connection can outlast its deadline, so only such a call needs the deadline as a
+        // second limit.
         let mut has_waited = current.is_none();
         let mut open = match current {
             Some(open) => open,

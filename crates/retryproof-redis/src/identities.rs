@@ -62,7 +62,8 @@ pub(crate) async fn check(executor: &Executor) -> Result<()> {
 /// is the server's answer to a GET of the [`key`].
 pub(crate) fn finding(answer: Value, secret: Option<&IdentitySecret>) -> Option<StoreFinding> {
     if matches!(answer, Value::ServerError(_)) {
-        // The checks of the server and of the user's rights report why it refuses to answer.
+        // This is no finding of its own, because the checks of the server and of the user's rights
+        // report why the server refuses to answer.
         return None;
     }
     other_identities(mark(answer).and_then(|mark| IdentitySecret::check(secret, mark)))

@@ -346,7 +346,7 @@ mod tests {
             other[at] = bad;
             assert_eq!(field(&Header::read(&other).unwrap_err()), says, "byte {at}");
         }
-        // These records contain lengths that point past the end of the record.
+        // The lengths in these records point past the end of the record.
         for (at, bad) in [(38, 0x01), (38, 0xff), (39, 0xff), (53, b'6')] {
             let mut other = good.clone();
             other[at] = bad;

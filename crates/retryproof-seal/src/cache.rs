@@ -60,7 +60,8 @@ impl KeyCache {
             entries.by_id.clear();
         }
         let id = known.id;
-        // A later look-up knows better, for example that the key was destroyed.
+        // Do not overwrite the result of a look-up that began later, because it is more recent. For
+        // example, it may have found that the key was destroyed.
         if entries.by_id.get(&id).is_none_or(|(_, other)| *other <= began) {
             entries.by_id.insert(id, (known, began));
         }

@@ -103,7 +103,7 @@ impl MasterKeys {
     pub fn from_variable(name: &str) -> Result<Self> {
         let named = |error: Error| error.with("variable", name);
         let text = std::env::var(name).map(Zeroizing::new);
-        // The error of the standard library would quote the value.
+        // Drop the standard library's error, because it would quote the variable's value.
         let text = text.map_err(|_| {
             named(wrong("the environment variable of the master keys is missing or not text"))
         })?;
@@ -157,7 +157,8 @@ fn parse_line(line: &str) -> Result<(String, DataKey)> {
     let (id, digits) = line.split_once(':').ok_or_else(|| wrong(FORM))?;
     let (id, digits) = (id.trim(), digits.trim());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    // An id of another form may be a misplaced key, so the message does not repeat it (ID-4).
+    // The id may be a misplaced key if it has another form, so the message does not repeat it
+    // (ID-4).
     if id.is_empty() || id.len() > 64 || !id.bytes().all(is_plain) {
         return Err(wrong(FORM));
     }

@@ -114,7 +114,8 @@ impl KeyTable for SqliteKeyTable {
                  destroyed_at=CAST(strftime('%s','now') AS INTEGER) WHERE subject=?1 AND wrapped IS NOT NULL",
             )?
             .execute([subject])?;
-            // SQLite may have moved the row before, and left a copy in the unused part of a page.
+            // Rewrite the file, because SQLite may have moved the row earlier and left a copy of
+            // the wrapped key in the unused part of a page.
             if before.is_some() {
                 conn.execute_batch("VACUUM")?;
             }

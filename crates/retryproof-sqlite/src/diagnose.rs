@@ -174,7 +174,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let mount = |line: &'a str| {
         let (fields, kind) = line.split_once(" - ")?;
-        // In the list of mounts, Linux writes a space in a path as `\040`.
+        // Linux writes a space in a path as `\040` in its list of mounts.
         let place = fields.split(' ').nth(4)?.replace("\\040", " ");
         path.starts_with(&place).then_some((place.len(), kind.split(' ').next()?))
     };

@@ -216,8 +216,8 @@ impl Shared {
                 self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // Keep the batch's place in the queue for the write lock, even if some callers in the
-            // batch reach their deadlines.
+            // While the lock is taken, keep the batch's place in the queue for the lock, even if
+            // some callers in the batch reach their deadlines.
             let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
             let guard = guard.or_else(|| {
                 ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)

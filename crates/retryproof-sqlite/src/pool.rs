@@ -30,8 +30,8 @@ impl ReadPool {
         let preferred = thread_number() % connections.len();
         let mut order = (preferred..connections.len()).chain(0..preferred);
         let free = order.find_map(|at| connections[at].try_lock());
-        // If all connections are in use, wait for the preferred one, because a read takes only
-        // microseconds.
+        // If every connection is in use, wait for the preferred one. The wait is short, because a
+        // read takes only microseconds.
         read(&free.unwrap_or_else(|| connections[preferred].lock()))
     }
 }

@@ -163,7 +163,7 @@ mod tests {
         for token in [0, 1, i64::MAX.unsigned_abs()] {
             let entry = about_a_record(token);
             let (scope, key, token) = audit_columns(&entry);
-            // The statements write the token 0 as NULL.
+            // The stores' statements write the token 0 as NULL.
             let token = Some(token).filter(|token| *token != 0);
             let back = audit_entry(5, (scope, key, token), words()).expect("a readable row");
             assert_eq!(back, entry.with_time(5));

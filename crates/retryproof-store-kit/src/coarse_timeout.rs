@@ -129,7 +129,7 @@ mod tests {
             let took = started.elapsed();
             assert!(took >= Duration::from_millis(30) && took < Duration::from_secs(5), "{took:?}");
             assert_eq!(timer.until(Instant::now(), std::future::ready(7)).await, Some(7));
-            // The task falls asleep before the next round.
+            // Let the task fall asleep before the next round.
             sleep(3 * TICK).await;
         }
     }

@@ -367,7 +367,8 @@ mod tests {
         assert_eq!(ADDING.pending(Some(ADDED_TO)).unwrap(), NONE);
         assert_eq!(REMOVING.pending(Some(CREATED)).unwrap(), ["add", "remove"]);
         assert_eq!(REMOVING.pending(Some(CONTRACTED)).unwrap(), NONE);
-        // After a roll-back, the old release runs its migrations when it starts.
+        // After a program is rolled back, the old release finds newer tables. It runs no migration,
+        // and it starts unless the tables exclude it.
         assert_eq!(FIRST.pending(Some(ADDED_TO)).unwrap(), NONE);
         assert_eq!(ADDING.pending(Some(CONTRACTED)).unwrap(), NONE);
         let error = FIRST.pending(Some(CONTRACTED)).unwrap_err();

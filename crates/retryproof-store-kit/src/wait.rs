@@ -128,7 +128,7 @@ mod tests {
         let poll = |reads| if reads > 2 { long } else { POLL };
         let pauses = rhythm(500, poll, u64::MAX).await;
         assert!(is_near(&pauses[..4], &[10, 20, 100, 200]), "{pauses:?}");
-        // The lease ends before the pause, so the waiter reads when the lease ends.
+        // The lease ends before the pause does, so the waiter reads the record when the lease ends.
         let pauses = rhythm(30, |_| long, 5).await;
         assert!(pauses.len() >= 4 && pauses.iter().all(|&pause| pause <= 6), "{pauses:?}");
     }
@@ -137,7 +137,7 @@ mod tests {
     async fn acq_4_a_wait_ends_by_a_notification_a_lost_lease_or_an_error() {
         let notify = Notify::new();
         let until = Instant::now() + Duration::from_secs(60);
-        // The notification comes between the read and the sleep.
+        // This notification arrives after the read and before the sleep.
         let read = || async {
             notify.notify_waiters();
             Ok::<_, ()>(Some(Duration::MAX))

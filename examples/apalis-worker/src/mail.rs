@@ -29,7 +29,7 @@ impl Mailer for FileMailer {
     async fn send(&self, invoice: &Invoice) -> Result<(), BoxError> {
         tokio::time::sleep(self.takes).await;
         let Invoice { order, customer, cents, message_id } = invoice;
-        // A single write keeps the line whole.
+        // Write the line in one call, so that lines of different writers do not mix.
         let line = format!("{order}\t{customer}\t{cents}\t{message_id}\n");
         OpenOptions::new()
             .create(true)

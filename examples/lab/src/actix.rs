@@ -38,7 +38,7 @@ impl FromRequest for User {
     type Future = std::future::Ready<Result<Self, Self::Error>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        // If the script is malformed, the handler refuses it later.
+        // A malformed script is refused later, by the handler.
         let wanted = Script::of(&fields(request)).is_ok_and(|script| script.auth);
         std::future::ready(match wanted && !request.headers().contains_key("x-user") {
             true => Err(error::ErrorUnauthorized("the header x-user is missing\n")),
@@ -61,7 +61,7 @@ fn fields(request: &HttpRequest) -> http::HeaderMap {
 /// Follows the script in the header `x-lab`, with the same code as for axum.
 async fn run(request: HttpRequest, body: Bytes) -> HttpResponse {
     let fields = fields(&request);
-    // Do not hold the request while the script sleeps.
+    // Drop the request before the script sleeps, so that the request is not kept for that time.
     drop(request);
     let (parts, body) = crate::run::run(&fields, &body).await.into_parts();
     let status =

@@ -113,7 +113,7 @@ fn shown(url: &str) -> String {
     let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:***") };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        // The path contains an `@`, so the text before it may be a password that contains a `/`.
+        // If the path contains an `@`, the text before the `@` may be a password with a `/` in it.
         _ if path.contains('@') => format!("{scheme}://***"),
         Some((_, host)) => format!("{scheme}://***@{host}"),
         None => format!("{scheme}://{authority}"),
@@ -197,7 +197,7 @@ async fn serve_axum(
         if left > 0 {
             tracing::warn!(left, "stopped while actions were running; their leases will expire");
         }
-        // Give the last answers time to leave.
+        // Wait a moment, so that the last answers can be sent.
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     // Do not let a connection that never ends, such as an open stream, delay the exit.
@@ -233,7 +233,7 @@ async fn serve_actix(
         if left > 0 {
             tracing::warn!(left, "stopped while actions were running; their leases will expire");
         }
-        // Give the last answers time to leave.
+        // Wait a moment, so that the last answers can be sent.
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     // Do not let a connection that never ends delay the exit.

@@ -25,7 +25,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = (StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        // If the script is malformed, the handler refuses it later.
+        // A malformed script is refused later, by the handler.
         let wanted = Script::of(&parts.headers).is_ok_and(|script| script.auth);
         if wanted && !parts.headers.contains_key("x-user") {
             return Err((StatusCode::UNAUTHORIZED, "the header x-user is missing\n"));
@@ -104,7 +104,7 @@ fn answer(script: &Script, data: Bytes, trailers: HeaderMap) -> Response {
     if trailers.is_empty() {
         return Response::new(Body::new(body));
     }
-    // HTTP/1.1 servers send only announced trailers.
+    // An HTTP/1.1 server sends only the trailers that the `Trailer` field announces.
     let names: Vec<_> = trailers.keys().map(|name| name.as_str()).collect();
     let announced = HeaderValue::from_str(&names.join(", "));
     let mut response = Response::new(Body::new(body.with_trailers(trailers.clone())));

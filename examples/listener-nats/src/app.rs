@@ -108,8 +108,8 @@ pub(crate) async fn listen(
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // This pause stands for a call to another service, such as one for taxes. Do
-                    // slow work before the first statement.
+                    // This pause stands for a call to another service. Keep such calls short,
+                    // because the transaction locks the file for all other writers until it ends.
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     Ok(invoices::book(tx, &paid)?)
                 })

@@ -41,8 +41,9 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let status = timeout(PATIENCE, first.ended()).await??;
     println!("the first listener: {status}, killed when its 3rd order was booked");
     let journal = || std::fs::read_to_string(folder.path().join("journal"));
-    // The listener notes `executed` after a booking and before its acknowledgement. If there are
-    // more bookings than such notes, the process died between the two.
+    // The listener writes `executed` to the journal after it books an order and before it
+    // acknowledges the message. If there are more bookings than such lines, the process died
+    // between the two steps.
     let (booked, executed) =
         (booked(&shop)?, journal()?.lines().filter(|line| line.contains(" executed ")).count());
     println!("booked: {booked}; acknowledged: {executed} at most");

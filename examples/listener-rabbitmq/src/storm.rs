@@ -331,7 +331,7 @@ impl Listeners {
         }
         for mut child in self.running.drain(..) {
             let status = timeout(PATIENCE, child.wait()).await??;
-            // A listener that has just started does not handle signals yet.
+            // A listener that has just started does not handle signals yet, so SIGTERM may kill it.
             if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();

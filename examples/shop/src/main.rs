@@ -46,11 +46,11 @@ struct Confirmation {
 impl Fate for Unpaid {
     fn fate(&self) -> AnswerFate {
         match self {
-            // The refusal is stored like any other answer, and every retry of the order gets it.
+            // The refusal is stored like any other answer, so every retry of the order gets it.
             Self::Declined(_) => AnswerFate::Store,
-            // The order may be retried at once, even though it may have been paid: the next attempt
-            // sends the same key to the payments service, and gets the stored answer if there is
-            // one.
+            // The order may be retried at once, even though it may already be paid: the next
+            // attempt sends the same key to the payments service, and gets the stored answer if the
+            // service has one.
             Self::NoAnswer => AnswerFate::Release,
             Self::Unclear => AnswerFate::Hold,
         }

@@ -96,8 +96,8 @@ struct Problem {
 fn refusal(status: StatusCode, body: String) -> Unpaid {
     let problem = serde_json::from_str(&body).ok();
     match (status, problem.as_ref().map(|problem: &Problem| problem.code.as_str())) {
-        // The order was changed after it was first sent, or it was charged and the answer was not
-        // stored.
+        // Either the order was changed after it was first sent, or the order was charged but the
+        // answer could not be stored.
         (_, Some("fingerprint-mismatch" | "result-not-replayable")) => Unpaid::Unclear,
         (StatusCode::PAYMENT_REQUIRED | StatusCode::UNPROCESSABLE_ENTITY, None) => {
             Unpaid::Declined(body)

@@ -43,7 +43,7 @@ impl Sender {
     /// Creates a sender that delivers to `url`.
     #[must_use]
     pub fn new(client: Client, url: impl Into<String>, secret: Secret) -> Self {
-        // A few pauses that double each time. Real providers continue for days.
+        // Use a few pauses, each twice as long as the one before. Real providers retry for days.
         let pauses = (0..6).map(|n| Duration::from_millis(500 << n)).collect();
         Self { client, url: url.into(), secret, patience: Duration::from_secs(10), pauses }
     }

@@ -78,7 +78,7 @@ impl fmt::Debug for Secret {
 /// If the delivery must be refused.
 pub fn check(secrets: &[Secret], header: &str, body: &[u8], now: u64) -> Result<(), Distrust> {
     let (timestamp, signatures) = parse(header).ok_or(Distrust::Malformed)?;
-    // Each comparison takes constant time, wherever the first difference is.
+    // The comparison takes the same time wherever the first difference is.
     let is_ours = |signature: &[u8; 32]| {
         secrets.iter().any(|secret| secret.over(timestamp, body).verify_slice(signature).is_ok())
     };
@@ -107,8 +107,8 @@ fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
             _ => {}
         }
     }
-    // Limit the number of signatures, because each costs an HMAC of the body. A change of secrets
-    // needs no more than eight.
+    // Limit the number of signatures, because checking each one takes an HMAC of the body. Eight
+    // are enough for a change of secrets.
     let is_sane = (1..=8).contains(&signatures.len());
     Some((timestamp?, signatures)).filter(|_| is_sane)
 }
@@ -175,7 +175,7 @@ mod tests {
         let other = secret("a secret of another sender").sign(NOW, BODY);
         assert_eq!(check(&ours, &other, BODY, NOW), Err(Distrust::Forged));
         assert_eq!(check(&[], &header, BODY, NOW), Err(Distrust::Forged));
-        // A change of any digit makes the signature wrong.
+        // The signature is wrong if any of its digits changes.
         for at in header.len() - 64..header.len() {
             let mut bytes = header.clone().into_bytes();
             bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
@@ -189,7 +189,7 @@ mod tests {
         let (old, new) = (secret("the secret until today"), secret("the secret from today"));
         let both = [new.clone(), old.clone()];
         assert_eq!(check(&both, &old.sign(NOW, BODY), BODY, NOW), Ok(()));
-        // A sender may sign with both secrets.
+        // During a change of secrets, a sender may sign with both.
         let two =
             format!("{},{}", old.sign(NOW, BODY), new.sign(NOW, BODY).replace("t=1700000000,", ""));
         assert_eq!(check(&[new], &two, BODY, NOW), Ok(()));

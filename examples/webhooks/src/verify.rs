@@ -88,7 +88,7 @@ pub async fn verified(
         return (StatusCode::BAD_REQUEST, "an event has an id of 1 to 255 printable characters\n")
             .into_response();
     };
-    // Replace all such headers of the delivery, because they were not signed.
+    // Replace all headers of this name, because the delivery's own headers are not signed.
     head.headers.insert(key_header, key);
     next.run(Request::from_parts(head, Body::from(body))).await
 }

@@ -34,7 +34,7 @@ async fn ops_9_stuck_keys_are_shown_with_holder_and_times_the_oldest_first() {
     ] {
         at(part);
     }
-    // In progress, lease over, complete, expired, bytes.
+    // The columns are: in progress, lease over, complete, expired, bytes.
     let numbers = |counts: [u64; 5]| counts.map(|n| format!("<td class=\"num\">{n}</td>")).concat();
     at(&format!("<tr><td>mail</td>{}", numbers([0, 0, 1, 0, 210])));
     at(&format!("<tr><td>pay</td>{}<td>2 h 5 min</td>", numbers([3, 1, 0, 0, 0])));
@@ -98,7 +98,8 @@ async fn ops_9_id_4_no_key_and_no_answer_is_ever_shown() {
     }
     let ctx = IdempotencyContext::builder("pay", "canary-4").build().unwrap();
     let held = engine.try_acquire(&ctx).await.unwrap();
-    // The memory store keeps no note without a trace, so this record is stuck when its lease ends.
+    // Without a trace, the memory store keeps no holder note, so this record counts as stuck only
+    // when its lease has ended.
     advance(Duration::from_secs(3_600)).await;
     let page = retryproof_admin::router(&engine, |_: &Parts| Access::All);
     for answer in [
@@ -120,7 +121,7 @@ async fn ops_9_id_4_no_key_and_no_answer_is_ever_shown() {
 async fn ops_9_hostile_scopes_and_labels_stay_text() {
     const ATTACK: &str = "\"><script>alert(1)</script><img src=x onerror='x'>\u{202e}&amp;";
     let shelf = Shelf::default();
-    // A label has room for 54 bytes.
+    // A label holds at most 54 bytes, so this attack is shorter than `ATTACK`.
     shelf.put(ATTACK, ATTACK, running(None, 60, "\"><script>alert(2)</script>\n\u{202e}"));
     let page = shelf.page();
     let form =
@@ -178,7 +179,7 @@ async fn ops_9_an_error_of_the_store_is_shown_and_the_next_page_tries_again() {
         assert!(answer.has("the store is away"), "{}", answer.body);
         assert!(!answer.has("No key is stuck") && !answer.has("There is no record"));
     }
-    // A store that cannot be inspected says so.
+    // If the store cannot be inspected, the page says so.
     let blind = IdempotencyEngine::new(SharedStore::new(MemoryStore::new()));
     let page = retryproof_admin::router(&blind, |_: &Parts| Access::ReadOnly);
     let answer = get(&page, "/records").await;

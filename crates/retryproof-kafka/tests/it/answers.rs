@@ -45,7 +45,7 @@ async fn lst_2_a_new_group_runs_what_lies_in_the_topic_unless_told_otherwise() {
     let mut client = mock.client();
     client.set("group.id", "latecomers").set("auto.offset.reset", "latest");
     let running = start(mock.listener_of(client).build().expect("built"), counting(&mock, &runs));
-    // Publishes until one message is read, because nothing shows when a member begins to read.
+    // Publish until one message is read, because nothing else shows when a member begins to read.
     let mut published = 1;
     let read = async {
         while runs.load(Ordering::SeqCst) == 1 {
@@ -68,7 +68,7 @@ async fn lst_2_nothing_is_committed_before_the_work_is_done() {
     let running = start(mock.listener().build().expect("built"), waiting(&mock, &gate));
     until("at work", || gate.begun() == 1).await;
     assert_eq!(mock.committed(0).await, None);
-    // Nor within ten of librdkafka's commit intervals.
+    // Nothing is committed within ten of librdkafka's commit intervals either.
     sleep(COMMITS_EVERY * 10).await;
     assert_eq!(mock.committed(0).await, None);
     gate.let_go(1);
@@ -102,7 +102,8 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     drop(held.complete_tombstone(Tombstone::new()).await);
     mock.until_committed(0, 2).await;
     running.stop().await;
-    // No hot loop: a pause of the rest of a lease, in whole seconds, follows each attempt.
+    // There is no hot loop: after each attempt, the listener pauses for the remaining lease, in
+    // whole seconds.
     let looks = counters.count_of(Reason::InFlight);
     assert!(looks <= looked_up.elapsed().as_secs() + 1, "{looks} looks");
     assert_eq!(runs.load(Ordering::SeqCst), 2);
@@ -135,7 +136,7 @@ async fn lst_2_put_off_without_a_pause_is_no_hot_loop() {
         first.lock().expect("noted").map(|first| first.elapsed()),
     );
     running.stop().await;
-    // A pause precedes each attempt, at any speed of the machine.
+    // The listener pauses before each attempt, so the number of attempts is bounded on any machine.
     let most = since.expect("begun").as_millis() / pause.as_millis() + 1;
     assert!(u128::from(looks) <= most, "{looks} looks where {most} had a pause");
 }

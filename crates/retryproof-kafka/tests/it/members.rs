@@ -19,7 +19,8 @@ async fn lst_1_a_redelivery_to_the_next_group_member_runs_nothing() {
     for n in 0..5 {
         mock.publish(0, &format!("o-{n}"), "{}").await;
     }
-    // The first member completes the third message, and dies before its offset moves on.
+    // The first member completes the third message, and dies before the message's offset is
+    // committed.
     let done = Arc::new(Semaphore::new(0));
     let (handle, completed) = (counting(&mock, &runs), Arc::clone(&done));
     let first = start(mock.listener().build().expect("built"), move |delivery: Delivery| {
@@ -69,7 +70,7 @@ async fn lst_1_a_member_that_joins_while_work_runs_waits_for_it_and_runs_nothing
     let first = start(mock.listener().build().expect("built"), slow.clone());
     until("at work", || runs.load(Ordering::SeqCst) == 1).await;
     let stopping = tokio::spawn(first.stop());
-    // The first member waits for its work and still owns its partition.
+    // The first member waits for its handlers and still owns its partition.
     let next = mock.listener().build().expect("built");
     let counters = next.counters();
     let second = start(next, slow);

@@ -16,17 +16,17 @@ use crate::support::{Mock, PATIENCE, TOPIC, counting, start};
 pub(crate) fn produce(broker: &str, header: &[u8]) -> Result<()> {
     let batch = batch(&record(header));
     let mut request = Vec::new();
-    request.extend(0_i16.to_be_bytes()); // Produce
+    request.extend(0_i16.to_be_bytes()); // the request type, Produce
     request.extend(7_i16.to_be_bytes());
-    request.extend(1_i32.to_be_bytes()); // correlation
+    request.extend(1_i32.to_be_bytes()); // the correlation id
     request.extend((-1_i16).to_be_bytes()); // no client id
     request.extend((-1_i16).to_be_bytes()); // no transaction
-    request.extend((-1_i16).to_be_bytes()); // acks of all
+    request.extend((-1_i16).to_be_bytes()); // acknowledged by all replicas
     request.extend(30_000_i32.to_be_bytes());
-    request.extend(1_i32.to_be_bytes()); // topics
+    request.extend(1_i32.to_be_bytes()); // the number of topics
     request.extend(short(TOPIC.len()).to_be_bytes());
     request.extend(TOPIC.as_bytes());
-    request.extend(1_i32.to_be_bytes()); // partitions
+    request.extend(1_i32.to_be_bytes()); // the number of partitions
     request.extend(0_i32.to_be_bytes());
     request.extend(long(batch.len()).to_be_bytes());
     request.extend(batch);
@@ -39,7 +39,8 @@ pub(crate) fn produce(broker: &str, header: &[u8]) -> Result<()> {
     connection.read_exact(&mut length)?;
     let mut response = vec![0; usize::try_from(i32::from_be_bytes(length)).map_err(Error::other)?];
     connection.read_exact(&mut response)?;
-    // Correlation, one topic's name, one partition, and then its error.
+    // The response contains the correlation id, the name of one topic, one partition, and that
+    // partition's error code.
     match response.get(4 + 4 + 2 + TOPIC.len() + 4 + 4..).and_then(|rest| rest.first_chunk::<2>()) {
         Some([0, 0]) => Ok(()),
         refused => Err(Error::other(format!("{refused:?}"))),
@@ -51,11 +52,11 @@ fn batch(record: &[u8]) -> Vec<u8> {
     let mut after_the_sum = Vec::new();
     after_the_sum.extend(0_i16.to_be_bytes()); // attributes
     after_the_sum.extend(0_i32.to_be_bytes()); // last offset
-    after_the_sum.extend([0; 16]); // first and last time stamp
+    after_the_sum.extend([0; 16]); // the first and the last timestamp
     after_the_sum.extend((-1_i64).to_be_bytes()); // no producer id
     after_the_sum.extend((-1_i16).to_be_bytes());
     after_the_sum.extend((-1_i32).to_be_bytes());
-    after_the_sum.extend(1_i32.to_be_bytes()); // records
+    after_the_sum.extend(1_i32.to_be_bytes()); // the number of records
     after_the_sum.extend(record);
     let mut batch = Vec::new();
     batch.extend(0_i64.to_be_bytes()); // base offset
@@ -68,11 +69,11 @@ fn batch(record: &[u8]) -> Vec<u8> {
 }
 
 fn record(header: &[u8]) -> Vec<u8> {
-    let mut record = vec![0, 0, 0]; // attributes, time stamp, offset
+    let mut record = vec![0, 0, 0]; // attributes, timestamp, offset
     record.extend(varint(-1)); // no key
     record.extend(varint(2));
     record.extend(b"{}");
-    record.extend(varint(1)); // headers
+    record.extend(varint(1)); // the number of headers
     record.extend(varint(i32::from(short(header.len()))));
     record.extend(header);
     record.extend(varint(1));

@@ -39,10 +39,10 @@ fn rec_2_only_records_with_a_note_or_a_takeover_pay_for_them() {
     let plain = sizes(None, false);
     let (short, long) = (sizes(Some("h"), false), sizes(Some("hosts-7"), false));
     assert!(short.0 > plain.0 && short.1 > plain.1);
-    // A record in progress always has space for the longest note, so the longer label adds no
-    // bytes.
+    // A record in progress always reserves space for the longest note, so a longer label adds no
+    // bytes until the record is complete.
     assert_eq!((long.0 - short.0, long.1 - short.1), (0, 6));
-    // The note takes 11 bytes, and its length and the number of takeovers together take 3.
+    // The note takes 11 bytes. The note's length and the number of takeovers take 3 bytes together.
     assert_eq!(short.1 - plain.1, 14);
     assert_eq!(sizes(None, true).1 - plain.1, 3);
     assert_eq!(sizes(Some("h"), true), short);

@@ -138,9 +138,9 @@ impl Executor {
                 Some(record) if record.is_held_by(req.owner) => record,
                 found => return Ok(Upserted::NotGranted(RecordStatus::of(found, req))),
             };
-            // The caller holds the record. If the statement was `Grant`, the lease was granted. If
-            // it was `Enter`, the lease was granted only if the whole lease is left. Otherwise, the
-            // row already existed, and `Grant` has to renew its lease (ACQ-9).
+            // The caller's owner is in the record. After `Grant`, that means that the lease was
+            // granted. After `Enter`, the lease was granted only if all of it is left. Otherwise,
+            // the row already existed, and `Grant` has to renew its lease (ACQ-9).
             let left = record.remaining_lease(record.token).map(micros);
             if statement == Statement::Grant || left == Some(micros(req.lease)) {
                 return Ok(granted(record.token, record.takeovers > 0));

@@ -28,7 +28,7 @@ impl Ledger<MysqlTx> for Rows {
     }
 
     async fn lose(&self, tx: &mut MysqlTx) {
-        // What a deadlock leaves.
+        // Roll back, as the server does after a deadlock.
         tx.execute(raw_sql("ROLLBACK")).await.expect("the transaction is gone");
     }
 
@@ -59,7 +59,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     };
     let identities = {
         let config = config.clone();
-        // Drops the tables when the subject is dropped.
+        // When the test subject is dropped, this list drops the tables.
         let tables = parking_lot::Mutex::new(Vec::new());
         move |setup: StoreSetup| {
             tables.lock().push(Table::named(setup.name.clone()));
@@ -91,7 +91,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
             }
         }
     };
-    // Changes when any row changes.
+    // The checksum changes when any row changes.
     let writes = move || {
         let text = format!("CHECKSUM TABLE `{}`", table.name);
         async move {

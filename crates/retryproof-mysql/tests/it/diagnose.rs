@@ -37,7 +37,8 @@ async fn ops_5_settings_that_lose_records_are_named() {
         "--skip-innodb-doublewrite",
     ];
     let server = Server::start(&options).await;
-    // The tables' versions cannot be written with that format.
+    // Migrate with `binlog_format=ROW`, because the server refuses the migration's writes with
+    // STATEMENT.
     let mut root = server.root().await;
     sql(&mut root, "SET GLOBAL binlog_format=ROW").await;
     server.config().migrate().await.expect("migrated");
@@ -58,7 +59,7 @@ async fn ops_5_settings_that_lose_records_are_named() {
     use Severity::{Error, Note, Warning};
     assert_eq!(severities, [Warning, Warning, Error, Warning, Note]);
 
-    // The finding about the format is true.
+    // The finding about `binlog_format` is true: the server refuses an acquire.
     let store = MysqlStore::connect(server.config()).await.expect("connected");
     let refused = store.acquire(&id("k"), &request(OwnerId::new())).await.expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
@@ -91,7 +92,7 @@ async fn ops_5_each_missing_privilege_is_named() {
     let on = |what: &str, suffix: &str| {
         format!("GRANT {what} ON `{}{suffix}` TO '{name}'@'%'", table.name)
     };
-    // Without any privilege, the database itself is refused at the login.
+    // A user without any privilege on the database is already refused at the login.
     sql(&mut root, &on("INSERT", "")).await;
     let found = findings(&config).await;
     assert_eq!(ids(&found), ["privilege"]);

@@ -192,7 +192,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
     write(&mut tx, &world.ledger(), "k").await;
     let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
     let pending = held.complete_in(&mut tx, joined).await.unwrap();
-    // The lease runs out while the row is locked: no caller gets the key, and no caller hangs.
+    // The lease ends while the row is locked. No other caller gets the key, and no caller hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
     let busy =
@@ -222,7 +222,7 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
 async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     let world = world().await;
     let ledger = world.ledger();
-    // A drop rolls the transaction back, and the lease is released in the background.
+    // Dropping the call rolls the transaction back, and the lease is released in the background.
     let held = world.held("1").await;
     let mut tx = world.pool.begin().await.unwrap();
     write(&mut tx, &ledger, "1").await;
@@ -230,7 +230,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     drop((tx, pending));
     assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
     assert_eq!(world.counters.read().taken_over, 0);
-    // The answer of the COMMIT is lost, whether or not the commit happened.
+    // The answer to the COMMIT is lost. The store finds out whether the commit happened.
     for commits in [false, true] {
         let held = world.held("2").await;
         let mut tx = world.pool.begin().await.unwrap();
@@ -243,7 +243,7 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
         assert_eq!(pending.in_doubt().await.unwrap(), commits);
     }
     assert_eq!(world.replay("2").await, "two");
-    // On a lost connection the record cannot be written.
+    // The record cannot be written over a lost connection.
     let held = world.held("3").await;
     let mut tx = world.pool.begin().await.unwrap();
     let row = tx.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
@@ -289,7 +289,8 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     let outcome = outcome.await;
     assert!(matches!(outcome, Ok(Outcome::Executed(_))), "{outcome:?}");
 
-    // The same in a transaction that the program began. Its other statements keep their snapshot.
+    // The same holds for a transaction that the program began. Its other statements keep their
+    // snapshot.
     let Ok(Acquisition::Granted(held)) = world.engine.try_acquire(&short("held")).await else {
         panic!("not granted")
     };

@@ -24,7 +24,7 @@ async fn counted(conn: &mut MySqlConnection, pattern: &str) -> u64 {
 
 #[tokio::test]
 async fn ops_1_a_page_reads_no_more_rows_than_its_limit() {
-    // No other test reads rows on this server.
+    // Use a separate server, where no other test reads rows.
     let server = Server::start(&[]).await;
     server.config().migrate().await.expect("migrated");
     let store = MysqlStore::connect(server.config()).await.expect("connected");
@@ -50,13 +50,14 @@ async fn ops_1_no_look_of_an_operator_reads_a_value() {
     server.config().migrate().await.expect("migrated");
     let store = MysqlStore::connect(server.config()).await.expect("connected");
     let mut root = server.root().await;
-    // Each value takes 61 pages of its own.
+    // Each value is stored in 61 separate pages.
     let value = "x".repeat(1_000_000);
     for at in 0..20 {
         execute(&store, &id(&format!("k{at}")), &value).await;
     }
     for look in ["get", "stats", "scan"] {
-        // The server reads pages in the background now and then, so each look has several attempts.
+        // The server sometimes reads pages in the background, so try each call several times and
+        // take the lowest count.
         let mut least = u64::MAX;
         for _ in 0..5 {
             let before = counted(&mut root, "Innodb_buffer_pool_read_requests").await;
@@ -116,7 +117,7 @@ async fn ops_4_an_erased_answer_is_in_no_column() {
     let _ = store.complete(&id("k"), owner, &done).await.expect("completed");
     let left = format!("SELECT COUNT(*) FROM `{}` WHERE LOCATE('canary', result) > 0", table.name);
     assert_eq!(number(left.clone()).await, 1, "the test finds what it looks for");
-    // An erased record can be erased again, although no column changes.
+    // An erased record can be erased again, although no column of its row changes.
     for _ in 0..2 {
         let forced = store.force(&id("k"), &ForceRequest::erase(token)).await.expect("answered");
         assert!(matches!(forced, Forced::Applied), "{forced:?}");

@@ -150,7 +150,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
     );
     assert_eq!(trips, 2, "an acquire whose answer was lost, repeated by its owner");
 
-    // Another process replays what this one has completed, at first contact.
+    // Another process replays a record the first time it reads that record.
     let config = counted.table.config_at(&through(&counted.proxy));
     let other = MysqlStore::connect(config).await.expect("the store connects");
     let fresh = id("only here");
@@ -158,7 +158,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
     let (trips, replayed) = counted.trips(other.acquire(&id("k0"), &request(OwnerId::new()))).await;
     assert!(matches!(replayed, Ok(Acquired::Complete(_))));
     assert_eq!(trips, 1, "replay at first contact");
-    // It finds the key that this process has released.
+    // The other process acquires a key that this process has released.
     let mut trips = Vec::new();
     for round in 0..2 {
         let released = id(&format!("released elsewhere{round}"));
@@ -169,7 +169,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
         assert!(matches!(granted, Ok(Acquired::Granted(grant)) if !grant.took_over));
         trips.push(took);
     }
-    // The first call prepares the statement on the connection.
+    // The first acquire also prepares the statement on its connection.
     assert_eq!(trips[1], 2, "acquire after a release in another process");
 }
 
@@ -215,13 +215,13 @@ async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
         assert_eq!(rows.expect("written"), 1);
         let (committed, answer) = counted.trips(tx.commit_tx()).await;
         answer.expect("committed");
-        // The first transaction prepares the statement on the connection. The pool's ping may be
-        // sent together with the commit.
+        // The first transaction also prepares the statement on its connection. The pool's ping may
+        // be sent together with the commit.
         if round > 0 {
             assert_eq!((begun, written), (1, 1));
             assert!((1..=2).contains(&committed), "{committed}");
         }
-        // The pool pings a connection that is returned. Counting starts only after that.
+        // The pool pings each returned connection, so start counting only after that ping.
         let returned = async {
             while pool.num_idle() == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

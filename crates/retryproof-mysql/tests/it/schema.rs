@@ -47,7 +47,7 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
     execute(&store, &id("kept"), "result").await;
     table.config().migrate().await.expect("again, beside a store at work");
     assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
-    // The table of records, that of the version and that of the audit.
+    // These are the tables for records, versions and the audit.
     assert_eq!(tables_like(&table.name).await, 3);
 }
 
@@ -135,7 +135,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         assert!(error.to_string().contains("retryproof::migrate(url)"), "{error}");
         assert_masked(&error);
     }
-    // The table is back, and the store works without a restart.
+    // After the table was created again, the store works without a restart.
     table.config().migrate().await.expect("migrated");
     execute(&store, &id, "result").await;
 }

@@ -92,7 +92,7 @@ async fn shown(store: &MysqlStore, id: &Identity) -> Option<HolderNote> {
 async fn rec_2_busy_and_complete_answers_carry_the_note() {
     let table = Table::new().await;
     for (returning, store) in stores(&table).await {
-        // Meets each key when it is complete.
+        // This store reads each key for the first time when its record is complete.
         let config = table.config().with_returning(returning);
         let other = MysqlStore::connect(config).await.expect("connected");
         for (at, byte) in [b';', b','].into_iter().enumerate() {
@@ -144,7 +144,7 @@ async fn rec_2_each_grant_replaces_or_removes_the_note() {
         expire(&table, &key).await;
         acquire(&store, &key, second, note(second, "second")).await;
         assert_eq!(shown(&store, &key).await, note(second, "second"));
-        // The same owner once more (ACQ-9).
+        // The same owner acquires again (ACQ-9).
         acquire(&store, &key, second, note(second, "again")).await;
         assert_eq!(shown(&store, &key).await, note(second, "again"));
         acquire(&store, &key, second, None).await;
@@ -212,7 +212,7 @@ async fn rec_2_takeovers_are_counted_until_the_key_is_free() {
             owner = OwnerId::new();
             let grant = acquire(&store, &key, owner, None).await;
             counted(grant, count).await;
-            // The same owner once more, also after its lease has ended (ACQ-9).
+            // The same owner acquires again, once before its lease ends and once after (ACQ-9).
             assert_eq!(acquire(&store, &key, owner, None).await, grant);
             expire(&table, &key).await;
             assert_eq!(acquire(&store, &key, owner, None).await, grant);
@@ -252,7 +252,7 @@ async fn rec_2_get_tells_when_the_lease_was_granted() {
         assert!(ago().await < MINUTE);
         change(&table, key, "token = token - 3600000000").await;
         assert!((HOUR..HOUR + MINUTE).contains(&ago().await));
-        // The server's clock has stepped back.
+        // The token is now ahead of the server's clock, as if the clock had stepped back.
         change(&table, key, "token = token + 7200000000").await;
         assert_eq!(ago().await, Duration::ZERO);
     }

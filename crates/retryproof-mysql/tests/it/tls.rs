@@ -74,8 +74,8 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
         execute(&store, &key, "result").await;
         assert_eq!(replay(&store, &key).await, "result");
     }
-    // The server requires encryption and the URL disables it; then an authority that the host does
-    // not trust.
+    // First, the URL disables encryption, which the server requires. Then, the host does not trust
+    // the authority of the server's certificate.
     for query in ["ssl-mode=disabled", "ssl-mode=verify_ca"] {
         let error = MysqlStore::connect(config(query)).await.expect_err(query);
         assert_eq!(error.kind(), ErrorKind::Config, "{query}: {error:?}");
@@ -159,7 +159,7 @@ async fn sto_5_a_handshake_that_fails_while_the_store_runs_costs_no_result() {
         Ok::<_, std::io::Error>(1_u32)
     };
     assert!(engine.execute(ctx(), action).await.expect("executed").is_executed());
-    // The completion may still be repeated in the background.
+    // The engine may still be repeating the completion in the background.
     for _ in 0..100 {
         if counters.read().completed == 1 {
             break;

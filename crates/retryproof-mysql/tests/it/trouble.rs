@@ -46,7 +46,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 
 #[tokio::test]
 async fn sto_5_nobody_listens() {
-    // The port was free a moment ago.
+    // This port is free again, so no server listens on it.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("bound")
         .local_addr()
@@ -67,7 +67,7 @@ async fn sto_5_somebody_else_listens() {
         loop {
             let (line, _) = listener.accept().await?;
             line.writable().await?;
-            // The first connection sends bytes that are no greeting; the others send nothing.
+            // The first connection sends bytes that are not a greeting. The others send nothing.
             if lines.is_empty() {
                 line.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
             }
@@ -100,7 +100,7 @@ struct Account(String);
 impl Account {
     async fn new(grants: &[String]) -> Self {
         let mut conn = stranger().await;
-        // An error shows neither a user nor a key.
+        // The user's name contains the canary, which no error may show.
         let name = unique(CANARY);
         sql(&mut conn, &format!("CREATE USER '{name}'@'%' IDENTIFIED BY '{CANARY}'")).await;
         for grant in grants {
@@ -123,7 +123,7 @@ async fn sto_5_a_missing_privilege_is_named() {
     let table = Table::new().await;
     let on = |what: &str, suffix: &str| format!("GRANT {what} ON `{}{suffix}`", table.name);
 
-    // No privilege on the database.
+    // The user has no privilege on the database.
     let stranger_to_it = Account::new(&[]).await;
     says(
         &refused(&stranger_to_it.url()).await,
@@ -152,7 +152,7 @@ async fn sto_5_a_missing_privilege_is_named() {
         assert_masked(&error);
     }
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
-    // A migration with nothing to do needs no privilege.
+    // A migration that finds nothing to do needs no privilege.
     config.migrate().await.expect("nothing to do");
 
     // After the privilege is granted, the store works without a restart.
@@ -186,7 +186,7 @@ async fn sto_5_a_read_only_server_still_replays() {
         says(&error, ErrorKind::Unavailable, &["read-only", "primary"]);
         assert_masked(&error);
     }
-    // Whether or not this process has seen the key complete.
+    // The result is replayed whether or not this process has already seen the key complete.
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&other, &id("done")).await, "result");
     sql(&mut server.root().await, "SET GLOBAL read_only = 0").await;
@@ -215,7 +215,7 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
             match store.complete(&key, owner, &big).await {
                 Ok(done) => assert_eq!(done, FencedWrite::Applied),
                 Err(error) => {
-                    // The record is unchanged. A smaller result, or a tombstone, may still fit.
+                    // The record is unchanged, so a smaller result or a tombstone may still fit.
                     assert!(matches!(store.peek(&key).await, Ok(Peeked::Busy(_))));
                     break 'full error;
                 }
@@ -241,7 +241,7 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     let error = store.complete(&key, owner, &of(most + 1)).await.expect_err("too large");
     says(&error, ErrorKind::TooLarge, &["max_allowed_packet"]);
     assert_masked(&error);
-    // The largest value fits beside a long key, in both directions.
+    // A value of the largest size can be written and read, even with a long key.
     assert_eq!(
         store.complete(&key, owner, &of(most)).await.expect("completed"),
         FencedWrite::Applied
@@ -251,8 +251,8 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         other => panic!("{other:?}"),
     }
 
-    // The limit is lowered while the store runs. It applies to new sessions, so the store reads it
-    // when it opens its next connection.
+    // The limit is lowered while the store runs. It applies only to new sessions, so the store
+    // learns of it when it opens its next connection.
     let (key, owner) = (id("lowered"), OwnerId::new());
     grant(&store, &key, owner).await;
     sql(&mut server.root().await, "SET GLOBAL max_allowed_packet = 1048576").await;
@@ -264,7 +264,7 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     .await
     .expect("listed");
     for (session,) in sessions {
-        // The connection may be gone by now.
+        // Ignore an error, because the connection may already be closed.
         let _ = sqlx::query(AssertSqlSafe(format!("KILL {session}"))).execute(&mut root).await;
     }
     let error = store.complete(&key, owner, &of(most)).await.expect_err("too large");
@@ -319,7 +319,7 @@ async fn sto_5_a_server_without_free_connections() {
     let error = MysqlStore::connect(server.config()).await.expect_err("no connection is free");
     says(&error, ErrorKind::Unavailable, &["max-connections"]);
     drop(others);
-    // The server takes a moment to notice.
+    // The server needs a moment to notice that the connections are closed.
     let mut last = None;
     for _ in 0..200 {
         match MysqlStore::connect(server.config()).await {
@@ -361,7 +361,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             .await
             .expect("spoilt");
         assert_eq!(spoilt.rows_affected(), 1);
-        // A store that has seen the key complete, and one that has not.
+        // The first store has seen the key complete. The second has not.
         for store in [&store, &table.store().await] {
             let error = match store.acquire(&key, &request(OwnerId::new())).await {
                 Err(error) => error,

@@ -36,8 +36,8 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
                 let (store, began) = (Arc::clone(&store), Instant::now());
                 tokio::spawn(async move {
                     let (mut granted, mut round) = (0, 0);
-                    // On a busy machine a holder is slow and the others find its key busy again and
-                    // again, so what ends the task is its grants.
+                    // Count grants instead of rounds: on a busy machine, a slow holder keeps the
+                    // key busy for many rounds.
                     while round < 150 || granted < 7 {
                         assert!(began.elapsed() < STUCK, "{granted} grants in {round} rounds");
                         round += 1;
@@ -101,8 +101,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
         tokio::time::sleep(5 * MS).await;
     }
 
-    // The takeover cannot happen yet: the answer is busy, with nothing left of the lease, and the
-    // holder's token and note.
+    // The takeover cannot happen while the row is locked. The answer is `Busy` with no remaining
+    // lease, and with the holder's token and note.
     let started = Instant::now();
     match store.acquire(&locked, &request(OwnerId::new())).await {
         Ok(Acquired::Busy(LiveLease { remaining, token, holder, .. })) => {
@@ -111,7 +111,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
         other => panic!("{other:?}"),
     }
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-    // Other keys are not delayed.
+    // Calls for other keys are not delayed.
     execute(&store, &id("another"), "result").await;
 
     // The holder itself cannot complete while the transaction is open. The error is `Unavailable`,
@@ -131,7 +131,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     let answer = engine.execute(ctx, || async { Ok::<_, std::io::Error>(1_u32) }).await;
     let took = started.elapsed();
     assert!(format!("{answer:?}").contains("InFlight"), "{answer:?}");
-    // The caller's wait, and one call of the store, which waits for a lock for a second.
+    // The call takes as long as the caller's wait plus one call of the store, which waits up to a
+    // second for the lock.
     assert!(took >= wait && took < wait + Duration::from_millis(1_600), "{took:?}");
 
     sql(&mut theirs, "ROLLBACK").await;
@@ -190,7 +191,8 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
                 }
             })
         };
-        // At any point between two polls of the waiter, which are up to 40 ms apart.
+        // Complete at a different point between two polls of the waiter, which are up to 40 ms
+        // apart.
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
         assert_eq!(
             here.complete(&key, owner, &completion("result")).await.expect("completed"),

@@ -41,7 +41,7 @@ async fn lst_2_acknowledged_after_completion() {
         .await;
     let running = start(listener.build().expect("built"), waiting(&streams, &gate));
     streams.publish("o-1", "{}").await;
-    // While the work runs, only progress is reported.
+    // While the handler runs, the listener sends only progress reports (`+WPI`).
     assert_eq!(wire.next().await, "+WPI");
     assert_eq!(wire.next().await, "+WPI");
     gate.let_go(100);
@@ -78,7 +78,8 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     let streams = TestStreams::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = streams.wire().await;
-    // The message has one delivery: if it was given back, the server would drop it.
+    // The server delivers the message only once. If the listener gave the message back, the server
+    // would drop it.
     let config =
         Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
     let listener = streams.listener(config).await.build().expect("built");
@@ -92,7 +93,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     });
     streams.publish("o-1", "{}").await;
     for _ in 0..6 {
-        // More than twice the `ack_wait`.
+        // Six progress reports take more than twice the `ack_wait`.
         assert_eq!(wire.next().await, "+WPI");
     }
     drop(held.complete_tombstone(Tombstone::new()).await);
@@ -104,7 +105,8 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
         (counters.count_of(Reason::NotReplayable), counters.count_of(Reason::InFlight)),
         (1, 0)
     );
-    // At least a second follows each attempt except the last, however long the holder took.
+    // The listener pauses for at least a second after each attempt except the last, however long
+    // the holder took.
     let (looks, seconds) = (looked.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
     assert!(looks <= 2 + seconds, "{looks} looks in {seconds} s");
     assert_eq!(streams.info().await.delivered.consumer_sequence, 1);
@@ -127,7 +129,8 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
         .strip_prefix("-NAK {\"delay\":")
         .and_then(|rest| rest.strip_suffix('}'))
         .expect("a delay");
-    // The remaining lease in whole seconds, rounded up; a heartbeat may have renewed it.
+    // The delay is the remaining lease, rounded up to whole seconds. A heartbeat may have renewed
+    // the lease.
     let delay = Duration::from_nanos(delay.parse().expect("a number"));
     assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(10), "{answers}");
     drop(held.release().await);

@@ -139,7 +139,7 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     let listener = streams.listener(config).await.build().expect("built");
     streams.publish("o-1", "{}").await;
     let running = start(listener, waiting(&streams, &gate));
-    // One report every 2 s; together they take longer than `ack_wait`.
+    // The listener reports progress every 2 s. Four reports take longer than `ack_wait`.
     for _ in 0..4 {
         assert_eq!(wire.next().await, "+WPI");
     }

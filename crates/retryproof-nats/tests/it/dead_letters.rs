@@ -176,7 +176,7 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
             let done = Ok::<_, ExecuteError<()>>(Outcome::Executed(()));
             async move { if first { Ok(Verdict::of(&done)) } else { Err(Poison::Unreadable) } }
         });
-        // The listener checks the stream before its first message.
+        // The listener looks for the dead-letter stream before it handles its first message.
         streams.publish("o-0", "{}").await;
         assert_eq!(wire.answer().await, "+ACK");
         streams.jetstream.delete_stream(streams.dead_stream()).await.expect("removed");
@@ -279,7 +279,8 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
         headers.insert("Trace", "a".repeat(large).as_str());
         headers
     };
-    // As large as the server accepts, without room for another header. Headers may have 64 KiB.
+    // Each message is as large as the server accepts, so no header can be added. Headers may take
+    // 64 KiB.
     let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
     let most_headers = usize::from(u16::MAX) - framing;
     streams.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;

@@ -43,12 +43,13 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     let mut server = Server::nats().await.expect("a server of our own");
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let streams = TestStreams::at(server.url(), engine.clone(), StorageType::File).await;
-    // Messages that the killed server had delivered are redelivered soon.
+    // With a short `ack_wait`, the server soon redelivers what it had delivered before it was
+    // killed.
     let config = || Config { ack_wait: Duration::from_secs(3), ..Config::default() };
     let listener = streams.listener(config()).await.prefetch(AT_WORK).build().expect("built");
     let publish = async |bodies: &[String]| {
         for body in bodies {
-            streams.publish(body, body).await; // returns when it is stored
+            streams.publish(body, body).await; // returns once the server has stored the message
         }
     };
     let named =
@@ -63,7 +64,8 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     });
     until("it has its hands full", || seen.runs() == AT_WORK).await;
 
-    // Another process completes a message, and dies together with the server before it answers.
+    // A second listener, which stands for another process, completes a message. It dies together
+    // with the server, before it answers.
     let listener = streams.listener(config()).await.prefetch(1).build().expect("built");
     let (sees, of_engine) = (seen.clone(), engine.clone());
     let dying = start(listener, move |delivery: Delivery| {

@@ -70,7 +70,7 @@ async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_s
         line.cut();
     };
     let running = with_trouble(&streams, listener, &runs, gone).await;
-    // The server receives no answer and prepares the next delivery.
+    // The server receives no answer and prepares to deliver the message again.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     proxy.refuse(false);
     streams.publish("o-2", "{}").await;
@@ -87,8 +87,8 @@ async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no
     let listener = listener.build().expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let running = with_trouble(&streams, listener, &runs, move || line.stall(true)).await;
-    // The message is redelivered to another consumer while the first one's answer is still on its
-    // way.
+    // The message is redelivered to a second consumer while the first consumer's answer is still on
+    // its way.
     let second =
         streams.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().expect("built");
@@ -196,7 +196,7 @@ async fn lst_2_a_server_that_is_away_at_the_start_is_waited_for_until_a_stop() {
         proxy.cut();
         let running = start(listener.build().expect("built"), counting(&streams, &runs));
         if returns {
-            // Long enough for a request that fails.
+            // A second is long enough for a fetch request to fail.
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(runs.load(Ordering::SeqCst), 0);
             proxy.refuse(false);

@@ -36,7 +36,7 @@ async fn publish_not_utf8(streams: &TestStreams) {
 #[tokio::test]
 async fn lst_2_a_header_that_breaks_the_connection_keeps_no_good_message_from_its_run() {
     let streams = TestStreams::new().await;
-    // A separate connection, because it will break.
+    // Use a separate connection, because the unreadable message breaks it.
     let own = jetstream::new(async_nats::connect(url()).await.expect("connected"));
     let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
     let consumer = streams.consumer_over(&own, config).await;

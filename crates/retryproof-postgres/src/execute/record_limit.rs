@@ -209,7 +209,7 @@ mod tests {
         all.next().expect("three permits should be left").found_locked();
         assert!(limits.is_locked(1));
         drop(all);
-        // A locked record gets one permit at a time; all locked records together get two.
+        // A locked record gets one permit at a time. All locked records together get two.
         let probe = admitted(&limits, 1);
         let since = Instant::now();
         let mut waiting = queued(&limits, 1);

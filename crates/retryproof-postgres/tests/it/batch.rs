@@ -69,8 +69,8 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
     let config =
         config.with_table_name(&table.name).with_pooler(Pooler::Session).with_max_connections(20);
     let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
-    // Four completions go alone, and the others in statements of up to 32. At first the statements
-    // are prepared, and with a slow disk some completions may stop waiting for a batch.
+    // Four completions are sent alone, and the others in statements of up to 32. The first round
+    // also prepares the statements. On a slow disk, some completions may stop waiting for a batch.
     let mut trips = Vec::new();
     while trips.last().is_none_or(|trips| *trips > 12) {
         assert!(
@@ -84,7 +84,7 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
         assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &all, |_| true).await;
     }
-    // Each refused completion costs one more round trip, to find the reason.
+    // A refused completion costs one more round trip, in which the store finds the reason.
     let strangers: Vec<_> =
         granted(&store, "k").await.into_iter().map(|(id, _)| (id, OwnerId::new())).collect();
     let mut fewest = u64::MAX;
@@ -104,7 +104,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
     let mut all = granted(&store, "k").await;
     for (at, (id, owner)) in all.iter_mut().enumerate() {
         match at % 3 {
-            // One owner was replaced by a takeover, and one has completed before.
+            // Of every three completions, one has an owner that does not own the record, and one was
+            // already applied.
             1 => *owner = OwnerId::new(),
             2 => {
                 let done = completion(&format!("result {at}"));
@@ -124,7 +125,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
         );
     }
     is_replayed(&table, &all, |at| at % 3 != 1).await;
-    // The same completion twice among many: one of the two is reported as already applied.
+    // Each completion is sent twice at the same time. One of the two is reported as already
+    // applied.
     let twice = granted(&store, "twice").await;
     let both: Vec<_> = twice.iter().chain(&twice).cloned().collect();
     let mut done = [0; MANY];
@@ -138,7 +140,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
 #[tokio::test]
 async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
     let table = Table::new().await;
-    // First in a statement with others; then so many that go alone that they take every slot.
+    // The first round locks one row of a shared statement. The second round locks so many rows of
+    // completions that are sent alone that they occupy every slot.
     for (round, rows) in [vec![50], vec![0, 1, 2, 3, 4, 5, 6, 7]].into_iter().enumerate() {
         let store = patient(&table).await;
         let all = granted(&store, &format!("round {round}")).await;
@@ -208,13 +211,14 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
         assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &kept, |_| true).await;
         dropped.join_all().await;
-        // A dropped completion can be repeated.
+        // A dropped completion can be repeated by its owner.
         for (id, owner) in all.iter().step_by(2) {
             let again = store.complete(id, *owner, &completion("dropped")).await.expect("answered");
             assert_ne!(again, FencedWrite::NotOwner);
         }
     }
-    // No slot is lost: without any slot, every completion would go alone in the end.
+    // Dropped completions lose no slot. If all slots were lost, every completion would be sent
+    // alone.
     for round in 10.. {
         assert!(round < 50, "nothing goes together any more");
         let all = granted(&store, &format!("round {round}")).await;
@@ -244,7 +248,8 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
             assert!(told.iter().all(|(_, fenced)| *fenced != FencedWrite::NotOwner), "{told:?}");
             is_replayed(&table, &all, |_| true).await;
         }
-        // No slot is lost either: otherwise a single completion would wait in the queue forever.
+        // No slot is lost. If all slots were lost, a single completion would wait in the queue
+        // forever.
         let all = granted(&store, "alone").await;
         let began = Instant::now();
         for (id, owner) in &all[..20] {

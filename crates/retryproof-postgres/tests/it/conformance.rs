@@ -38,7 +38,7 @@ impl Ledger<PostgresTx> for Rows {
 }
 
 async fn subject(url: String, pooler: Pooler) -> Subject {
-    // The test creates, damages and drops its tables without the pooler.
+    // The test itself creates, damages and drops its tables without the pooler.
     let table = Arc::new(Table::on(postgres()).await);
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config
@@ -56,7 +56,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     };
     let identities = {
         let config = config.clone();
-        // Drops the tables when the subject is dropped.
+        // When the test subject is dropped, this list drops the tables.
         let tables = parking_lot::Mutex::new(Vec::new());
         move |setup: StoreSetup| {
             tables.lock().push(Table { url: postgres(), name: setup.name.clone() });
@@ -90,7 +90,8 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             }
         }
     };
-    // The versions and locks of all rows: every write changes this, and so does a lock on a row.
+    // The result covers the versions and locks of all rows, so it changes with every write and
+    // every row lock.
     let writes = {
         let table = Arc::clone(&table);
         move || {

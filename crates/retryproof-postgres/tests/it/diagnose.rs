@@ -33,7 +33,7 @@ async fn ops_5_a_server_in_order_has_no_finding() {
 async fn ops_5_settings_that_lose_records_are_named() {
     let server = Server::start().await;
     let table = Table::on(server.url()).await;
-    // The private server runs without autovacuum.
+    // The test's own server runs without autovacuum.
     assert_eq!(ids(&findings(&table.config()).await), ["autovacuum"]);
     let mut stranger = table.stranger().await;
     for setting in ["fsync=off", "full_page_writes=off", "synchronous_commit=off"] {
@@ -41,7 +41,7 @@ async fn ops_5_settings_that_lose_records_are_named() {
     }
     stranger.run("SELECT pg_reload_conf()").await;
     let expected = ["fsync", "full_page_writes", "synchronous_commit", "autovacuum"];
-    // The server reads its settings a moment later.
+    // The server applies the settings a moment later.
     for _ in 0..200 {
         if ids(&findings(&table.config()).await) == expected {
             break;

@@ -167,7 +167,7 @@ async fn id_5_a_joined_record_is_kept_under_its_digest() {
     let world = hashed_world().await;
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
-    // By hand, with a waiter.
+    // Complete a record with `complete_in` while another caller waits for it.
     let held = world.held("by hand").await;
     let engine = world.engine.clone();
     let waiter = tokio::spawn(async move { engine.try_acquire(&ctx("by hand")).await });
@@ -276,7 +276,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     write(&mut tx, &world.ledger(), "k").await;
     let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
     let pending = held.complete_in(&mut tx, joined).await.unwrap();
-    // The lease expires while the row is locked: no caller gets it, and no caller hangs.
+    // The lease ends while the row is locked. No other caller gets the key, and no caller hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
     let busy =
@@ -306,7 +306,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
 async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     let world = world().await;
     let ledger = world.ledger();
-    // A drop rolls the transaction back, and the lease is released in the background.
+    // Dropping the call rolls the transaction back, and the lease is released in the background.
     let held = world.held("1").await;
     let mut tx = world.pool.begin().await.unwrap();
     write(&mut tx, &ledger, "1").await;
@@ -314,7 +314,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     drop((tx, pending));
     assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
     assert_eq!(world.counters.read().taken_over, 0);
-    // The answer of the COMMIT is lost, whether or not the commit happened.
+    // The answer to the COMMIT is lost. The store finds out whether the commit happened.
     for commits in [false, true] {
         let held = world.held("2").await;
         let mut tx = world.pool.begin().await.unwrap();
@@ -327,7 +327,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
         assert_eq!(pending.in_doubt().await.unwrap(), commits);
     }
     assert_eq!(world.replay("2").await, "two");
-    // In a transaction that has already failed, the record cannot be written.
+    // The record cannot be written in a transaction that has already failed.
     let held = world.held("3").await;
     let mut tx = world.pool.begin().await.unwrap();
     tx.execute(raw_sql("SELECT 1/0")).await.unwrap_err();
@@ -436,7 +436,7 @@ async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out()
     assert!(lines.any(|line| line.unwrap() == "@written"));
     other.kill().unwrap();
     other.wait().unwrap();
-    // The first caller waits until the lease has run out, and takes over.
+    // The first caller waits until the lease ends, and then takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
     world.end().await;
@@ -467,7 +467,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
     assert_eq!(world.replay("1").await, "by tokio-postgres");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // One call whose lease is lost, and one whose statement fails.
+    // The first of these calls loses its lease. The second has a statement that fails.
     let held = world.held("3").await;
     world
         .table

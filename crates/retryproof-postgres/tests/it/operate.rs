@@ -26,12 +26,12 @@ async fn places() -> Vec<(Table, PostgresStore)> {
 
 #[tokio::test]
 async fn ops_1_a_page_reads_no_more_rows_than_its_limit() {
-    // Prepared statements, and the literals that are sent through a pooler.
+    // `Session` uses prepared statements. `Transaction` sends the values as literals.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // The server's own statistics would read rows too.
+        // Turn autovacuum off, because it would read rows for its own statistics.
         stranger.run(format!("ALTER TABLE \"{name}\" SET (autovacuum_enabled=off)")).await;
         let fill = format!(
             "INSERT INTO \"{name}\" SELECT 's'::bytea, n::text::bytea, 0, \

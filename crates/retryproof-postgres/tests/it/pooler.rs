@@ -27,16 +27,16 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
     let table = Table::new().await;
     let config =
         PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
-    // As with a pooler that hands out its connections in turn, so that the check at connect finds
-    // nothing.
+    // Set `Pooler::Session`, so that the check at connect does not find the pooler. The same can
+    // happen if a pooler hands out its connections in turn.
     let connect = || async {
         PostgresStore::connect(config.clone().with_pooler(Pooler::Session))
             .await
             .expect("connected")
     };
     let stores = [Arc::new(connect().await), Arc::new(connect().await)];
-    // Between two rounds the stranger takes the connection that the pooler would hand out next, and
-    // keeps it for a round.
+    // Between two rounds, this stranger takes the connection that the pooler would hand out next.
+    // It keeps the connection for one round.
     let mut stranger = Stranger::to(&pgbouncer()).await;
     let mut round = 0;
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
@@ -49,13 +49,13 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
                 let owner = OwnerId::new();
                 tokio::spawn(async move {
                     drop(store.acquire(&id, &request(owner)).await?);
-                    // Completions of several callers share a statement.
+                    // Completions of several callers share one statement.
                     store.complete(&id, owner, &completion("result")).await
                 })
             })
             .collect();
         for call in calls {
-            // Some of these calls fail.
+            // Ignore the result, because some of these calls fail.
             let _ = call.await.expect("no panic");
         }
         round += 1;

@@ -27,8 +27,8 @@ pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
 
 pub(crate) async fn store(url: &str, table: &Table, pooler: Pooler) -> PostgresStore {
     let config = PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name);
-    // One connection for calls and one for heartbeats, so that every statement is prepared after
-    // one round of each.
+    // Use one connection for calls and one for heartbeats, so that one round of calls prepares
+    // every statement.
     PostgresStore::connect(config.with_max_connections(2).with_pooler(pooler))
         .await
         .expect("connected")
@@ -91,7 +91,7 @@ async fn acq_8_one_round_trip_for_each_call() {
             trips("complete, again", 2);
             replay(&store, &id).await;
             trips("replay, known", 1);
-            // As in another process, which has not seen the record complete.
+            // A new store stands for another process, which has not seen the record complete.
             let fresh = self::store(&url, &table, pooler).await;
             execute(&fresh, &self::id(&format!("foreign {round}")), "x").await;
             replay(&store, &self::id(&format!("foreign {round}"))).await;
@@ -120,7 +120,7 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         let table = Table::new().await;
         let (proxy, through) = proxied(&url).await;
         let store = store(&through, &table, pooler).await;
-        // Opens the connections, and prepares all statements on that of the calls.
+        // These calls open the connections and prepare all statements on the connection for calls.
         execute(&store, &id("first"), "x").await;
         replay(&store, &id("first")).await;
         assert!(matches!(
@@ -134,7 +134,7 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         let before = proxy.flights();
         grant(&store, &known, OwnerId::new()).await;
         assert_eq!(proxy.flights() - before, 2, "known, but gone ({pooler:?})");
-        // From now on no caller sees the record as complete.
+        // From now on, the store no longer remembers the record as complete.
         for stranger in [OwnerId::new(), OwnerId::new()] {
             let before = proxy.flights();
             assert!(matches!(

@@ -89,7 +89,7 @@ async fn rec_2_every_answer_names_the_holder_until_its_result_is_gone() {
         assert_eq!(full.as_bytes().len(), HolderNote::MAX_BYTES);
         granted(&store, &id, &request(owner).with_holder(Some(full.clone()))).await;
         assert_eq!(notes(&other, &id).await, three(Some(full.clone())));
-        // A beat and a completion leave the note as it is.
+        // A heartbeat and a completion do not change the note.
         assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), FencedWrite::Applied);
         assert_eq!(notes(&other, &id).await, three(Some(full.clone())));
         let done = store.complete(&id, owner, &completion("x")).await;
@@ -105,12 +105,12 @@ async fn rec_2_each_grant_replaces_the_note_and_a_release_clears_it() {
     for (table, store, other) in pairs().await {
         let (id, owner) = (id("k"), OwnerId::new());
         granted(&store, &id, &labelled(owner, "first")).await;
-        // The same owner again.
+        // The same owner acquires again.
         granted(&store, &id, &labelled(owner, "renewed")).await;
         assert_eq!(notes(&other, &id).await, three(Some(note(owner, "renewed"))));
         granted(&store, &id, &request(owner)).await;
         assert_eq!(notes(&other, &id).await, three(None));
-        // A takeover, with and without a note.
+        // Another owner takes over, with and without a note.
         for label in [Some("taker"), None] {
             granted(&store, &id, &brief(owner, "first")).await;
             tokio::time::sleep(5 * MS).await;
@@ -138,8 +138,8 @@ async fn rec_2_a_note_of_another_grant_or_of_other_bytes_is_missing_and_no_error
         }
         let done = store.complete(&complete, owner, &completion("x")).await;
         assert_eq!(done.expect("completed"), FencedWrite::Applied);
-        // A program that knows no notes was granted the key: the row has its owner and the old
-        // note.
+        // An older program, which does not write notes, was granted the key. The row has the new
+        // owner and the old note.
         let new = OwnerId::new().as_bytes().map(|byte| format!("{byte:02x}")).concat();
         let grant = format!("UPDATE \"{}\" SET owner=decode('{new}','hex')", table.name);
         assert_eq!(stranger.run(grant).await, 2);
@@ -187,17 +187,17 @@ async fn rec_2_takeovers_are_counted_until_the_key_is_free() {
             tokio::time::sleep(5 * MS).await;
             owner = OwnerId::new();
             for _ in 0..2 {
-                // The same owner again is the same grant.
+                // The same owner acquires again and gets the same grant.
                 assert!(granted(&store, &id, &brief(owner, "taker")).await.took_over);
                 assert_eq!(summary(&other, &id).await.takeovers, Some(count));
             }
         }
-        // A completion keeps the count, and so does a beat.
+        // A heartbeat and a completion do not change the count.
         assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), FencedWrite::Applied);
         let done = store.complete(&id, owner, &completion("x")).await;
         assert_eq!(done.expect("completed"), FencedWrite::Applied);
         assert_eq!(summary(&other, &id).await.takeovers, Some(3));
-        // A key past its ttl is free.
+        // A key whose ttl has ended is free.
         let over = format!(
             "UPDATE \"{}\" SET expires_at=clock_timestamp() WHERE key={}",
             table.name,
@@ -206,14 +206,14 @@ async fn rec_2_takeovers_are_counted_until_the_key_is_free() {
         assert_eq!(stranger.run(over).await, 1);
         assert!(!granted(&other, &id, &brief(owner, "next")).await.took_over);
         assert_eq!(summary(&other, &id).await.takeovers, Some(0));
-        // So is a released key.
+        // A released key is free too.
         tokio::time::sleep(5 * MS).await;
         let taker = OwnerId::new();
         assert!(granted(&store, &id, &request(taker)).await.took_over);
         assert_eq!(store.release(&id, taker).await.expect("released"), FencedWrite::Applied);
         assert!(!granted(&store, &id, &request(owner)).await.took_over);
         assert_eq!(summary(&store, &id).await.takeovers, Some(0));
-        // The count stops at the largest number of its column.
+        // The count stops at the largest number that fits into its column.
         for before in [32_766, 32_767] {
             let full = format!(
                 "UPDATE \"{}\" SET takeovers={before}, expires_at=clock_timestamp()",
@@ -239,7 +239,7 @@ async fn rec_2_an_inspection_says_how_long_ago_the_lease_was_granted() {
         let ago = summary(&store, id).await.granted_ago.expect("known");
         assert!((LONG..2 * LONG).contains(&ago), "{ago:?}");
     }
-    // The clock has stepped back since.
+    // The token is now ahead of the server's clock, as if the clock had stepped back.
     let ahead = format!("UPDATE \"{}\" SET token=token+7200000000", table.name);
     assert_eq!(table.stranger().await.run(ahead).await, 2);
     assert_eq!(summary(&store, &held).await.granted_ago, Some(Duration::ZERO));

@@ -115,7 +115,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let (url, name) = (self.url.clone(), self.name.clone());
-        // On a separate runtime, because this one may be shutting down.
+        // Drop the tables on a separate runtime, because this one may be shutting down.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -33,7 +33,7 @@ async fn sto_5_a_refused_tls_handshake_is_a_configuration_error() {
     execute(&store, &id("k"), "result").await;
     assert_eq!(replay(&store, &id("k")).await, "result");
 
-    // The host does not trust the authority.
+    // The host does not trust the authority of the server's certificate.
     for mode in ["verify-ca", "verify-full"] {
         let error = PostgresStore::connect(config(&format!("sslmode={mode}")))
             .await

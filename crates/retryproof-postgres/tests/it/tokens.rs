@@ -25,7 +25,7 @@ async fn acq_10_tokens_grow_over_releases_while_the_clock_stands_still() {
         last = token;
         assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
         if round % 5 == 0 {
-            // As if the clock had been an hour ahead when it granted.
+            // Set the token as if the server's clock had been an hour ahead at the grant.
             last += 3_600_000_000;
             assert_eq!(
                 stranger.run(format!("UPDATE \"{}\" SET token={last}", table.name)).await,
@@ -61,7 +61,7 @@ async fn acq_7_time_is_the_servers() {
         i64::try_from(grant(&store, &id("k"), OwnerId::new()).await.token.get()).expect("a token");
     let after = stranger.number(now).await;
     assert!((before..=after).contains(&token), "{before} {token} {after}");
-    // The lease and the ttl end by the server's clock.
+    // The server's clock decides when the lease and the ttl end.
     let ends =
         format!("SELECT (extract(epoch FROM expires_at)*1000000)::bigint FROM \"{}\"", table.name);
     let lease = i64::try_from(LONG.as_micros()).expect("a minute");
@@ -74,7 +74,7 @@ async fn sto_4_a_large_purge_goes_in_batches_and_keeps_what_is_live() {
     let table = Table::new().await;
     let store = table.store().await;
     execute(&store, &id("live"), "result").await;
-    // 2,500 expired records, as this store writes them.
+    // Insert 2,500 expired records in the form in which the store writes them.
     let sql = format!(
         "INSERT INTO \"{0}\" SELECT scope, decode(md5(n::text),'hex'), 1, owner, token, 0, \
          clock_timestamp()-interval '1 hour', 0, NULL, result FROM \"{0}\", generate_series(1,2500) AS n",
@@ -102,7 +102,7 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     let store = table.store().await;
     store.purge(10).await.expect("purged");
     drop(store);
-    // The server publishes the counters when the connection that caused them has ended.
+    // The server publishes its counters only after the connection that caused them has ended.
     let scans = format!(
         "SELECT coalesce(idx_scan,0)::bigint FROM pg_stat_user_indexes WHERE indexrelname='{name}_purge'"
     );
@@ -145,13 +145,13 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
 #[tokio::test]
 async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_deleted() {
     const ROWS: usize = 100_000;
-    // Prepared statements, and the literals that are sent through a pooler.
+    // `Session` uses prepared statements. `Transaction` sends the values as literals.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // As after 100 seconds with 1,000 grants each, a day ago. The server has no statistics
-        // about them.
+        // Insert rows as 1,000 grants per second for 100 seconds would have left them a day ago.
+        // The server has no statistics about them.
         stranger
             .run(format!(
                 "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); INSERT INTO \"{name}\" \
@@ -175,7 +175,7 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         assert_eq!(gone + store.purge(1_000).await.expect("purged"), ROWS);
         drop(store);
         old.run("ROLLBACK").await;
-        // The server publishes the counters when the connection that caused them has ended.
+        // The server publishes its counters only after the connection that caused them has ended.
         let of_index = format!("FROM pg_stat_user_indexes WHERE indexrelname='{name}_purge'");
         let mut entries = 0;
         for _ in 0..200 {

@@ -153,8 +153,8 @@ async fn sto_5_a_refused_connection_is_unavailable() {
 async fn sto_5_missing_privileges_are_named() {
     let table = Table::new().await;
     let (name, url) = role(&table, "").await;
-    // The user may not read the version row, so the migration cannot find out whether it has
-    // anything to do.
+    // The user may not read the version row, so the migration cannot know whether anything is left
+    // to do.
     assert!(on(&url, &table).migrate().await.is_err());
     let refuse = refused(on(&url, &table)).await;
     assert_eq!(refuse.kind(), ErrorKind::Unexpected, "{refuse}");
@@ -175,8 +175,8 @@ async fn sto_5_missing_privileges_are_named() {
     on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
-    // The privilege is revoked while the store runs: it grants nothing new, and still replays
-    // completed keys.
+    // The privilege is revoked while the store runs. The store grants nothing new, but still
+    // replays completed keys.
     table
         .stranger()
         .await
@@ -200,7 +200,7 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     execute(&table.store().await, &id("done"), "result").await;
     let (name, url) = role(&table, "SUPERUSER").await;
     let mut admin = table.stranger().await;
-    // A schema with the user's name comes first in its search path.
+    // A schema with the user's name comes first in the user's search path.
     admin.run(format!("CREATE SCHEMA {name}")).await;
     for function in ["grant_1", "complete_1"] {
         admin.run(format!("DROP FUNCTION \"{}_{function}\"", table.name)).await;
@@ -264,7 +264,7 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
         assert_masked(&error);
     }
     assert_eq!(replay(&store, &done).await, "result");
-    // The primary is back, and the store works without a restart.
+    // After the primary has come back, the store works without a restart.
     table
         .stranger()
         .await
@@ -409,7 +409,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
                 assert_masked(&error);
             }
         }
-        // Not even after it has expired.
+        // No caller is granted such a record even after it has expired.
         let over = format!(
             "UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7",
             table.name

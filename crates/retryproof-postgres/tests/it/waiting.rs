@@ -36,7 +36,8 @@ async fn wake_ups(
                 Instant::now()
             })
         };
-        // Any time within the wait. The fallback poll comes after a quarter of a second.
+        // Complete at some moment before the fallback poll, which comes after a quarter of a
+        // second.
         tokio::time::sleep(Duration::from_millis(20 + round as u64 % 7)).await;
         assert_eq!(
             holder.complete(&id, owner, &completion("result")).await.expect("completed"),
@@ -56,7 +57,7 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
     let took = wake_ups(&holder, &waiter, "k", 60).await;
     println!("pushed: p50 {:?}, p90 {:?}, most {:?}", took[30], took[54], took[59]);
-    // On a quiet machine the aim is 5 ms. Polling would take 125 ms.
+    // The goal on a quiet machine is 5 ms. A waiter that polls would take 125 ms.
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
@@ -66,7 +67,7 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
 async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
     let table = Table::new().await;
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
-    // This opens the connections.
+    // These wake-ups open the connections.
     wake_ups(&holder, &waiter, "before ", 2).await;
     let [other, key] = COLLIDING.map(id);
     for finished in [&key, &other] {
@@ -98,7 +99,7 @@ async fn acq_4_a_waiter_is_told_of_an_earlier_end_once() {
         assert_eq!(done, FencedWrite::Applied);
         let answered = Instant::now();
         let took = waiting.await.expect("no panic").saturating_duration_since(answered);
-        // The aim is some milliseconds; a poll would end the wait too.
+        // The goal is a few milliseconds. Even a poll would end the wait within the limit.
         assert!(took < Duration::from_secs(2), "{took:?}");
         let forget = format!("DELETE FROM \"{}\"", table.name);
         table.stranger().await.run(forget).await;
@@ -116,8 +117,8 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
         format!("FROM pg_stat_activity WHERE query LIKE 'NOTIFY \"{}_wake\"%'", table.name);
     let mut took = Vec::new();
     for round in 0..5 {
-        // The waiter announces itself and the holder notifies it. The second time, all connections
-        // are open.
+        // The waiter announces itself, and the holder notifies it. In the second wake-up, all
+        // connections are already open.
         wake_ups(&holder, &waiter, &format!("before {round} "), 2).await;
         let ended = stranger
             .number(format!("SELECT count(pg_terminate_backend(pid,10000)) {tellers}"))
@@ -141,7 +142,7 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
     let deaf = table.config().with_pooler(Pooler::Transaction);
     let deaf = PostgresStore::connect(deaf).await.expect("connected");
-    // This opens the connections.
+    // These wake-ups open the connections.
     wake_ups(&holder, &waiter, "before ", 2).await;
     for release in [false, true] {
         let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -215,7 +216,7 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
     while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_millis(200), all.recv()).await {
         heard.push(message.payload().to_owned());
     }
-    // One announcement and one notification. Neither shows a key.
+    // There is one announcement and one notification, and neither shows a key.
     assert_eq!(heard.len(), 2, "{heard:?}");
     assert!(
         heard.iter().all(

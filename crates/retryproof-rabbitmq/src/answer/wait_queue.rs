@@ -152,8 +152,8 @@ impl RequeuePublisher {
                 let _ = with_timeout(separate.close(200, "declared".into())).await;
                 Ok(())
             };
-            // A `too_large` error here is not about this copy: another copy might have ended the
-            // connection.
+            // A `too_large` error here does not refer to this copy: another copy on the same
+            // connection might have been too large, and ended the connection.
             declared_alone.await.map_err(not_this_copy)?;
             declared.insert(seconds);
         }

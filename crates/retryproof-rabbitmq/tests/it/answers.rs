@@ -30,7 +30,8 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let waits_at = Arc::clone(&gate);
-    // With one attempt, a delivery that counted as a failure would become a dead letter.
+    // If a delivery counted as a failure, the message would become a dead letter, because only one
+    // attempt is allowed.
     let listener = queues.listener().lease(LEASE).max_attempts(1).build().expect("built");
     let running = Running::start(listener, move |delivery: Delivery| {
         assert_eq!((delivery.failures(), delivery.header("x-delivery-count")), (0, None));
@@ -42,7 +43,7 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     running.answered(Reason::InFlight, 1).await;
     let began = Instant::now();
     running.answered(Reason::InFlight, 3).await;
-    // At least two delays of a second are between the first and the third.
+    // Two delays of at least a second lie between the first and the third delivery.
     let (took, looks) = (began.elapsed(), running.counters.count_of(Reason::InFlight) - 1);
     assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(looks <= took.as_secs() + 1, "{looks} redeliveries in {took:?}");
@@ -109,7 +110,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
-    // Four have to run at the same time before any of them continues.
+    // No handler continues until four handlers run at the same time.
     let four = Arc::new(Barrier::new(4));
     let listener = queues.listener().prefetch(100).concurrency(4).build().expect("built");
     let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));
@@ -142,7 +143,7 @@ async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_wher
  {
     let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    // A record of another version of this program, which stored bytes.
+    // Store the record as another version of the program would, with a value of raw bytes.
     let ctx = IdempotencyContext::builder("rabbitmq.tests", "k").build().expect("a context");
     let call = engine.call(ctx).codec(BytesCodec);
     let done = call.execute(async || Ok::<_, ()>(b"done".to_vec())).await;

@@ -139,7 +139,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(listener, &engine, &runs);
     running.answered(Reason::Store, 1).await;
-    // Enough time to move all of them.
+    // A listener without the pause would move all 50 messages within this second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(running.counters.count_of(Reason::Store), 1);
     running.stop().await.expect("it can be stopped meanwhile");
@@ -149,7 +149,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
 #[tokio::test]
 async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
     let queues = TestQueues::new().await;
-    // Another queue has the name of the wait queue.
+    // A queue with different arguments already has the name of the wait queue.
     let taken = queues.wait(1);
     let options = lapin::options::QueueDeclareOptions::durable();
     queues
@@ -185,7 +185,7 @@ async fn lst_2_a_wait_queue_that_was_deleted_is_made_again_and_the_message_is_no
         let (call, failures) =
             (engine.call(delivery.context().expect("a key")), Arc::clone(&counted));
         async move {
-            // Each key fails once.
+            // The first attempt for each key fails.
             let first = delivery.failures() == 0 && !delivery.redelivered();
             let run = async || {
                 failures.fetch_add(usize::from(first), Ordering::SeqCst);

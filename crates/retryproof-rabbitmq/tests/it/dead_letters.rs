@@ -45,7 +45,7 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
     ];
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // One at a time, so that the dead letters have this order.
+    // Handle one message at a time, so that the order of the dead letters is known.
     let counts = Arc::clone(&runs);
     let handler = guarded(&engine, move |_: Order, _lease| {
         counts.fetch_add(1, Ordering::SeqCst);
@@ -151,7 +151,7 @@ async fn lst_2_a_message_whose_headers_leave_no_room_for_those_of_a_letter_has_o
     let queues = TestQueues::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // All headers have to fit into one frame of 128 KiB.
+    // Headers must fit into one frame of 128 KiB, so a header of 131,000 bytes leaves little space.
     let mut headers = FieldTable::default();
     headers.insert("trace".into(), AMQPValue::LongString("a".repeat(131_000).into()));
     queues.send(b"paid", BasicProperties::default().with_headers(headers)).await;

@@ -53,7 +53,7 @@ async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_aske
         );
         made.await.expect("made");
     }
-    // Another consumer has the queue exclusively.
+    // Another consumer holds the queue exclusively.
     let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
     let theirs = queues.channel.basic_consume(
         queues.queue.as_str().into(),
@@ -81,7 +81,7 @@ async fn id_4_urls_are_refused_without_their_password() {
     }
     let built = listener(&format!("amqp://user:{CANARY}@localhost"), "q").build().expect("built");
     assert!(!format!("{built:?}").contains(CANARY));
-    // After a refused login, the listener does not try again.
+    // After the broker has refused a login, the listener does not try again.
     let url = url();
     let address = url.rsplit_once('@').expect("a server").1;
     let wrong = listener(&format!("amqp://user:{CANARY}@{address}"), "q").build().expect("built");

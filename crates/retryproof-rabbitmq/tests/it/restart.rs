@@ -30,7 +30,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     let mut bodies = vec!["completed".to_owned()];
     bodies.extend(numbered(AT_WORK, "at-work").chain(numbered(WAITING, "waiting")));
     for body in &bodies {
-        queues.publish(body, body).await; // returns when it is stored
+        queues.publish(body, body).await; // returns once the broker has stored the message
     }
 
     let (seen, gate, dead) =
@@ -52,7 +52,8 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
             };
             let verdict = Verdict::of(&call.execute(work).await);
             seen.ended(&body, &verdict);
-            // Completed; the answer is held back until the broker is gone.
+            // This message is completed, but the listener answers it only after the broker has
+            // gone.
             if body == "completed" {
                 drop(dead.wait_for(|dead| *dead).await);
             }
@@ -72,7 +73,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     server.start().await.expect("it comes back");
 
     eventually("all are handled", async || seen.ends() == 1 + AT_WORK + WAITING).await;
-    // The connection of the test itself was lost with the broker.
+    // The test's own connection was lost with the broker, so open a new one.
     let queues = TestQueues::again(server.url(), &queue).await;
     queues.publish("new", "new").await;
     eventually("a new one as well", async || seen.of("new").runs == 1).await;

@@ -69,10 +69,10 @@ mod with_tls {
                 Verdict::of(&call.execute(run).await)
             }
         });
-        // More than one record of TLS.
+        // This body takes more than one TLS record.
         let body = "paid".repeat(50_000);
         queues.publish("k", &body).await;
-        running.answered(Reason::Failed, 1).await; // by the connection for copies
+        running.answered(Reason::Failed, 1).await; // sent over the connection for copies
         running.answered(Reason::Executed, 1).await;
         queues.publish("k", &body).await;
         running.answered(Reason::Replayed, 1).await;
@@ -88,7 +88,7 @@ mod with_tls {
         let tls = service("RETRYPROOF_TEST_RABBITMQ_TLS")
             .replace("guest:guest", &format!("guest:{CANARY}"));
         let plain = url().replace("amqp://guest:guest", &format!("amqps://guest:{CANARY}"));
-        // A certificate that the host does not trust; and a server without TLS.
+        // The first broker has a certificate that the host does not trust. The second has no TLS.
         for (url, roots) in [(&tls, None), (&plain, Some(authority()))] {
             let mut listener = RabbitmqListener::builder(url, "q", "s").dead_letters("q.dead");
             if let Some(roots) = roots {

@@ -47,7 +47,7 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     let running = Running::counting(listener, &engine, &runs);
     queues.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
-    // The broker did not receive the answer, so it has the message again.
+    // The broker did not receive the answer, so it puts the message back into the queue.
     eventually("it is back in the queue", async || queues.ready(&queues.queue).await == 1).await;
     proxy.refuse(false);
     skipped(queues, running, &runs).await;
@@ -82,7 +82,8 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let listener = queues.listener_at(&through);
-    // Long enough for punctual heartbeats on a busy machine; the redelivery is delayed for that time.
+    // The lease is long enough for heartbeats to be on time on a busy machine. The redelivery is
+    // delayed for as long as the lease.
     let listener = listener.lease(Duration::from_secs(10)).build().expect("built");
     let running = Running::waiting(listener, &engine, &gate);
     queues.publish("k", "paid").await;
@@ -115,7 +116,7 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
             seen.push(attempt);
             seen.len() == 1
         };
-        // The connection of the message stays; the one for the copies cannot be opened.
+        // The connection for messages stays open, but the connection for copies cannot be opened.
         refusing.refuse(first);
         let call = engine.call(delivery.context().expect("a key"));
         async move {
@@ -124,7 +125,7 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
     });
     queues.publish("k", "paid").await;
     running.answered(Reason::Failed, 1).await;
-    // Enough time for a few attempts, and for a redelivery of a message that was given back.
+    // Leave enough time for a few attempts, and for a redelivery if the message is given back.
     tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
@@ -139,7 +140,7 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // The drain would wait for a handler that hangs while answering.
+    // The drain would wait ten minutes for a handler that hangs while it answers.
     let listener = queues.listener_at(&through).lease(Duration::from_secs(10));
     let listener =
         listener.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");
@@ -162,7 +163,8 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     };
     eventually("the queues are empty", async || waits().await == 0).await;
     running.stop().await.expect("stopped");
-    // Redelivered messages were done, so a listener with the same records has nothing left to run.
+    // The redelivered messages are already done, so a second listener with the same records runs
+    // only the new message.
     let again = Running::counting(queues.listener().build().expect("built"), &engine, &runs);
     queues.publish("last", "paid").await;
     again.answered(Reason::Executed, 1).await;
@@ -183,7 +185,7 @@ async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
     queues.publish("k", "paid").await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
-    // A listener that waits for its broker can be stopped.
+    // A listener that is waiting for its broker can be stopped.
     proxy.refuse(true);
     proxy.cut();
     running.stop().await.expect("stopped");

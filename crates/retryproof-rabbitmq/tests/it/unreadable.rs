@@ -73,7 +73,7 @@ fn publish_unreadable(queue: &str) {
         &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")],
     ));
     let tune = until(&mut answers, 10, 30);
-    // The broker's proposal, without heartbeats.
+    // Accept the limits that the broker proposes, but turn heartbeats off.
     send(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
     send(&method(0, 10, 40, &[&short(b"/"), &short(b""), &[0]]));
     until(&mut answers, 10, 41);
@@ -82,7 +82,8 @@ fn publish_unreadable(queue: &str) {
     send(&method(1, 85, 10, &[&[0]]));
     until(&mut answers, 85, 11);
     let body = b"paid";
-    // Class 60, weight 0, the size of the body, the flag of `message-id`.
+    // This content header has class 60, weight 0, the size of the body, and the flag for
+    // `message-id`.
     let header =
         [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80][..], &short(b"\xff\xfe")].concat();
     send(&method(1, 60, 40, &[&[0, 0], &short(b""), &short(queue.as_bytes()), &[0]]));
@@ -95,7 +96,8 @@ fn publish_unreadable(queue: &str) {
 async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run()
  {
     let queues = TestQueues::bare().await;
-    // Fewer than the good messages that are prefetched with it.
+    // The delivery limit is lower than the number of good messages that are prefetched together
+    // with the unreadable one.
     Topology::new(&queues.queue).delivery_limit(4).declare(&url()).await.expect("declared");
     for n in 0..10 {
         queues.publish(&format!("before-{n}"), "paid").await;

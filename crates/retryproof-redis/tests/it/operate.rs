@@ -30,7 +30,7 @@ async fn ops_1_released_records_are_not_scanned_and_foreign_keys_are_counted() {
     let key = key_of(&prefix, &id("k0"));
     let foreign = format!("{prefix}:{{foreign}}");
     let _: i64 = ask(&mut conn, &format!("COPY {key} {foreign}")).await;
-    // A key of another type is no record, and does not end the scan.
+    // A key of another type is not a record, and does not stop the scan.
     let list = format!("{prefix}:{{list}}");
     let _: i64 = ask(&mut conn, &format!("RPUSH {list} x")).await;
     let (mut after, mut found, mut unreadable) = (None, BTreeSet::new(), 0);

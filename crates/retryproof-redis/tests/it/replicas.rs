@@ -59,7 +59,8 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         assert!(copied.starts_with(b"rp2C"), "the result is there");
         assert_eq!(replay(&store, &id).await, "x");
     }
-    // Scripts that the server has forgotten are loaded again on that connection too.
+    // If the server has forgotten the scripts, the store also loads them again over the connection
+    // that waits for replicas.
     primary.tell("SCRIPT FLUSH").await;
     execute(&store, &id("after"), "x").await;
 }
@@ -90,7 +91,7 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
             .expect_err("no replica confirms");
         assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     }
-    // Replays and heartbeats do not wait behind those calls.
+    // Replays and heartbeats do not queue behind the calls that wait for replicas.
     let started = Instant::now();
     for _ in 0..20 {
         assert_eq!(replay(&store, &id("done")).await, "x");
@@ -102,7 +103,7 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     assert!(started.elapsed() < 5 * SHORT, "{:?}", started.elapsed());
 
     replica.signal("-CONT");
-    // The same owner calls again, as the engine does.
+    // The same owner completes again, as the engine does.
     let again = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             match store.complete(&held, owner, &completion(CANARY)).await {

@@ -55,7 +55,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     execute(&*store, &id("done"), "result").await;
     replicated(&group.servers[0]).await;
 
-    // A waiter that waits since before the fail-over.
+    // This waiter starts before the fail-over.
     let waiter = tokio::spawn({
         let (store, held) = (Arc::clone(&store), held.clone());
         async move {
@@ -70,7 +70,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
             }
         }
     });
-    // Calls that run all the time. The test notes what was acknowledged.
+    // These calls run throughout the fail-over. The test records which of them were acknowledged.
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn({
@@ -120,7 +120,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         acknowledged.len()
     );
 
-    // The old primary comes back as a replica, and no call goes to it.
+    // The old primary returns as a replica, and no call goes to it.
     group.servers[0].run().await;
     for at in 0..20 {
         until_granted(&store, &format!("with the old one back {at}")).await;
@@ -183,8 +183,8 @@ async fn sto_1_a_sentinel_less_is_enough() {
     execute(&store, &id("k"), "x").await;
     group.servers[0].kill();
     until_granted(&store, "after").await;
-    // Only after the fail-over has ended: if a sentinel dies in the middle of one, no client can
-    // repair the group.
+    // Continue only after the fail-over has ended: if a sentinel dies during a fail-over, the group
+    // may not recover, whatever the client does.
     let settled = async |sentinel: &Server| {
         let told: Vec<String> = ask(&mut sentinel.stranger().await, "SENTINEL master main").await;
         let told = |name: &str| {
@@ -204,7 +204,7 @@ async fn sto_1_a_sentinel_less_is_enough() {
     };
     tokio::time::timeout(PATIENCE, agreed).await.expect("the sentinels agree");
     until_granted(&store, "settled").await;
-    // All sentinels are gone: open connections still work, and a new store gets an error.
+    // With all sentinels gone, open connections still work, but a new store gets an error.
     group.sentinels[1].kill();
     group.sentinels[2].kill();
     until_granted(&store, "without sentinels").await;
@@ -238,7 +238,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     );
     assert_eq!(replay(&store, &id("done")).await, "result");
 
-    // The old server continues and still takes itself for the primary, but no call reaches it.
+    // The old primary runs again and still considers itself the primary, but no call reaches it.
     group.servers[0].signal("-CONT");
     for at in 0..20 {
         until_granted(&store, &format!("with the old one back {at}")).await;

@@ -166,7 +166,7 @@ async fn rec_2_beats_and_completions_keep_the_note() {
             assert!(lease.remaining > LONG, "{lease:?}");
             assert_eq!(lease.holder, holder, "{what}");
 
-            // The fingerprint of the completion replaces the one of the grant.
+            // The completion's fingerprint replaces the fingerprint of the grant.
             let value = Payload::new(CodecId::BYTES, 1, b"result").envelope().clone();
             let done = Completion::new(value, DAY, *fingerprint);
             completed(&place.store, &id, owner, &done).await;
@@ -174,7 +174,8 @@ async fn rec_2_beats_and_completions_keep_the_note() {
                 Ok(Peeked::Complete(stored)) => stored,
                 other => panic!("not complete: {other:?}"),
             };
-            // The store that completed the record reads it by GET, the other one by the script.
+            // The store that completed the record reads it with GET. The other store reads it with
+            // the script.
             for stored in [stored(&place.store, &id).await, stored(&place.fresh, &id).await, peeked]
             {
                 assert_eq!(stored.holder(), holder.as_ref(), "{what}");
@@ -252,7 +253,7 @@ async fn rec_2_notes_of_other_grants_and_versions_are_not_shown() {
         assert_eq!(beat, FencedWrite::Applied, "{what}");
         assert_eq!(place.read(&id).await, in_progress, "{what}");
 
-        // A completion keeps what it cannot read.
+        // A completion keeps a note that it cannot read.
         completed(&place.store, &id, owner, &completion("result")).await;
         let complete = place.read(&id).await;
         assert_eq!(complete[4..40], in_progress[4..40], "{what}");

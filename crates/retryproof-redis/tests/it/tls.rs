@@ -58,7 +58,7 @@ fn certificates() -> Dir {
 async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     let dir = certificates();
     let file = |name: &str| dir.0.join(name).display().to_string();
-    // The port of a server that has just ended, so no other process uses it.
+    // Reuse the port of a server that has just ended, because no other process uses it.
     let port = Server::start("").await.port;
     let server = Server::start(&format!(
         "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file \
@@ -77,7 +77,7 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     execute(&store, &id("k"), "x").await;
     assert_eq!(replay(&store, &id("k")).await, "x");
 
-    // The store does not choose the crypto provider of the process.
+    // The store does not install a crypto provider for the whole process.
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 
     let error = RedisStore::connect(config).await.expect_err("an unknown authority");

@@ -19,7 +19,7 @@ async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
         RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
     let (id, owner) = (id("k"), OwnerId::new());
     grant(&store, &id, owner).await;
-    // As if a clock that is an hour ahead had granted it.
+    // Set a token as if it had been granted when the clock was far ahead.
     let ahead = 9_000_000_000_000_000_u64;
     let mut conn = server.stranger().await;
     let key = key_of(&prefix, &id);

@@ -30,7 +30,7 @@ async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
     let replica = Server::start(&format!("replicaof 127.0.0.1 {}", primary.port)).await;
     is(&refused(config(&replica.url())).await, ErrorKind::Unavailable, "replica");
 
-    // The demoted server keeps its data while it cannot reach its new primary.
+    // Make the server a replica of a port where no primary listens, so that it keeps its data.
     server.tell("REPLICAOF 127.0.0.1 1").await;
     for error in [
         store
@@ -78,7 +78,7 @@ async fn sto_1_full_memory_refuses_new_keys_alone() {
         fresh.acquire(&id("a"), &request(OwnerId::new())).await,
         Ok(Acquired::Busy(_))
     ));
-    // Calls that began before can still complete.
+    // A holder from before can still extend and complete its lease.
     assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&id("a"), owner, &completion("done")).await.expect("completed"),

@@ -121,8 +121,7 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
         let woken = tokio::time::timeout(Duration::from_millis(5), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
-        // The time includes sending the command to the other process, and that process's round
-        // trip.
+        // The measured time includes a command to the other process and that process's round trip.
         let since = Instant::now();
         let answer =
             tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
@@ -213,11 +212,11 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
         }
         assert_eq!(subscribers(&mut conn, &key).await, 1);
     }
-    // Half of the waiters are dropped, which wakes no other waiter and ends no subscription.
+    // Dropping half of the waiters wakes no other waiter and ends no subscription.
     for waiter in waiters.iter().step_by(2) {
         waiter.abort();
     }
-    // By then, the pauses of the fallback poll have grown to a second.
+    // Wait until the pauses of the fallback poll have grown to a second.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(subscribers(&mut conn, &key_of(&prefix, &ids[3])).await, 1);
     let since = Instant::now();

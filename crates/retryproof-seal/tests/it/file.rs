@@ -89,7 +89,7 @@ async fn seal_4_a_destroyed_key_is_in_no_file() {
             .any(|file| file.windows(bytes.len()).any(|part| part == bytes))
     };
     let wrapped = keys.of_subject(&ada()).await.unwrap().unwrap().wrapped.unwrap().bytes;
-    // What is written over a part of the key leaves the rest.
+    // Search for parts of the wrapped key too, because new data may overwrite only a part of it.
     let found_part = || wrapped.chunks(12).any(found);
     assert!(found(&wrapped), "the search works");
     assert_eq!(seals.destroy(&ada()).await.unwrap(), Destruction::Destroyed);

@@ -62,7 +62,7 @@ async fn seal_7_a_rotation_under_load_loses_nothing() {
     for worker in workers {
         worker.await.unwrap();
     }
-    // The programs with the old order are gone, so this rotation is the last one.
+    // No program with the old order of master keys is left, so this is the last rotation.
     new.rotate().await.unwrap();
     let after = engine(&store, &Seals::new(table, master(&["newer"])));
     for worker in 0..8 {

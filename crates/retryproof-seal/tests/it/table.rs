@@ -27,12 +27,12 @@ pub(crate) async fn judged(table: &dyn KeyTable) {
         assert_eq!(table.of_subject(name).await.unwrap().as_ref(), Some(&row));
         assert_eq!(table.by_id(row.id).await.unwrap(), Some(row));
     }
-    // The first row of a subject stays.
+    // If a subject already has a row, `add` keeps that row.
     let late = table.add(row(&names[0], 9)).await.unwrap();
     assert_eq!(late, row(&names[0], 0));
     assert_eq!(table.by_id(KeyId([9; 16])).await.unwrap(), None);
 
-    // Destroyed for good.
+    // A destroyed row cannot be replaced or added again.
     assert_eq!(table.destroy(&names[1]).await.unwrap(), Some(row(&names[1], 1)));
     let gone = KeyRow { wrapped: None, ..row(&names[1], 1) };
     assert_eq!(table.destroy(&names[1]).await.unwrap().as_ref(), Some(&gone));
@@ -40,7 +40,7 @@ pub(crate) async fn judged(table: &dyn KeyTable) {
     assert_eq!(table.add(row(&names[1], 8)).await.unwrap(), gone);
     assert_eq!(table.by_id(gone.id).await.unwrap().as_ref(), Some(&gone));
 
-    // Rotated.
+    // A rotation lists the rows that are not under the new master key, and replaces each of them.
     let ids = async |master: &str, after: Option<u8>, limit| {
         let after = after.map(|id| KeyId([id; 16]));
         let rows = table.not_under(master, after, limit).await.unwrap();

@@ -114,7 +114,7 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     let (small, large) = (id("small"), id("large"));
     let (a, b) = (granted(&store, &small).await, granted(&store, &large).await);
     store.writer.pragma("PRAGMA max_page_count = 1");
-    // Another connection holds the lock, so that both calls wait and end up in one batch.
+    // Another connection holds SQLite's lock, so both calls wait and end up in one batch.
     let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
     lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let (huge, tiny) = (done(100_000), done(10));
@@ -232,7 +232,7 @@ async fn ops_1_a_page_reads_no_more_rows_than_its_limit() {
 async fn ops_1_a_scan_holds_up_neither_its_thread_nor_other_calls() {
     let dir = dir();
     dir.store();
-    // The clock stops the scan between two rows, unless the scan runs on this thread.
+    // The clock blocks the scan between two rows, unless the scan runs on the test's own thread.
     let (resume, stopped) = std::sync::mpsc::channel::<()>();
     let (here, stopped) = (std::thread::current().id(), Mutex::new(stopped));
     let is_writer = || std::thread::current().name() == Some("retryproof-sqlite");
@@ -291,13 +291,14 @@ async fn ops_4_the_log_is_emptied_or_given_up_within_the_busy_timeout() {
     let config = SqliteConfig::new(dir.0.join("records.db")).with_busy_timeout(BUSY_TIMEOUT);
     let store = SqliteStore::open_with(config).expect("opened");
     let erase = erase_of(&store, &id("k")).await;
-    // A reader that still sees the state before the erase keeps the log in use.
+    // This reader still sees the state before the erase, so SQLite cannot empty the write-ahead
+    // log.
     let reader = rusqlite::Connection::open(&store.config.path).expect("opened");
     reader.execute_batch("BEGIN; SELECT count(*) FROM retryproof_records").expect("read");
     let erasing = id("k");
     let mut erasing = pin!(store.force(&erasing, &erase));
     assert!(timeout(BUSY_TIMEOUT * 7 / 10, &mut erasing).await.is_err(), "the log is in use");
-    // A writer of this process, for example a joined transaction, then holds the lock.
+    // Meanwhile, a writer of this process holds the write lock, for example a joined transaction.
     let _lock = FileWriteLock::of(&store.config.path).lock().await;
     let ended = timeout(BUSY_TIMEOUT * 7 / 10, erasing).await.expect("the deadline has passed");
     assert_eq!(ended.expect_err("not emptied").kind(), ErrorKind::Unavailable);

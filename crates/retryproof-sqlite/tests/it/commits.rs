@@ -101,12 +101,13 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     let dir = Dir::new();
     let store = dir.store();
     let (dropped, after) = (id("dropped"), id("after"));
-    // A joined transaction of this process holds the write lock.
+    // A joined transaction in this process holds the write lock.
     let source = SqliteTxSource::open(dir.path().join("records.db")).expect("a source");
     let tx = source.begin().await.expect("begun");
     start(pin!(grant(&store, &dropped, OwnerId::new())));
     drop(tx);
-    // This call is queued behind the dropped one, so the dropped one has been handled.
+    // This call is queued behind the dropped call, so the dropped call has been handled when this
+    // one ends.
     execute(&store, &after, "result").await;
     assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));
 }
@@ -148,7 +149,7 @@ async fn sto_5_dropping_the_store_beside_a_locked_file_ends() {
     grant(&store, &id, owner).await;
     let stranger = lock(&dir);
     start(pin!(store.release(&id, owner)));
-    // The drop returns after a bounded number of attempts, although the file stays locked.
+    // `drop` returns after a limited number of attempts, although the file is still locked.
     drop(store);
     drop(stranger);
     match dir.store().acquire(&id, &request(OwnerId::new())).await {

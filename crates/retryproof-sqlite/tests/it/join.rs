@@ -76,7 +76,7 @@ async fn id_5_a_joined_record_is_kept_under_its_digest() {
     assert_eq!(world.pay("canary").await.unwrap(), Outcome::Replayed("paid canary".to_owned()));
     assert_eq!(world.rows(), ["canary"]);
 
-    // By hand, with a waiter.
+    // Complete a record with `complete_in` while another caller waits for it.
     let held = world.held("by hand").await;
     let engine = world.engine.clone();
     let waiter = tokio::spawn(async move { engine.try_acquire(&ctx("by hand")).await });
@@ -111,7 +111,7 @@ async fn seal_1_a_joined_record_is_sealed() {
     );
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
-    // By hand.
+    // Complete a record with `complete_in`.
     let held = world.held("by hand").await;
     let mut conn = world.dir.stranger();
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -197,7 +197,7 @@ async fn cmp_7_sqlite_commits_record_and_writes_together() {
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
-    // STO-4: the entry in the purge's index has moved with the record.
+    // STO-4: completing the record also moved its entry in the purge index.
     assert_eq!(world.engine.purge().await.unwrap(), Some(0));
 }
 
@@ -315,7 +315,7 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
 async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let world = world();
     let mut conn = ledger(&world.dir);
-    // Committed.
+    // The transaction is committed.
     let held = world.held("1").await;
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     tx.execute("INSERT INTO ledger VALUES ('1')", []).unwrap();
@@ -324,7 +324,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     tx.commit().unwrap();
     pending.committed();
     assert_eq!(world.replay("1").await, "one");
-    // Rolled back.
+    // The transaction is rolled back.
     let held = world.held("2").await;
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     tx.execute("INSERT INTO ledger VALUES ('2')", []).unwrap();
@@ -332,7 +332,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     tx.rollback().unwrap();
     pending.rolled_back().await.unwrap();
     assert!(matches!(world.standing("2").await, Peeked::Absent));
-    // The answer of the COMMIT is lost, whether or not the commit happened.
+    // The answer to the COMMIT is lost. The store finds out whether the commit happened.
     for commits in [true, false] {
         let held = world.held("3").await;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -352,7 +352,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
 #[tokio::test]
 async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     let world = world();
-    // In autocommit the record would be committed alone.
+    // Without a transaction, the record would be committed alone, so the call fails.
     let mut conn = ledger(&world.dir);
     let refused = world.held("1").await.complete_in(&mut conn, value("x")).await;
     let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
@@ -364,8 +364,8 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     conn.execute_batch("COMMIT").unwrap();
     pending.committed();
     assert_eq!(world.replay("2").await, "by hand");
-    // Another file that has tables of the same names: the call fails with an error that names the
-    // reason.
+    // The source uses another file that has tables of the same names. The call fails, and its error
+    // says that the database is a different one.
     let elsewhere = Dir::new();
     let source = SqliteTxSource::open_with(&elsewhere.config()).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world
@@ -376,7 +376,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
         .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert!(failure.to_string().contains("a different database"), "{failure}");
-    // Another file without such tables.
+    // The source uses another file that has no such tables.
     let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
     let source = SqliteTxSource::over(conn).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world
@@ -390,7 +390,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     assert!(matches!(world.standing("3").await, Peeked::Absent), "the key is free");
     let memory = Connection::open_in_memory().unwrap();
     assert_eq!(SqliteTxSource::over(memory).unwrap_err().kind(), ErrorKind::Config);
-    // A transaction that the action ended itself.
+    // The action tries to end the transaction itself.
     let ended: Result<Outcome<u8>, ExecuteError<()>> = world
         .joined
         .execute(ctx("4"), async |tx: &mut SqliteTx| {
@@ -408,7 +408,7 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(other.ask("pay k 1000"), "written");
     assert!(matches!(world.standing("k").await, Peeked::Busy(_)));
     other.signal("-KILL");
-    // The first caller waits until the lease has run out, and takes over.
+    // The first caller waits until the lease ends, and then takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!(world.counters.read().taken_over, 1, "a crash leaves the key to its lease");
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
@@ -440,7 +440,7 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
     assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
-    // The connection still works.
+    // The connection still works afterwards.
     assert_eq!(run(1).await.unwrap(), Outcome::Executed(1));
     assert_eq!(world.ends(), (1, 1, 0));
 }
@@ -552,7 +552,7 @@ async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
     let failed = world.engine.try_acquire(&ctx("k")).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Unavailable);
     assert!(begun.elapsed() < 3_000 * MS, "{:?}", begun.elapsed());
-    // Replays still work, and the store can be closed while the transaction is open.
+    // The store can be closed while the transaction is open.
     drop(world);
     drop(tx);
 }

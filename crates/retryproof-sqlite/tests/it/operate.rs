@@ -73,7 +73,7 @@ async fn ops_4_an_erased_answer_is_in_no_column() {
 
 #[tokio::test]
 async fn ops_4_no_byte_of_an_erased_answer_stays_in_the_file() {
-    // Small values are in the page of their row, larger ones in pages of their own.
+    // SQLite keeps a small value in the page of its row, and a larger value in separate pages.
     for size in [6, 1_000, 10_000, 300_000] {
         for forget in [false, true] {
             let dir = Dir::new();
@@ -132,7 +132,7 @@ async fn ops_4_a_vacuum_removes_the_copies_that_moved_rows_have_left() {
         let token = grant(&store, &id, owner).await.token;
         held.push((id, owner, token));
     }
-    // Each row grows when its neighbours are in place already, so that its page is split.
+    // Each row grows after its neighbours were written, so SQLite has to split its page.
     for (id, owner, _) in &held {
         let done = store.complete(id, *owner, &completion(&"canary".repeat(100))).await;
         assert_eq!(done.expect("completed"), FencedWrite::Applied);

@@ -164,7 +164,7 @@ async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() 
         }
     }
     assert_eq!(versions(&dir), (2, 1));
-    // Under the rows of its own version, `migrate` creates the table.
+    // If the recorded version is that of this program, `migrate` creates the missing table.
     set_versions(&dir, 1, 1);
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
     SqliteConfig::new(dir.file()).migrate().expect("created again");
@@ -201,7 +201,7 @@ fn rec_1_the_shipped_sql_run_again_lowers_no_version() {
         })
         .expect("the row exists");
     assert_eq!(fence, 4711, "tokens go on from the last one (ACQ-10)");
-    // Without the second row, the tables are compatible with their own version only.
+    // Without the row `compatible_from`, the tables are compatible only with their own version.
     delete_version(&dir, "compatible_from");
     stranger.execute_batch(&format!("BEGIN; {sql} COMMIT;")).expect("the shipped SQL runs again");
     assert_eq!(versions(&dir), (3, 3));

@@ -83,7 +83,7 @@ async fn rec_2_the_note_stays_from_the_grant_to_the_end_of_the_result() {
     assert_eq!(label(&store, &id).await.as_deref(), Some("first:1"));
     beat(&store, &id, first).await;
     assert_eq!(label(&store, &id).await.as_deref(), Some("first:1"));
-    // A repeated acquire of the same owner, and a takeover, replace the note.
+    // The note is replaced when the same owner acquires again, and when another owner takes over.
     granted(&store, &id, &noted(first, "first:1 again")).await;
     assert_eq!(label(&store, &id).await.as_deref(), Some("first:1 again"));
     granted(&store, &id, &request(first)).await;
@@ -93,7 +93,7 @@ async fn rec_2_the_note_stays_from_the_grant_to_the_end_of_the_result() {
     assert_eq!(label(&store, &id).await.as_deref(), Some("second:2"));
     complete(&store, &id, second).await;
     assert_eq!(label(&store, &id).await.as_deref(), Some("second:2"));
-    // The next grant over the expired result has no note.
+    // The result has expired, and the next grant has no note.
     wall.forward(DAY);
     granted(&store, &id, &request(first)).await;
     assert_eq!(label(&store, &id).await, None);
@@ -105,7 +105,8 @@ async fn rec_2_a_note_of_an_earlier_grant_is_disowned() {
     let (store, wall) = store_on(&dir);
     let id = id("k");
     granted(&store, &id, &noted(OwnerId::new(), "first:1")).await;
-    // A program that knows no notes takes the key over and leaves the note in the row.
+    // An older program, which does not write notes, takes the key over and leaves the old note in
+    // the row.
     wall.forward(LONG);
     change(&dir, "owner = randomblob(16), token = token + 1, expires_at = expires_at + 60000000");
     assert_eq!(label(&store, &id).await, None);
@@ -122,7 +123,7 @@ async fn rec_2_bytes_that_are_no_note_are_never_an_error() {
         change(&dir, &format!("holder = {bytes}"));
         assert_eq!(label(&store, &id).await, None, "{bytes}");
     }
-    // A newer version wrote the note for this owner.
+    // A newer version of the library wrote the note for this owner.
     let mut newer = note(owner, "first:1").as_bytes().to_vec();
     newer[0] = 2;
     dir.stranger().execute("UPDATE retryproof_records SET holder = ?1", [newer]).expect("changed");
@@ -144,7 +145,7 @@ async fn rec_2_takeovers_are_counted_until_the_key_is_free() {
         owner = OwnerId::new();
         assert!(grant(&store, &id, owner).await.took_over);
         assert_eq!(takeovers(&store, &id).await, count);
-        // The same owner once more, also after the end of its lease (ACQ-9).
+        // The same owner acquires again, once before its lease ends and once after (ACQ-9).
         assert!(grant(&store, &id, owner).await.took_over);
         wall.forward(LONG);
         assert!(grant(&store, &id, owner).await.took_over);
@@ -243,7 +244,8 @@ async fn rec_3_purge_deletes_a_record_that_was_released_with_a_log() {
     let (store, wall) = store_on(&dir);
     let (id, owner) = (id("k"), OwnerId::new());
     grant(&store, &id, owner).await;
-    // The lease ends after the ttl. A release ends it, so only the ttl counts.
+    // The lease would end after the ttl. The release ends the lease, so only the ttl decides when
+    // the record is purged.
     let extended = store.extend(&id, owner, 2 * DAY).await.expect("extended");
     assert_eq!(extended, FencedWrite::Applied);
     keep(&dir);

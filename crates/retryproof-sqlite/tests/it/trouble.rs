@@ -60,8 +60,8 @@ async fn cmp_8_a_damaged_file_fails_closed() {
     }
     drop(store);
     let mut bytes = std::fs::read(dir.file()).expect("read");
-    // The first page lists the tables. It and the pages of the version row stay intact, and the
-    // pages after them are damaged.
+    // Leave the first page, which lists the tables, and the pages of the version row intact. Damage
+    // all pages after them.
     let page = 4_096;
     assert!(bytes.len() > 12 * page);
     bytes[6 * page..].fill(0x5a);
@@ -125,8 +125,8 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             );
             assert_masked(&error);
         }
-        // Neither call changes the row. They do not read the value, so they do not notice damage to
-        // the value alone.
+        // Neither call changes the row, and neither reads the value, so neither notices that only
+        // the value is damaged.
         for fenced in
             [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await]
         {
@@ -196,7 +196,7 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
         assert!(error.is_retryable() && error.to_string().contains("locked"), "{error}");
         assert_masked(&error);
     }
-    // Meanwhile completed keys are replayed, and duplicates of running calls are reported as busy.
+    // Meanwhile, completed keys are replayed, and duplicates of running calls are reported as busy.
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy(_))));
 
@@ -217,7 +217,7 @@ async fn sto_5_a_call_goes_on_when_the_lock_is_given_back_in_time() {
         stranger.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         let id = id("k");
         let mut call = Box::pin(grant(&store, &id, OwnerId::new()));
-        // Long enough for some attempts. The call cannot end while the file is locked.
+        // This leaves time for some attempts. The call cannot end while the file is locked.
         let ended = tokio::time::timeout(Duration::from_millis(20), &mut call).await;
         assert!(ended.is_err());
         stranger.execute_batch("COMMIT").expect("unlocked");
@@ -278,7 +278,8 @@ mod permissions {
         }
         assert!(std::env::var_os(AGAIN).is_none(), "permissions restrict no user");
         let name = "trouble::permissions::sto_5_missing_permissions_are_named";
-        // A copy, because other users may have no access to the directory of the original.
+        // Run a copy of the test program, because other users may not have access to the original's
+        // directory.
         let dir = Dir::new();
         mode(dir.path(), 0o755);
         let copy = dir.path().join("it");
@@ -304,7 +305,7 @@ mod permissions {
     fn check() {
         let dir = Dir::new();
         drop(dir.store());
-        // The last connection is closed, so there is no write-ahead log beside the file.
+        // Closing the last connection has removed the write-ahead log.
         let unchanged = std::fs::read(dir.file()).expect("read");
 
         mode(&dir.file(), 0o444);

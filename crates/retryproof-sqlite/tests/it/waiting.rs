@@ -197,7 +197,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
         let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
-        // It waits while the other process works, for longer than the first polls.
+        // The call waits for longer than its first polls, because the other process still works.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
         assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Applied");
@@ -226,7 +226,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let id = id("k");
     let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
-    // Commits of other records do not end the wait.
+    // Commits to other records do not end the wait.
     assert_eq!(other.ask("extend k"), "Applied");
     assert!(other.acquire("unrelated", LONG) > token);
     assert!(tokio::time::timeout(Duration::from_millis(60), &mut waiting).await.is_err());
@@ -261,7 +261,8 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     let (id, owner) = (id("k"), OwnerId::new());
     let grant = take_over(&store, &id, owner).await;
     assert!(grant.took_over && grant.token > token);
-    // Sent while the process is stopped, so it is the first command that it runs when it continues.
+    // Send this command while the process is stopped, so that the process runs it first when it
+    // continues.
     other.say("complete k zombie");
     other.signal("-CONT");
     assert_eq!(other.hear(), "NotOwner", "while the taker is at work");
@@ -322,7 +323,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         let mut other = Other::start(&dir.file());
         other.say(&format!("race {name} 1000000"));
         let mut own = 0;
-        // Both processes write until the other one has finished some keys.
+        // Both processes write until each has seen some keys of the other complete.
         while own == 0 || !matches!(store.peek(&of(20)).await, Ok(Peeked::Complete(_))) {
             execute(&store, &id(&format!("own {round} {own}")), "result").await;
             own += 1;
@@ -333,7 +334,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         for key in 0.. {
             match store.peek(&of(key)).await.expect("answered") {
                 Peeked::Complete(stored) => assert_eq!(body(&stored), "done"),
-                // The process died between the two writes of this key.
+                // The process died between the acquire and the completion of this key.
                 Peeked::Busy(_) => unfinished += 1,
                 Peeked::Absent if key > 20 => break,
                 Peeked::Absent => panic!("key {key} was executed, and is forgotten"),

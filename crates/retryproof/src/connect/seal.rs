@@ -9,7 +9,7 @@ use {
     std::sync::Arc,
 };
 
-// Without the feature, there is nothing that seals.
+// Without the feature `seal`, no value of this type can exist.
 #[cfg(not(feature = "seal"))]
 use std::convert::Infallible as Seals;
 

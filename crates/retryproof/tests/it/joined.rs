@@ -235,7 +235,7 @@ async fn pay(
         let tx = tx.begin().await?;
         tx.write(&order);
     }
-    // The same transaction again.
+    // The second `begin` returns the transaction that the first one opened.
     tx.begin().await?.write("and more");
     Ok(match order.as_str() {
         "refused" => (StatusCode::PAYMENT_REQUIRED, "declined").into_response(),
@@ -350,13 +350,14 @@ async fn cmp_7_http_an_answer_whose_writes_were_rolled_back_is_released_where_th
         assert_eq!(world.send("/pay", "refused").await, refused);
         assert_eq!(world.runs(), run, "the key is free");
     }
-    // Nothing was begun, so nothing was rolled back; and what commits is stored.
+    // If the handler never begins the transaction, nothing is rolled back, so its answer is stored.
+    // The answer of a handler whose transaction commits is stored too.
     assert_eq!(world.send_under("n", "/pay", "nothing").await.0, StatusCode::OK);
     assert!(world.send_under("n", "/pay", "nothing").await.2);
     assert_eq!(world.send_under("c", "/pay", "1").await.0, StatusCode::CREATED);
     assert!(world.send_under("c", "/pay", "1").await.2);
     assert_eq!(world.rows().await, ["1", "and more"]);
-    // A fate that is said wins.
+    // A fate that the filter's `fate` hook returns takes precedence over `release_on_rollback`.
     world.app.filter = filter().fate(|_| AnswerFate::Stream).build().unwrap();
     assert_eq!(world.send_under("s", "/pay", "refused").await, refused);
     assert_eq!(world.send_under("s", "/pay", "refused").await.0, StatusCode::CONFLICT);
@@ -376,7 +377,7 @@ async fn cmp_7_http_7_release_hold_and_panic_roll_back() {
             assert_eq!(world.send_under(fate, "/pay", fate).await.0, StatusCode::CREATED);
         }
         assert_eq!(world.rows().await, [""; 0], "{fate}");
-        // The key is free: it runs again, with another body even.
+        // The key is free, so even a request with a different body runs.
         assert!(!world.send_under(fate, "/reads", "").await.2);
         assert_eq!(world.runs(), at + 1);
     }
@@ -385,7 +386,7 @@ async fn cmp_7_http_7_release_hold_and_panic_roll_back() {
         (StatusCode::CREATED, "held".to_owned(), false)
     );
     assert_eq!(world.rows().await, [""; 0], "hold");
-    // The lease runs out, and the next request is a takeover.
+    // The lease ends, and the next request takes the key over.
     assert!(!world.send_under("hold", "/pay", "hold").await.2);
     assert_eq!(world.counters.read().taken_over, 1);
 }
@@ -435,13 +436,13 @@ async fn cmp_7_ann_6_no_transaction_is_an_answer_and_the_key_stays_free() {
     let (status, body, _) = world.send("/pay", "1").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(body.contains("store-unavailable"), "{body}");
-    // Who extracts one and never begins it opens nothing.
+    // A handler that extracts a `GuardedTx` but never calls `begin` opens no transaction.
     assert_eq!(world.send_under("r", "/reads", "").await.0, StatusCode::OK);
     assert_eq!(world.send_under("n", "/pay", "nothing").await.0, StatusCode::OK);
     assert!(world.send_under("n", "/pay", "nothing").await.2, "recorded as without one");
     world.fail(0);
     assert_eq!(world.send("/pay", "1").await.0, StatusCode::CREATED);
-    // Before the grant nothing is opened, not even for an extractor.
+    // No transaction can be opened before the grant, not even by an extractor.
     let (_, said, _) = world.send_under("e", "/early", "").await;
     assert_eq!(said, "Err(NotGranted)");
 }

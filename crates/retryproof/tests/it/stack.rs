@@ -68,7 +68,7 @@ async fn the_stack_replays_and_each_retry_gets_fields_of_its_own() {
             "{exposed}"
         );
     }
-    // A request compressed in another way is the same request.
+    // A request that is compressed counts as the same request.
     let compressed = send(&app, ask("k").header("content-encoding", "gzip"), GZIP).await;
     assert_eq!(compressed.field("idempotent-replayed"), Some("true"));
 }

@@ -88,8 +88,8 @@ async fn lst_1_run_5_a_killed_worker_loses_no_job_and_what_was_done_is_not_done_
     let before = sent().len();
     assert!(before < JOBS, "it was killed too late to show anything");
 
-    // Delivered again, all of it. The jobs in the dead worker's hands are taken over when their
-    // leases are over.
+    // All jobs are delivered again. The second process takes over the jobs of the killed worker
+    // when their leases end.
     let again = tokio::task::spawn_blocking({
         let mut command = program(&args);
         move || command.output()
@@ -103,13 +103,13 @@ async fn lst_1_run_5_a_killed_worker_loses_no_job_and_what_was_done_is_not_done_
     let mails = sent();
     let orders: HashSet<_> = mails.iter().filter_map(|mail| mail.split('\t').next()).collect();
     assert_eq!(orders.len(), JOBS, "each was mailed");
-    // A mail that had left when its worker was killed before it could record it leaves again, under
-    // the same message id.
+    // If the worker was killed after it sent a mail but before it recorded the job, the mail is
+    // sent again with the same message id.
     assert!(mails.len() - JOBS <= CONCURRENCY, "{} mails sent twice", mails.len() - JOBS);
     let ids: HashSet<_> = mails.iter().filter_map(|mail| mail.split('\t').nth(3)).collect();
     assert_eq!(ids.len(), JOBS, "a mail server that knows message ids delivers each once");
 
-    // And once more: nothing is left to do.
+    // A third run finds nothing left to do.
     let output = program(&args).output().expect("the program starts");
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(sent().len(), mails.len());

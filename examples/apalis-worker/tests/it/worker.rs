@@ -100,7 +100,7 @@ async fn ann_5_a_job_that_another_worker_is_at_waits_and_is_skipped() {
         panic!("the key is unused");
     };
     let other = async {
-        // The job of the other key is not held up by it.
+        // The job with the other key does not wait for the job with the held key.
         while mailer.tries("b") == 0 {
             tokio::task::yield_now().await;
         }
@@ -111,7 +111,7 @@ async fn ann_5_a_job_that_another_worker_is_at_waits_and_is_skipped() {
     let (tally, ()) = tokio::join!(worked(&engine, &mailer, jobs), other);
     assert_eq!(tally, Tally { done: 2, failed: 0 });
     assert_eq!(mailer.tries("a"), 1);
-    // Any other caller with this key gets what the worker stored.
+    // Any other caller with this key gets the result that the worker stored.
     let outcome =
         engine.execute(ctx, || async { Err::<serde_json::Value, _>("it does not run") }).await;
     assert_eq!(outcome.expect("a replay"), Outcome::Replayed(serde_json::json!({ "order": "a" })));

@@ -60,8 +60,8 @@ macro_rules! driver {
                 commits: bool,
             ) -> Result<(), JoinError> {
                 let mut pooled = self.0.get().await.expect("a connection");
-                // The pool's guard has a `transaction` of its own, whose closure is handed the
-                // guard.
+                // Borrow the connection itself, because the pool's guard has its own method
+                // `transaction`, whose closure would get the guard.
                 let conn: &mut $connection = &mut pooled;
                 let ended = conn
                     .transaction(async |conn: &mut $connection| {

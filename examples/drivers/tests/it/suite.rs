@@ -184,7 +184,8 @@ pub(crate) async fn a_dropped_call_leaves_neither_and_its_pool_as_it_was<D: Driv
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // Nothing holds the table, although the pool was not asked for a connection since.
+    // The dropped transaction no longer locks the table, although no other call has used the pool
+    // since the drop.
     let ledger = world.ledger();
     let renamed = async {
         world.run(&format!("ALTER TABLE {ledger} RENAME TO {ledger}_2")).await;
@@ -193,7 +194,7 @@ pub(crate) async fn a_dropped_call_leaves_neither_and_its_pool_as_it_was<D: Driv
     tokio::time::timeout(Duration::from_secs(10), renamed).await.expect("the transaction is over");
     world.driver.write_alone(&world.insert("alone")).await;
     assert_eq!(world.rows().await, 1, "it was a commit, and the dropped one was none");
-    // Within the lease: the key was freed.
+    // The key was released at once, so this call runs before the lease would have ended.
     let paid =
         tokio::time::timeout(Duration::from_secs(10), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
@@ -212,7 +213,7 @@ pub(crate) async fn complete_in_joins_a_transaction_that_the_program_began<D: Dr
     assert_eq!(world.pay("1").await.unwrap(), Outcome::Replayed("joined".to_owned()));
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!(world.rows().await, 1);
-    // The lease is lost before.
+    // Deleting the record makes the holder lose its lease before it completes.
     let held = world.held("3").await;
     world.run(&format!("DELETE FROM {}", world.table)).await;
     let refused = world.driver.complete_in(held, &world.insert("3"), value(), true).await;

@@ -22,9 +22,9 @@ fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
 /// The snippets of the guide are compiled: each is a part of `src/guide.rs`.
 #[test]
 fn the_snippets_of_the_guide_are_those_that_are_compiled() {
-    // Without white space, since code and guide are wrapped at different widths.
+    // Remove all white space, because the code and the guide are wrapped at different widths.
     let dense = |text: &str| text.split_whitespace().collect::<String>();
-    // Here the older sqlx has another name beside the newer one.
+    // In this crate, the older sqlx has a different name, because both versions are dependencies.
     let compiled = dense(&include_str!("../../src/guide.rs").replace("sqlx_of_08::", "sqlx::"));
     let page = include_str!("../../../../crates/retryproof/src/guide/guarantees.md");
     let (_, section) = page.split_once("\n### Driver by driver\n").expect("the section");

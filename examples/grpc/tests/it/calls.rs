@@ -14,7 +14,7 @@ async fn http_8_http_17_a_retried_call_gets_the_same_message_metadata_and_status
     let address = serve(&filter(), POLICY, &service).await;
     let request = charge("alice", 42);
     let mut answers = Vec::new();
-    // On a new connection too.
+    // Send the call twice on one connection, and twice on a new connection.
     for _ in 0..2 {
         let mut client = client(address).await;
         for _ in 0..2 {
@@ -28,7 +28,7 @@ async fn http_8_http_17_a_retried_call_gets_the_same_message_metadata_and_status
         assert_eq!(metadata.get("x-run").expect("metadata"), "1");
         let raw = metadata.get_bin("x-raw-bin").expect("binary metadata");
         assert_eq!(raw.to_bytes().expect("base64"), &[0, 1, 0xfe][..]);
-        // tonic merges the trailers into it.
+        // tonic merges the trailers into the response's metadata.
         assert_eq!(metadata.get("grpc-status").expect("trailers"), "0");
     }
     let other = in_time(client(address).await.charge("l", &request)).await.expect("OK");
@@ -81,7 +81,7 @@ async fn http_12_a_client_that_goes_away_loses_no_work_and_its_retry_gets_the_an
     let mut first = client(address).await;
     let gone = tokio::spawn(async move { first.charge("k", &charge("wait", 1)).await });
     service.begun(1).await;
-    // Resets the stream, and closes the connection.
+    // Aborting the task resets the stream and closes the connection.
     gone.abort();
     assert!(in_time(gone).await.expect_err("it went away").is_cancelled());
     let mut second = client(address).await;

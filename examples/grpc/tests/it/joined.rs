@@ -208,7 +208,8 @@ async fn cmp_7_a_status_in_the_trailers_counts_and_a_stream_commits_before_it_ha
     }
     assert_eq!(world.history("x").await, (1, Code::Ok));
     assert_eq!(world.rows().await, ["x"]);
-    // The second message makes it a stream, and the guard does not wait for the end of one.
+    // A second message turns the answer into a stream, and the guard commits without waiting for
+    // the end of a stream.
     assert_eq!(world.history("xx!").await, (2, Code::Internal));
     assert_eq!(world.history("xx!").await, (0, Code::AlreadyExists));
     assert_eq!(world.rows().await, ["x", "xx!"]);

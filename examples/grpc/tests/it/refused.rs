@@ -94,7 +94,8 @@ async fn http_14_a_store_that_is_away_is_unavailable_and_nothing_runs() {
     assert!(seconds.is_some_and(|seconds| (1..=5).contains(&seconds)), "{seconds:?}");
     assert_eq!(service.runs(), 0);
     faults.end_outage();
-    // The client's own retries get through as soon as the store is believed again.
+    // The client retries by itself, and succeeds as soon as the circuit breaker lets calls through
+    // to the store again.
     in_time(client.charge_surely("k", &charge("alice", 1))).await.expect("OK");
     assert_eq!(service.runs(), 1);
 }

@@ -150,7 +150,8 @@ async fn ann_6_a_refusing_extractor_stands_before_a_replay_and_is_never_stored()
     assert_eq!((refused.status, refused.is_replay()), (StatusCode::UNAUTHORIZED, false));
     assert!(user.send(lab.address).await.is_replay());
     assert_eq!(runs(lab.address, "auth").await, (1, 1, 0));
-    // Behind the layer an extractor is part of the handler: its 401 is an answer, and stored.
+    // Inside the layer, an extractor is part of the handler, so its 401 is an answer like any other
+    // and is stored.
     let behind = Ask::post("/lab/layered").key("k").script(&script);
     assert_eq!(behind.send(lab.address).await.status, StatusCode::UNAUTHORIZED);
     assert!(behind.send(lab.address).await.is_replay());

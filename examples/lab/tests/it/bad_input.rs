@@ -31,7 +31,7 @@ async fn http_2_http_3_bad_keys_are_400_and_run_nothing() {
     let missing = Ask::post("/lab/std").script(&script).send(lab.address).await;
     assert_eq!((missing.status, missing.code().as_str()), (StatusCode::BAD_REQUEST, "key-missing"));
     assert_eq!(runs(lab.address, "keys").await, (0, 0, 0));
-    // The two spellings of one key.
+    // The bare form and the quoted form are the same key.
     let bare = Ask::post("/lab/std").key("same").script(&script).send(lab.address).await;
     let quoted = Ask::post("/lab/std").key("\"same\";p=1").script(&script).send(lab.address).await;
     assert!(!bare.is_replay() && quoted.is_replay());
@@ -49,7 +49,8 @@ async fn http_4_bodies_over_the_limit_are_413_declared_or_not() {
         (over.status, over.code().as_str()),
         (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large")
     );
-    // Declared and not sent: the refusal does not wait for the body.
+    // The client declares a body that is too large but never sends it. The refusal does not wait
+    // for the body.
     let mut stream = TcpStream::connect(lab.address).await.unwrap();
     let head = "POST /lab/std HTTP/1.1\r\nhost: lab\r\nidempotency-key: \
          declared\r\ncontent-length: 99999999\r\n\r\n";
@@ -57,7 +58,7 @@ async fn http_4_bodies_over_the_limit_are_413_declared_or_not() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("connection: close"), "{answer}");
-    // Chunked: the limit is met on the way.
+    // A chunked body has no declared length, so it is refused when it reaches the limit.
     let mut stream = TcpStream::connect(lab.address).await.unwrap();
     let head = "POST /lab/std HTTP/1.1\r\nhost: lab\r\nidempotency-key: \
          chunked\r\ntransfer-encoding: chunked\r\n\r\n";

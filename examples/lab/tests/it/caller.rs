@@ -39,7 +39,7 @@ fn drawing(bits: impl Fn() -> u64 + Send + Sync + 'static) -> ClientWithMiddlewa
         .backoff(Duration::from_millis(5), Duration::from_millis(50))
         .build()
         .expect("settings that make sense");
-    // A machine's proxy is not for its own loopback.
+    // Ignore the machine's proxy settings, because the test calls its own loopback address.
     let direct = reqwest::Client::builder().no_proxy().build().expect("a client");
     ClientBuilder::new(direct).with(middleware).build()
 }
@@ -63,7 +63,8 @@ async fn send(request: RequestBuilder) -> (Response, CallReport) {
 #[tokio::test]
 async fn http_12_an_answer_that_is_dropped_is_replayed_to_the_next_attempt() {
     let lab = Lab::start().await;
-    // Two lines go when the answer is on its way, one in the middle of its body.
+    // The first two connections break when the answer is about to be sent, and the third breaks in
+    // the middle of the answer's body.
     let front =
         Front::before(lab.address, |line| [Some(0), Some(1), Some(3_000), None][line.min(3)]);
     let script = json!({ "tag": "dropped", "pad": 100_000 });
@@ -97,8 +98,8 @@ async fn http_10_a_409_is_waited_out_for_as_long_as_it_says() {
     let (answer, report) =
         send(post(&client(), server, "/lab/now", &script).idempotency_key("k")).await;
     assert_eq!((answer.status(), answer.is_replay()), (StatusCode::OK, true));
-    // `Retry-After` is the lease that is left: up to 5 s. Hundreds of attempts would fit in without
-    // it.
+    // `Retry-After` is the remaining lease, up to 5 s. A client that ignored it would make hundreds
+    // of attempts.
     assert!((2..=10).contains(&report.attempts), "{report:?}");
     assert_eq!(answer.bytes().await.expect("a body"), first.await.expect("it ends").body);
     assert_eq!(runs(lab.address, "busy").await, (1, 1, 0));
@@ -172,7 +173,7 @@ async fn fp_1_a_refused_mismatch_is_never_repeated() {
     let (answer, report) = send(call("other")).await;
     assert_eq!((answer.status(), report.attempts), (StatusCode::UNPROCESSABLE_ENTITY, 1));
     assert_eq!(report.code.as_deref(), Some("fingerprint-mismatch"));
-    // As the wire saw it.
+    // Only one round trip was on the wire.
     assert_eq!(proxy.flights() - before, 1);
     assert_eq!(runs(lab.address, "mismatch").await, (1, 1, 0));
 }
@@ -195,8 +196,8 @@ async fn http_7_a_stored_503_is_known_by_its_replay_and_final() {
     let lab = Lab::start().await;
     let client = client();
     let stored = json!({ "tag": "stored", "status": 503 });
-    // The first attempt is no replay and may pass, so there is a second; that one says that it will
-    // always be so.
+    // The first 503 is not a replay, so the client retries. The second 503 is a replay, so the
+    // client knows that it is final.
     let (answer, report) = send(post(&client, lab.address, "/lab/std", &stored)).await;
     assert_eq!((answer.status().as_u16(), answer.is_replay(), report.attempts), (503, true, 2));
     assert_eq!(runs(lab.address, "stored").await, (1, 1, 0));
@@ -206,8 +207,8 @@ async fn http_7_a_stored_503_is_known_by_its_replay_and_final() {
 async fn http_12_a_storm_of_cut_lines_runs_every_call_once() {
     const CALLS: usize = 40;
     let lab = Lab::start().await;
-    // Two lines of three are cut: before the answer, in its head, in its body, or in the next
-    // answer on the same line.
+    // Of every three connections, two are cut: before the answer, in its headers, in its body, or
+    // in the next answer on the same connection.
     let front = Front::before(lab.address, |line| (line % 3 != 2).then_some(line * 37 % 900));
     let client = client();
     let mut calls = tokio::task::JoinSet::new();
@@ -226,7 +227,7 @@ async fn http_12_a_storm_of_cut_lines_runs_every_call_once() {
         assert_eq!(answer.bytes().await.expect("a whole body").len(), 300);
         assert_eq!(runs(lab.address, &format!("storm-{number}")).await, (1, 1, 0), "{number}");
     }
-    // A storm in which nothing was cut would prove nothing.
+    // If no connection had been cut, the storm would prove nothing.
     assert!(replayed > 0 && attempts as usize > CALLS, "{replayed} replays, {attempts} attempts");
     assert!(front.lines() > CALLS / 2, "{} lines", front.lines());
 }

@@ -56,7 +56,8 @@ impl Answer {
         let lines = lines.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
         let mut lines: Vec<_> = lines.collect();
         if crate::server::on_actix() {
-            // Its fields have no order, on a first answer neither; the lines of one field have.
+            // actix-web keeps no order among fields with different names, but it keeps the order of
+            // lines with the same name. This sort is stable, so it keeps that order too.
             lines.sort_by(|(one, _), (other, _)| one.cmp(other));
         }
         (self.status, lines, self.body.clone(), self.trailers.clone())

@@ -49,7 +49,7 @@ async fn http_12_a_stream_reset_mid_handler_finds_its_answer_over_h2c() {
         tokio::spawn(async move { ask.send_h2(server, &connection).await })
     };
     until_runs(lab.address, "reset", (1, 0, 0)).await;
-    // Dropping the response future resets the stream; the connection lives on.
+    // Dropping the response future resets the stream, but the connection stays open.
     first.abort();
     let answer = ask.send_h2(lab.address, &connection).await;
     assert!(answer.is_replay());
@@ -64,7 +64,8 @@ async fn http_5_a_client_that_leaves_while_uploading_leaves_nothing() {
          {\"tag\":\"half\"}\r\ncontent-length: 10\r\n\r\nhalf";
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
-    // The same key meanwhile: nothing is held by a body that is not whole.
+    // Meanwhile another request can use the key, because a request whose body is incomplete does
+    // not hold the key.
     let ask = Ask::post("/lab/now").key("k").script(&json!({ "tag": "half" }));
     assert_eq!(ask.send(lab.address).await.status, 200);
     drop(stream);
@@ -83,7 +84,7 @@ async fn http_12_a_client_that_leaves_while_waiting_costs_nothing() {
     until_runs(lab.address, "wait", (1, 0, 0)).await;
     for _ in 0..20 {
         let left = timeout(Duration::from_millis(10), ask.send(lab.address)).await;
-        // On a loaded machine the holder may have come to its end meanwhile.
+        // On a busy machine, the holder may have finished in the meantime.
         assert!(left.is_err() || runs(lab.address, "wait").await == (1, 1, 0));
     }
     let first = holder.await.unwrap();

@@ -119,8 +119,8 @@ async fn fp_1_fp_3_another_body_path_or_method_is_another_request() {
     );
     assert!(send(ask("/lab/std").body("one")).await.is_replay());
     assert_eq!(runs(lab.address, "fp").await, (1, 1, 0), "nothing ran for the others");
-    // Other scopes are other records (ID-1); one route of the default scope keeps its orders apart
-    // by fingerprint.
+    // A different scope is a different record (ID-1). `/lab/orders/1` and `/lab/orders/2` match one
+    // route and so share a scope, but their fingerprints differ.
     assert!(!send(ask("/lab/patient").body("one")).await.is_replay());
     assert!(!send(ask("/lab/orders/1").body("one")).await.is_replay());
     assert_eq!(send(ask("/lab/orders/2").body("one")).await.code(), "fingerprint-mismatch");
@@ -163,7 +163,7 @@ async fn http_1_http_15_layer_and_unguarded_routes() {
     let layered = Ask::post("/lab/layered").key("k").script(&json!({ "tag": "layered" }));
     assert!(!layered.send(lab.address).await.is_replay());
     assert!(layered.send(lab.address).await.is_replay());
-    // The lab's policy names every method.
+    // The lab's policy guards every method, also GET.
     let read = Ask::post("/lab/layered").method("GET").key("r").script(&json!({ "tag": "read" }));
     assert!(!read.send(lab.address).await.is_replay());
     assert!(read.send(lab.address).await.is_replay());

@@ -82,7 +82,8 @@ async fn pass(mut client: TcpStream, lab: SocketAddr, cut: Option<usize>) {
             return;
         };
         let mut buffer = vec![0; 16 << 10];
-        // At a cut of 0 too the answer is awaited: it is on its way when the line goes.
+        // Read the answer even if the cut is at 0, so that the lab has sent it when the connection
+        // breaks.
         while let Ok(bytes @ 1..) = from_lab.read(&mut buffer).await {
             let passed = bytes.min(left);
             if to_client.write_all(&buffer[..passed]).await.is_err() || bytes > left {

@@ -77,8 +77,8 @@ async fn follows(service: &str) {
         }
     }
     proxy.stall(false);
-    // Not the key from before: what was under way when the line hung may arrive, and hold it for a
-    // lease.
+    // Use a new key. A call for the earlier key may have been on its way during the outage, and may
+    // now hold that key for one lease.
     let new =
         Ask::post("/lab/now").key("last").script(&json!({ "tag": "new" })).send(lab.address).await;
     assert_eq!((new.status, new.is_replay()), (StatusCode::OK, false));

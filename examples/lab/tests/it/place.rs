@@ -53,7 +53,8 @@ pub(crate) fn with(url: &str, parameter: &str) -> String {
 fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    // Process ids come again, and what a killed run left is still there.
+    // The process id alone is not unique: ids are reused, and tables of a killed run may still
+    // exist.
     let random: String = retryproof::OwnerId::new()
         .as_bytes()
         .iter()
@@ -113,8 +114,8 @@ impl Place {
                 url: with(by, &format!("table={name}")),
                 rest: Rest::Mysql { server, table: name },
             },
-            // Redis: looking for the keys of a prefix would go through all keys of a server that
-            // others use too. They expire.
+            // Do not delete the records of a prefix in Redis: finding them would scan the keys of
+            // everyone who uses the server. The records expire by themselves.
             _ => Self { url: with(by, &format!("prefix={name}")), rest: Rest::Nothing },
         }
     }
@@ -126,7 +127,7 @@ impl Drop for Place {
         if matches!(rest, Rest::Nothing | Rest::Folder { .. }) {
             return;
         }
-        // On a thread and a runtime of its own, since it may run inside one.
+        // Use a separate thread with its own runtime, because `drop` may run inside a runtime.
         let swept = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(rest.sweep());
@@ -143,7 +144,7 @@ impl Rest {
             Self::Nothing | Self::Folder { .. } => {}
             Self::Postgres { server, table } => {
                 let options = sqlx_postgres::PgConnectOptions::from_str(&server).expect("a URL");
-                // The one start-up parameter that poolers refuse.
+                // Do not send this start-up parameter, because poolers refuse it.
                 let options = options.extra_float_digits(None);
                 let mut conn =
                     sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");

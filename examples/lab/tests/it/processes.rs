@@ -35,7 +35,7 @@ async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() 
     let holder =
         Ask::post("/lab/patient").key("k").script(&json!({ "tag": "dead", "delay_ms": 60_000 }));
     let server = a.address;
-    // The lease of PT2S begins after this instant.
+    // The holder's lease of PT2S begins after this instant.
     let begin = Instant::now();
     let sent = tokio::spawn(async move {
         let stream = tokio::net::TcpStream::connect(server).await.unwrap();
@@ -52,7 +52,8 @@ async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() 
     until_runs(a.address, "dead", (1, 0, 0)).await;
     a.kill().await;
     assert!(sent.await.unwrap(), "its client's connection broke");
-    // Another body is not judged while nothing is complete; the same request waits and takes over.
+    // No fingerprint is compared until the record is complete. This request, whose body differs
+    // from the holder's, therefore waits and takes over.
     let ask = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "taker" }));
     let answer = ask.send(b.address).await;
     assert_eq!(answer.status, StatusCode::OK);
@@ -96,7 +97,7 @@ async fn cmp_2_a_paused_holder_is_refused_and_answered_with_the_takers_result() 
 async fn run_1_a_handler_of_many_leases_keeps_its_lease_against_another_process() {
     let place = Place::shared();
     let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
-    // Lease PT2S, three times over.
+    // The handler runs for more than three leases of PT2S.
     let ask =
         Ask::post("/lab/patient").key("k").script(&json!({ "tag": "long", "delay_ms": 6_500 }));
     let first = {

@@ -30,7 +30,7 @@ fn suite_on(store: &str) {
 
 fn suite(store: &str, framework: &str, left_out: &[&str]) {
     let mut suite = Command::new(std::env::current_exe().expect("this binary has a path"));
-    // Most of a test's time is spent in waiting.
+    // The tests mostly wait, so run four at a time.
     suite
         .arg("--test-threads=4")
         .args(ELSEWHERE.iter().chain(left_out).flat_map(|name| ["--skip", *name]));

@@ -40,7 +40,7 @@ fn lst_1_cmp_7_members_that_die_book_each_order_once_on_the_mock_cluster() {
         "{printed}"
     );
     assert_eq!(count(&printed, "members that died"), 2, "{printed}");
-    // Without any redelivery the demo would prove nothing.
+    // If no message had been redelivered, the demo would prove nothing.
     assert!(count(&printed, "messages handled again by another member") >= 2, "{printed}");
     assert!(count(&printed, "skipped: booked before") >= 202, "{printed}");
 }
@@ -70,7 +70,7 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
         let mut started = Started(command.spawn().expect("the program starts"));
         let errors = BufReader::new(started.0.stderr.take().expect("piped"));
         let (lines, printed) = mpsc::channel();
-        // Its output ends with it.
+        // This thread ends when the program's output ends.
         std::thread::spawn(move || {
             errors.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
         });

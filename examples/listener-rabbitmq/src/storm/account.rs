@@ -82,7 +82,7 @@ impl Account {
     /// Counts the journal's lines, which have the form `PROCESS ledger WHAT ORDER`.
     fn read_journal(&mut self, journal: &str, killed: &HashSet<u32>) {
         let mut put_off: HashMap<&str, usize> = HashMap::new();
-        // The number of runs that have not ended yet, by process and order.
+        // Counts the runs that have begun but not ended, by process and order.
         let mut open: HashMap<(u32, &str), usize> = HashMap::new();
         for line in journal.lines() {
             let words: Vec<&str> = line.split(' ').collect();

@@ -122,7 +122,7 @@ fn ops_9_an_operator_sees_stuck_keys_and_finds_a_key_in_a_browser() {
     browser.show_as(1_120, 840, "light");
     crate::keep_picture("admin.png", &browser.picture_of_all(1_120));
 
-    // The key as the client sent it, and then the digest that logs print.
+    // Search first for the key as the client sent it, then for the digest that logs print.
     browser.fill("#scope", "payments");
     browser.fill("#key", "order-2041");
     browser.click("form button");
@@ -157,7 +157,7 @@ fn ops_9_the_page_of_the_service_asks_for_its_password() {
         assert_eq!(refused.header("cache-control"), Some("no-store"));
         assert!(!refused.body.contains("retryproof"), "{}", refused.body);
     }
-    // The port of customers has no such page.
+    // The port for customers does not serve the operators' page.
     assert_eq!(service.get("/admin/records").status, 404);
     assert_eq!(service.get("/metrics").status, 404);
 }

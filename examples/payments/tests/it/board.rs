@@ -27,11 +27,11 @@ const TROUBLE: [&str; 2] = [
 
 /// What the storm does not measure. Queries with these words need not have data.
 const WITHOUT_EVENTS: [&str; 2] = [
-    // No charge runs until its first heartbeat. The series has the kind of error as a label, so it
-    // cannot exist before the first failed heartbeat.
+    // This series stays empty, because no charge runs until its first heartbeat. The series has the
+    // kind of error as a label, so it does not exist before the first failed heartbeat.
     "idempotency_lease_beats_failed_total",
-    // The storm proves what the guard does, so no scope is in shadow mode. A scope has these series
-    // only in that mode.
+    // These series stay empty, because a scope has them only in shadow mode, and no scope in the
+    // storm is in that mode.
     "idempotency_outcome=\"shadow\"",
 ];
 

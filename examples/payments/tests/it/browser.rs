@@ -48,8 +48,8 @@ impl Browser {
             "goog:loggingPrefs": {"browser": "ALL"},
             "goog:chromeOptions": {"args": ARGUMENTS},
         }}});
-        // What is tested is the page: a browser that does not come up on a busy machine is started
-        // again.
+        // Try three times, because a browser may fail to start on a busy machine, and only the page
+        // is under test.
         let mut why = String::new();
         for _ in 0..3 {
             match call(driver, "POST", "/session", &wanted) {

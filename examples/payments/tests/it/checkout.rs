@@ -32,14 +32,15 @@ fn shown_in_the_ledger(browser: &Browser, payments: usize) {
 fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
     let service = Service::start(&[]);
     let browser = checkout(&service);
-    // Each state that a row leaves is noted, for a slow observer would miss the short ones.
+    // Record every state that a row leaves, because a test that polls could miss short states.
     browser.run(
         "window.seen = [];
          new MutationObserver((changes) => seen.push(...changes.map((change) => change.oldValue)))
              .observe(document.getElementById('log'),
                       { subtree: true, attributeFilter: ['data-did'], attributeOldValue: true });",
     );
-    // Well below the lease, so that a machine that stops for a second causes no takeover.
+    // The delay is much shorter than the lease, so a machine that stops for a second causes no
+    // takeover.
     browser.run(
         "const delay = document.getElementById('delay');
          delay.add(new Option('after 1 second', '1000'));
@@ -57,8 +58,8 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
     shown_in_the_ledger(&browser, 1);
     assert_eq!(service.ledger().len(), 1);
 
-    // All of them at once: a request that arrives while the first one runs waits for it. Repeated
-    // if the machine was so busy that no request arrived in time.
+    // Send all ten at once: a request that arrives while the first one runs waits for it. Repeat
+    // this if the machine was so busy that no request arrived in time.
     let mut purchases = 1;
     while browser.run("return seen.includes('running') && seen.includes('waiting')") != true {
         assert!(purchases < 10, "no request waited in {purchases} purchases");
@@ -127,7 +128,7 @@ fn fp_1_another_amount_under_the_same_key_is_refused_in_words() {
     shown_in_the_ledger(&browser, 1);
     assert_eq!(service.ledger()[0].1, 4_200);
 
-    // A key of its own makes it another purchase.
+    // The button "new" picks a new key, so this is another purchase.
     browser.click("#new");
     browser.click("#pay");
     browser.wait(&format!("{} === 2", rows("executed")));
@@ -140,7 +141,7 @@ fn fp_1_another_amount_under_the_same_key_is_refused_in_words() {
 fn http_10_an_answer_that_is_not_ready_is_told_with_its_time_and_can_be_asked_for_again() {
     let service = Service::start(&[]);
     let browser = checkout(&service);
-    // What the server says after ten seconds of waiting, at once.
+    // Make `fetch` answer at once as the server would after ten seconds of waiting.
     browser.run(
         r#"const real = window.fetch;
            window.fetch = (path, options) => {
@@ -241,7 +242,7 @@ fn the_files_of_the_page_have_their_types_and_nothing_may_come_from_elsewhere() 
     }
     let plain = Service::start(&["--no-page"]);
     assert_eq!(plain.get("/").status, 404);
-    // Without the page its headers mean nothing: this one is answered.
+    // Without the page, the service ignores the demo headers, so this request is answered.
     assert_eq!(pay(&plain, "k", &[("x-demo-cut", "true")]).expect("an answer").status, 201);
 }
 
@@ -291,8 +292,8 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
             }
         }
     };
-    // A server that is kept from running for a second does not see the client go before the payment
-    // is made: once more.
+    // On a busy machine, the server may make the payment before it notices that the client has
+    // gone. Try again if that happens.
     let mut tries = 0;
     loop {
         tries += 1;
@@ -319,7 +320,7 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
         assert!(tries < 20, "the server never saw its client go");
     }
 
-    // An open page does not keep the service from ending.
+    // An open page does not keep the service from stopping.
     assert!(service.stop().expect("it ends").success());
     events.read_to_string(&mut String::new()).expect("the stream ends as well");
 }

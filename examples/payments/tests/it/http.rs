@@ -94,7 +94,7 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(more: &[&str]) -> Self {
-        // A number that no other test of this run has: its process's and one counted here.
+        // The process id and this counter make the folder's name unique.
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("retryproof-checkout-{}-{number}", std::process::id());
@@ -162,7 +162,8 @@ impl Service {
 
 /// The addresses that a service says at its start.
 fn said(child: &mut Child, is_operated: bool) -> (SocketAddr, Option<String>) {
-    // The rest of what it says fits into the pipe.
+    // Read only the first lines. The rest of the output fits into the pipe, so it does not block
+    // the service.
     let stdout = child.stdout.as_mut().expect("its output");
     let mut lines = BufReader::new(stdout).lines().map(|line| line.expect("a line"));
     let line = lines.next().expect("its first line");

@@ -71,7 +71,7 @@ fn storm(more: &[&str]) -> String {
     assert_eq!(count(&said, "payments lost"), 0);
     assert_eq!(count(&said, "keys with unequal answers"), 0);
     assert_eq!(count(&said, "double charges without a reason"), 0);
-    // A storm in which nothing was retried or taken over would prove nothing.
+    // If nothing had been retried or taken over, the storm would prove nothing.
     assert!(count(&said, "replayed") > 100 && count(&said, "connections cut") > 100, "{said}");
     assert!(count(&said, "taken over") > 0, "{said}");
     said

@@ -80,7 +80,8 @@ fn draw_panel(svg: &mut String, panel: &Panel, (start, end): (f64, f64)) {
         let mut path = String::new();
         let mut before = None;
         for (time, value) in points.iter().filter(|(_, value)| value.is_finite()) {
-            // A gap, for example while the server is down, is no line.
+            // Leave a gap between points that are far apart in time, for example while the server
+            // is down.
             let is_next = before.is_some_and(|before| time - before < 1.5);
             let x = left + (time - start) / (end - start) * width;
             let y = top + height * (1.0 - value / most);

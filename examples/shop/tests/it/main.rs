@@ -37,7 +37,7 @@ async fn http_12_an_answer_of_the_payments_service_that_is_lost_is_asked_for_aga
     payments.hold_answers(false);
     assert_eq!(order.await.unwrap().status, StatusCode::CREATED);
     assert_eq!(payments.charges().len(), 1);
-    // The shop asked twice with one key, and the second time was a replay.
+    // The shop sent the same key at least twice, so all requests after the first were duplicates.
     let asked = payments.asked();
     assert!(asked.len() >= 2 && asked.iter().all(|key| *key == asked[0]), "{asked:?}");
 }
@@ -54,7 +54,7 @@ async fn acq_2_a_shop_that_is_killed_after_the_charge_pays_nothing_twice() {
     assert!(lost.await.unwrap().is_none(), "the customer has no answer");
     payments.hold_answers(false);
     let second = Shop::start(payments.address, &folder, 60).await;
-    // The retry waits for the lease of the dead one, and takes over with the same key.
+    // The retry waits until the killed shop's lease ends, and then takes over with the same key.
     let answer = Customer::of(&second).orders("order-17", 4_200).await;
     assert_eq!((answer.status, answer.replayed), (StatusCode::CREATED, false));
     assert_eq!(payments.charges().len(), 1);
@@ -85,8 +85,8 @@ async fn http_7_an_order_without_word_on_its_payment_can_be_repeated_at_once() {
     let answer = customer.tries("order-17", 4_200).await.expect("an answer");
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     proxy.refuse(false);
-    // The customer's own client repeats the order until there is word: a patience of a second may
-    // be too short for a busy machine.
+    // The customer's client repeats the order until the payment is confirmed, because the shop's
+    // patience of one second may be too short on a busy machine.
     let answer = customer.orders("order-17", 4_200).await;
     assert_eq!(answer.status, StatusCode::CREATED);
     assert_eq!(payments.charges().len(), 1);
@@ -106,7 +106,7 @@ async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_decli
     let second = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&second);
     let changed = loop {
-        // In flight until the lease of the dead one is over.
+        // The order is in flight until the killed shop's lease ends.
         let answer = customer.tries("order-17", 200).await.expect("an answer");
         if answer.status != StatusCode::CONFLICT {
             break answer;
@@ -116,7 +116,7 @@ async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_decli
         (changed.status, &*changed.body),
         (StatusCode::BAD_GATEWAY, "the result of the payment is unclear; we will check it\n")
     );
-    // That is not for good: the order as it was finds its charge.
+    // The unclear result is not final: repeating the original order finds its charge.
     let answer = customer.orders("order-17", 100).await;
     assert_eq!((answer.status, answer.replayed), (StatusCode::CREATED, false));
     assert_eq!(payments.charges().len(), 1);

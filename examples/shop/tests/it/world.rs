@@ -63,7 +63,7 @@ async fn pay(
         charges.push(Charge { key: key.as_str().to_owned() });
         payment = charges.len();
     });
-    // Charged; now its answer may be long in coming.
+    // The charge is made. If the test holds answers, wait here until it lets them go.
     let _ = ledger.holding.subscribe().wait_for(|holding| !holding).await;
     Ok((StatusCode::CREATED, Json(json!({ "payment": payment }))))
 }
@@ -131,7 +131,7 @@ impl Payments {
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shop"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    // A machine's proxy is not for its own loopback.
+    // Ignore the machine's proxy settings, because the test calls its own loopback address.
     command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
     command
 }

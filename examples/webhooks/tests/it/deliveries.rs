@@ -14,7 +14,8 @@ async fn lst_1_a_duplicate_is_answered_200_and_nothing_runs() {
     let event = paid("evt_1", "order-17");
     let first = receiver.sender().deliver(&event).await;
     assert!(first.taken() && !first.replayed);
-    // Signed anew each time, also in another second; the event is the same.
+    // Each delivery has a new signature, sometimes with another timestamp, but the event is the
+    // same.
     for age in 0..3 {
         let signature = secret().sign(now() - age, event.as_bytes());
         let again = receiver
@@ -92,7 +93,7 @@ async fn http_12_a_sender_that_hung_up_finds_its_event_handled() {
         async move { sender.deliver(&event).await }
     });
     gate.until_started(1).await;
-    // With it goes its connection.
+    // Aborting the delivery closes its connection.
     delivery.abort();
     assert!(delivery.await.is_err_and(|ended| ended.is_cancelled()));
     gate.open.send_replace(true);
@@ -139,7 +140,7 @@ async fn sto_5_while_the_database_is_locked_the_sender_goes_on_and_then_it_is_ta
         receiver.sender().paced(Duration::from_millis(300), vec![Duration::from_millis(20); 5_000]);
     let event = paid("evt_1", "order-17");
     let delivery = tokio::spawn(async move { sender.deliver(&event).await });
-    // Long enough for the first delivery to be given up.
+    // Wait until the sender has given up the first delivery.
     tokio::time::sleep(Duration::from_millis(500)).await;
     locked.execute_batch("ROLLBACK").unwrap();
     let delivered = delivery.await.unwrap();

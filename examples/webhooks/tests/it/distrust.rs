@@ -34,12 +34,12 @@ async fn a_delivery_that_is_not_signed_by_the_sender_is_401_and_leaves_no_record
         delivery().header("webhook-signature", ""),
         delivery().header("webhook-signature", forger.sign(now, event.as_bytes())),
         delivery().header("webhook-signature", secret().sign(now, b"another body")),
-        // Overheard an hour ago; and from a clock that is ahead.
+        // These signatures are an hour old and an hour in the future.
         delivery().header("webhook-signature", secret().sign(now - 3_600, event.as_bytes())),
         delivery().header("webhook-signature", secret().sign(now + 3_600, event.as_bytes())),
         delivery().header("webhook-signature", &good).header("webhook-signature", &good),
         delivery().header("webhook-signature", good.replace("v1=", "v2=")),
-        // A key does not help.
+        // An `Idempotency-Key` does not replace the signature.
         delivery().header("idempotency-key", "evt_1"),
     ];
     for request in refused {
@@ -50,7 +50,7 @@ async fn a_delivery_that_is_not_signed_by_the_sender_is_401_and_leaves_no_record
     has_no_record(&receiver).await;
     assert!(receiver.paid().await.is_empty());
     is_unused(&receiver, "evt_1").await;
-    // A duplicate with a bad signature is refused too.
+    // A duplicate without a valid signature is refused too.
     assert_eq!(delivery().send().await.unwrap().status(), StatusCode::UNAUTHORIZED);
 }
 
@@ -92,7 +92,7 @@ async fn http_2_what_has_no_usable_id_is_400_and_leaves_no_record() {
         );
     }
     has_no_record(&receiver).await;
-    // An id is anything printable, up to the length of a key.
+    // An id may contain any printable characters, and may be as long as a key.
     for id in ["evt 1, \\\"quoted\\\" \\\\", &"x".repeat(255)] {
         is_unused(&receiver, id).await;
     }
@@ -144,7 +144,7 @@ async fn a_delivery_that_was_overheard_does_nothing_now_and_is_refused_later() {
         assert_eq!(deliver(&receiver).send().await.unwrap().status(), StatusCode::OK);
     }
     assert_eq!(receiver.paid().await, ["order-17"]);
-    // In an hour, at a receiver that has forgotten the event.
+    // Deliver the event again an hour later, to a receiver that has no record of it.
     let later = Trusted::with([secret()]).by(|| now() + 3_600);
     let later = Receiver::trusting(later).await;
     assert_eq!(deliver(&later).send().await.unwrap().status(), StatusCode::UNAUTHORIZED);

@@ -27,7 +27,8 @@ struct World {
 async fn world() -> World {
     let table = Table::new().await;
     let engine = IdempotencyEngine::new(table.store().await);
-    // One connection, so that the next transaction meets whatever the last one left on it.
+    // The pool has one connection, so the next transaction finds whatever the previous one left on
+    // it.
     let pool = MySqlPoolOptions::new().max_connections(1).connect(&url()).await.expect("a pool");
     let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, pool, table };
     let accounts = world.accounts();
@@ -68,7 +69,7 @@ impl World {
 
     async fn assert_nothing_happened(&self, why: &str) {
         let free = async {
-            // A release in the background may not have arrived yet.
+            // A release in the background may not have reached the store yet.
             while let Peeked::Busy(_) = self.standing().await {
                 tokio::time::sleep(5 * MS).await;
             }
@@ -119,7 +120,8 @@ async fn add(
 /// Makes the server choose the transaction on `conn`, which has changed account 1, as the victim of
 /// a deadlock.
 async fn deadlock(conn: &mut MySqlConnection, accounts: &str) {
-    // The other transaction has changed more rows, so the server does not choose it as the victim.
+    // Let the other transaction change more rows, so that the server does not choose it as the
+    // deadlock's victim.
     let mut other = stranger().await;
     let scratch = format!("{accounts}_weight");
     sql(&mut other, &format!("CREATE TABLE {scratch} (n INT) ENGINE=InnoDB")).await;
@@ -136,7 +138,7 @@ async fn deadlock(conn: &mut MySqlConnection, accounts: &str) {
             sql(&mut other, &format!("DROP TABLE {scratch}")).await;
         })
     };
-    // Whichever of the two waits last, the server rolls back ours.
+    // Whichever transaction waits last, the server rolls back the one on `conn`.
     let met = add(conn, accounts, 2, 10).await;
     assert!(met.unwrap_err().contains("1213"));
     crossing.await.unwrap();
@@ -151,7 +153,7 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
         .execute(ctx(), async |tx: &mut Tx| {
             add(tx, &accounts, 1, -10).await?;
             deadlock(tx, &accounts).await;
-            // The action sends only this statement again.
+            // The action repeats only the statement that failed.
             add(tx, &accounts, 2, 10).await?;
             Ok::<_, String>("paid".to_owned())
         })
@@ -187,7 +189,7 @@ async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for
         world.assert_nothing_happened(&format!("{endings:?}")).await;
         world.assert_the_pool_is_as_it_was().await;
     }
-    // What the action committed itself stays; the rest is rolled back.
+    // What the action committed itself stays committed. Everything after that is rolled back.
     let committed = world
         .joined
         .execute(ctx(), async |tx: &mut Tx| {

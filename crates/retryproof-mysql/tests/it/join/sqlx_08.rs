@@ -81,7 +81,7 @@ async fn cmp_7_sqlx_08_mysql_a_call_dropped_in_its_transaction_leaves_neither_an
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // This takes less than the lease of three seconds, so the key was freed and not taken over.
+    // The call takes less time than the lease of 3 s, so the key was released and not taken over.
     let paid = tokio::time::timeout(Duration::from_secs(2), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (0, 1));
@@ -108,7 +108,7 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // A transaction that has ended is not joined, however it ended.
+    // A transaction that has ended is not joined, whatever ended it.
     let held = world.held("3").await;
     let mut tx = pool.begin().await.unwrap();
     tx.execute(raw_sql("ROLLBACK")).await.unwrap();

@@ -35,7 +35,7 @@ async fn acq_8_a_thousand_replays_write_no_log() {
     for kind in ["known key", "first contact", "look", "busy"] {
         let mut written = Vec::new();
         for _ in 0..6 {
-            // A store that has seen no key complete.
+            // This store has not yet seen any key complete.
             let other = MysqlStore::connect(server.config()).await.expect("connected");
             let before = log_end(&mut root).await;
             for at in 0..1_000 {

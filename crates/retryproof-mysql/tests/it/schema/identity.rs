@@ -41,7 +41,7 @@ async fn id_2_identities_are_bytes_and_never_sql() {
         execute(&store, &identity(text, "k"), &format!("scope {at}")).await;
         execute(&store, &identity("s", text), &format!("key {at}")).await;
     }
-    // This store has seen the key complete; the other one reads it for the first time.
+    // The first store has seen the key complete. The second reads it for the first time.
     for store in [&store, &table.store().await] {
         for (at, text) in all.iter().enumerate() {
             assert_eq!(
@@ -71,7 +71,7 @@ async fn id_3_the_longest_identity_fits_and_stands_apart() {
     execute(&store, &identity(255, 511), "shorter").await;
     assert_eq!(replay(&store, &identity(255, 512)).await, "longest");
     assert_eq!(replay(&store, &identity(255, 511)).await, "shorter");
-    // The same bytes, split differently into scope and key.
+    // Both identities consist of the same bytes, split differently into scope and key.
     let (one, other) = (identity(254, 512), identity(255, 510));
     for id in [one, other] {
         assert!(matches!(store.peek(&id).await, Ok(retryproof_core::store::Peeked::Absent)));

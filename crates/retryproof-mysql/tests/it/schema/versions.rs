@@ -111,7 +111,7 @@ async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() 
         }
     }
     assert_eq!(versions(&table).await, [2, 1]);
-    // Under the rows of its own version, `migrate` creates the table.
+    // If the recorded version is that of this program, `migrate` creates the missing table.
     set(&table, Some(1), Some(1)).await;
     assert!(refused(table.config()).await.contains("retryproof::migrate(url)"));
     table.config().migrate().await.expect("created again");
@@ -137,7 +137,7 @@ async fn rec_1_the_shipped_sql_never_lowers_a_version() {
         ((3, Some(2)), [3, 2]),
         ((2, Some(0)), [2, 1]),
         ((0, Some(0)), [1, 1]),
-        // Without the second row, the tables are compatible with their own version only.
+        // Without the row `compatible_from`, the tables are compatible only with their own version.
         ((3, None), [3, 3]),
         ((0, None), [1, 1]),
     ];

@@ -39,7 +39,8 @@ impl Server {
             .args(["--no-defaults", "--user=root", "--auth-root-authentication-method=normal"])
             .args(["--skip-test-db", "--skip-name-resolve"])
             .arg(format!("--datadir={}", dir.join("data").display()))
-            // A server that starts removes the temporary files of other servers in the same folder.
+            // Use a separate folder, because a server that starts removes the temporary files of
+            // other servers in its folder.
             .arg(format!("--tmpdir={}", dir.display()))
             .args(options)
             .output()

@@ -41,8 +41,8 @@ async fn sto_5_a_restarted_server_is_found_again() {
     assert!(error.is_retryable(), "{error}");
 
     server.up().await;
-    // The first call succeeds, although the idle connections are dead, and acknowledged results are
-    // still there.
+    // The first call succeeds although the idle connections are dead, and no acknowledged result is
+    // lost.
     assert_eq!(replay(&store, &id("done")).await, "result");
     match store.peek(&held).await.expect("looked") {
         Peeked::Busy(LiveLease { token: kept, .. }) => assert_eq!(kept, token),
@@ -75,7 +75,7 @@ async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
             call.await.expect("no error reaches a caller");
         }
         proxy.cut();
-        // The store has closed the cut connections too.
+        // Wait until the store has noticed that the connections were cut.
         tokio::time::sleep(20 * MS).await;
     }
 }
@@ -90,7 +90,7 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
     let direct = table.store().await;
     for round in 0..30 {
         let (key, owner) = (id(&format!("{CANARY} {round}")), OwnerId::new());
-        // The cut comes before, within or after the statement.
+        // The connection is cut before, during or after the statement.
         let call = async {
             let acquired = store.acquire(&key, &request(owner)).await;
             let acquired = match acquired {
@@ -139,8 +139,8 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
                     Instant::now()
                 })
             };
-            // By then the waiter polls every 40 ms. Each round completes at another point between
-            // two polls.
+            // By now, the waiter polls every 40 ms. Each round completes at a different point
+            // between two polls.
             tokio::time::sleep((150 + 7 * round) * MS).await;
             for (store, said) in
                 [(&other, FencedWrite::Applied), (&*holder, FencedWrite::AlreadyApplied)]
@@ -182,8 +182,8 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
         grant(&store, &fresh, owner).await;
         assert_eq!(store.release(&fresh, owner).await.expect("released"), FencedWrite::Applied);
     }
-    // No call is ready at its first poll, and the shortest bound, which 4 times 3 calls have,
-    // allows no second one.
+    // Every call is pending at its first poll. The shortest bound applies to 12 calls (4 rounds of
+    // 3 calls), and leaves no time for a second poll.
     assert!(dropped >= 12, "only {dropped} calls were dropped");
 }
 
@@ -243,7 +243,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
     let config = config.with_call_timeout(1_000 * MS).with_connect_timeout(10_000 * MS);
     let store = MysqlStore::connect(config).await.expect("connected");
     proxy.stall(true);
-    // The first call is sent on an open connection, the next ones need a new one.
+    // The first call is sent over an open connection. The next calls need a new connection.
     for _ in 0..3 {
         let started = Instant::now();
         let error = store.peek(&id(CANARY)).await.expect_err("stalled");
@@ -298,7 +298,7 @@ async fn run_2_holders_have_connections_of_their_own() {
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                // The time of a call ends while it waits for a connection, or for the lock.
+                // The call's time ends while it waits for a connection or for the lock.
                 let text = error.to_string();
                 assert!(text.contains("max-connections") || text.contains("in time"), "{text}");
                 turned_away += 1;

@@ -25,7 +25,7 @@ pub(crate) async fn kill_all(root: &mut MySqlConnection, user: &str) {
         "SELECT CAST(ID AS SIGNED) FROM information_schema.PROCESSLIST WHERE USER = '{user}'"
     );
     for session in root.fetch_all(AssertSqlSafe(ids)).await.expect("listed") {
-        // The connection may be gone by now.
+        // Ignore an error, because the connection may already be closed.
         let kill = format!("KILL {}", session.get::<i64, _>(0));
         let _ = root.execute(AssertSqlSafe(kill)).await;
     }

@@ -100,7 +100,7 @@ async fn cmp_7_sqlx_08_postgres_a_call_dropped_in_its_transaction_leaves_neither
         _ = call => unreachable!("it never ends"),
         () = written.notified() => {}
     }
-    // This takes less than the lease of three seconds, so the key was freed and not taken over.
+    // The call takes less time than the lease of 3 s, so the key was released and not taken over.
     let paid = tokio::time::timeout(Duration::from_secs(2), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     assert_eq!((world.counters.read().taken_over, world.rows().await), (0, 1));
@@ -127,7 +127,7 @@ async fn cmp_7_sqlx_08_postgres_complete_in_joins_a_transaction_that_the_program
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
     assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // In a transaction that has already failed, the record cannot be written. The error contains no
+    // The record cannot be written in a transaction that has already failed. The error contains no
     // text of the server (ID-4).
     let held = world.held("3").await;
     let mut tx = pool.begin().await.unwrap();

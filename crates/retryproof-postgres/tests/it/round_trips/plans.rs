@@ -42,7 +42,7 @@ async fn every_statement(
     complete_in(store, app, &joined, first).await.expect("joined");
     assert_eq!(replay(store, &joined).await, "joined");
 
-    // More at the same time than go alone.
+    // Complete so many records at once that some completions share a statement.
     let mut all = JoinSet::new();
     for at in 0..12 {
         let (store, id) = (std::sync::Arc::clone(store), id(&format!("{name} {at}")));
@@ -81,7 +81,7 @@ fn brief() -> Completion {
 
 #[tokio::test]
 async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
-    // Prepared statements, and the literals that are sent through a pooler.
+    // `Session` uses prepared statements. `Transaction` sends the values as literals.
     for pooler in [Pooler::Session, Pooler::Transaction] {
         let table = Table::new().await;
         let name = &table.name;
@@ -93,14 +93,15 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
             )
         };
         let mut stranger = table.stranger().await;
-        // The server has statistics of the small table, and does not update them later.
+        // The server has statistics of the small table. Without autovacuum, it does not update them
+        // later.
         stranger.run(format!("ALTER TABLE \"{name}\" SET (autovacuum_enabled=off)")).await;
         stranger.run(fill("few", 20)).await;
         stranger.run(format!("VACUUM (ANALYZE) \"{name}\"")).await;
 
         let url = format!("{}?application_name=plans_{name}", table.url);
         let config = PostgresConfig::from_url(&url).expect("a URL").with_table_name(name);
-        // Few connections, so that each of them has planned every statement.
+        // Use few connections, so that every connection has planned every statement.
         let config = config.with_pooler(pooler).with_max_connections(2);
         let store = std::sync::Arc::new(PostgresStore::connect(config).await.expect("connected"));
         let mut app = PgConnection::connect(&url).await.expect("a connection of the application's");

@@ -16,7 +16,7 @@ async fn acq_8_a_replay_writes_not_one_byte_of_log() {
         execute(&first, &id(&format!("k{at}")), "result").await;
     }
     let mut stranger = table.stranger().await;
-    // The pages are cleaned up, so that no read has to do that.
+    // VACUUM cleans the pages, so that no later read has to do that.
     stranger.run(format!("VACUUM \"{}\"", table.name)).await;
     stranger.run("CHECKPOINT").await;
     let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
@@ -36,7 +36,7 @@ async fn acq_8_a_replay_writes_not_one_byte_of_log() {
     let after = (stranger.number(position).await, stranger.number(transaction).await);
     println!("log bytes over 2,000 replays and 2,000 looks: {}", after.0 - before.0);
     assert_eq!(after, before, "log position and next transaction id");
-    // A duplicate of a running call only reads, too.
+    // A duplicate of a running call does not write either.
     grant(&first, &id("held"), owner).await;
     let before = (stranger.number(position).await, stranger.number(transaction).await);
     for _ in 0..100 {

@@ -53,7 +53,7 @@ async fn rec_1_migrate_never_puts_an_older_body_over_a_newer_one() {
         table.config().migrate().await.expect("there is nothing to do");
         assert_eq!(stored(&mut stranger, &table, suffix).await, newer);
     }
-    // This release works with the newer bodies.
+    // This release works with the newer functions.
     execute(&table.store().await, &id("k"), "result").await;
 }
 
@@ -65,7 +65,7 @@ async fn rec_1_a_lower_revision_is_one_warning_until_migrate_replaces_it() {
         [stored(stranger, &table, "grant_1").await, stored(stranger, &table, "complete_1").await]
     };
     let shipped = bodies(&mut stranger).await;
-    // A body without a readable revision is the lowest.
+    // A function whose revision cannot be read counts as having the lowest revision.
     revise(&table, "grant_1", "revision CONSTANT integer := 0;").await;
     revise(&table, "complete_1", "revised CONSTANT boolean := true;").await;
     let warnings = Warnings::default();

@@ -35,7 +35,7 @@ async fn rec_1_new_tables_say_which_programs_can_use_them() {
 async fn rec_1_newer_tables_that_are_compatible_are_used_and_left_unchanged() {
     let table = Table::new().await;
     execute(&table.store().await, &id("kept"), "result").await;
-    // A newer program has added a column.
+    // A newer program has added a column to the table.
     let add = format!("ALTER TABLE \"{}\" ADD COLUMN later bigint", table.name);
     table.stranger().await.run(add).await;
     set(&table, 2, Some(1)).await;
@@ -49,7 +49,7 @@ async fn rec_1_newer_tables_that_are_compatible_are_used_and_left_unchanged() {
 #[tokio::test]
 async fn rec_1_tables_that_need_a_newer_program_are_refused() {
     let table = Table::new().await;
-    // Without the second row, the tables are compatible with their own version only.
+    // Without the row `compatible_from`, the tables are compatible only with their own version.
     for from in [Some(2), None] {
         set(&table, 2, from).await;
         let error = refused(&table).await.to_string();
@@ -80,7 +80,7 @@ async fn rec_1_a_record_table_that_is_missing_under_newer_rows_is_not_created() 
         }
     }
     assert_eq!(versions(&table).await, (2, 1));
-    // Under the rows of its own version, `migrate` creates the table.
+    // If the recorded version is that of this program, `migrate` creates the missing table.
     set(&table, 1, Some(1)).await;
     assert!(refused(&table).await.to_string().contains("`retryproof::migrate(url)`"));
     table.config().migrate().await.expect("created again");
@@ -95,7 +95,7 @@ async fn rec_1_the_shipped_sql_never_lowers_a_version() {
         ((3, Some(2)), (3, 2)),
         ((2, Some(0)), (2, 1)),
         ((0, Some(0)), (1, 1)),
-        // Without the second row, the tables are compatible with their own version only.
+        // Without the row `compatible_from`, the tables are compatible only with their own version.
         ((3, None), (3, 3)),
         ((0, None), (1, 1)),
     ];

@@ -50,7 +50,7 @@ async fn rec_3_a_kept_record_is_absent_for_every_call() {
                 hex(&key)
             );
             assert_eq!(stranger.number(untouched).await, 1);
-            // A first attempt, with a higher token and without the log.
+            // The next grant is a first attempt: it has a higher token, and the log is gone.
             let owner = OwnerId::new();
             let grant = granted(&other, &id, &labelled(owner, "holder")).await;
             assert!(!grant.took_over && grant.token.get() > 4_000_000_000_000_000, "{grant:?}");

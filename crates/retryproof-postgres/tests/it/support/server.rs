@@ -92,7 +92,8 @@ impl Server {
             "x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days 2 \
              -extfile ext",
         ] {
-            // The server refuses a key that another user may read.
+            // Create the key as the server's own user, because the server refuses a key that
+            // another user may read.
             let made = unprivileged(&mut Command::new("openssl"))
                 .args(line.split_whitespace())
                 .current_dir(&self.root)
@@ -118,7 +119,8 @@ impl Server {
         let patience = Instant::now() + Duration::from_secs(60);
         while PgConnection::connect(&self.url()).await.is_err() {
             if let Ok(Some(_)) = self.child.try_wait() {
-                // Processes of the killed server may still be running.
+                // Start the server again: the first start can fail while processes of the killed
+                // server still run.
                 self.child = launch(&self.bin, &self.root, self.port);
             }
             assert!(
@@ -133,8 +135,8 @@ impl Server {
     /// Ends the server as a crash does. What it wrote to the disk stays.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
-        // Children of a killed postmaster take a moment to notice. SIGQUIT ends them too, without a
-        // checkpoint.
+        // The children of a killed postmaster need a moment to notice. SIGQUIT also ends them,
+        // without a checkpoint.
         let sent = Command::new("kill").args(["-QUIT", &pid]).status().expect("`kill` runs");
         assert!(sent.success());
         self.child.wait().expect("it ends");

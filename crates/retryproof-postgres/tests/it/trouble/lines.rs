@@ -73,11 +73,11 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_no_connection() {
             let owner = OwnerId::new();
             let _ = tokio::time::timeout(soon, store.acquire(&dropped, &request(owner))).await;
             let _ = tokio::time::timeout(soon, store.peek(&done[3])).await;
-            // Each call gets its own answer.
+            // Each call gets its own answer, not the answer to a dropped call.
             let at = usize::try_from(round).expect("small") % done.len();
             assert_eq!(replay(&store, &done[at]).await, format!("result {at}"));
         }
-        // A call that hangs is dropped, and the next call gets a connection.
+        // A call that hangs is dropped, and the next call gets another connection.
         proxy.stall(true);
         let hung = tokio::time::timeout(Duration::from_millis(50), store.peek(&done[0])).await;
         assert!(hung.is_err());
@@ -96,7 +96,7 @@ async fn sto_5_opening_a_connection_has_a_limit_too() {
     let store = PostgresStore::connect(config.with_connect_timeout(Duration::from_secs(1)))
         .await
         .expect("connected");
-    // The open connections are gone, and a new one gets no answer.
+    // The open connections are cut, and a new connection gets no answer.
     proxy.stall(true);
     proxy.cut();
     let started = tokio::time::Instant::now();
@@ -120,8 +120,8 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     proxy.stall(false);
-    // With so little time a call may fail on a busy machine. The test is only that the store works
-    // again.
+    // With so little time, a call may fail on a busy machine. The test only checks that the store
+    // works again.
     let (id, owner) = (id("after"), OwnerId::new());
     let served = async {
         while let Err(error) = store.acquire(&id, &request(owner)).await {
@@ -185,7 +185,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
         other => panic!("the lease is lost: {other:?}"),
     }
     execute(&store, &id("new"), "result").await;
-    // Notifications arrive again by themselves, from the first one on.
+    // Without a restart, notifications arrive again, from the first one on.
     let listening = async {
         while format!("{waiter:?}{store:?}").matches("listening: true").count() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -193,7 +193,7 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     };
     tokio::time::timeout(Duration::from_secs(60), listening).await.expect("both listen again");
     // The fallback poll comes 130 ms after the completion at the earliest. A busy machine may delay
-    // one notification by as much, but hardly ten in turn.
+    // one notification by that long, but hardly ten in a row.
     let mut woken = Vec::new();
     while woken.last().is_none_or(|after| *after >= Duration::from_millis(100)) {
         assert!(woken.len() < 10, "polled, not notified: {woken:?}");
@@ -220,7 +220,7 @@ async fn pass(time: Duration) {
 async fn sto_5_a_connection_that_idled_for_five_minutes_is_not_used_again() {
     let table = Table::new().await;
     let url = format!("{}?application_name={}", table.url, table.name);
-    // Behind a pooler the store opens no connections for notifications.
+    // Behind a pooler, the store opens no connections for notifications.
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
     let config = config.with_table_name(&table.name).with_pooler(Pooler::Transaction);
     let store = PostgresStore::connect(config).await.expect("connected");

@@ -86,8 +86,8 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     let on = Arc::new(AtomicBool::new(false));
     let (mut tasks, answers) = callers(&store, "hot", &on);
     let mut ratios = Vec::new();
-    // Measured in turns, so that other load on the machine slows both alike; repeated if it slowed
-    // only one of them.
+    // Measure both times in turns, so that other load on the machine slows both equally. Repeat the
+    // measurement if the load slowed only one of them.
     for attempt in 0..3 {
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for round in 0..8 {
@@ -99,7 +99,7 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
         }
         let (alone, beside) = (p99(&mut alone), p99(&mut beside));
         println!("p99 alone {alone:?}, beside callers of a locked record {beside:?}");
-        // Below some milliseconds both times are noise.
+        // Treat every time below 5 ms as 5 ms, because such short times are noise.
         ratios.push(beside.as_secs_f64() / alone.max(Duration::from_millis(5)).as_secs_f64());
         if ratios.iter().any(|ratio| *ratio <= 2.0) {
             break;
@@ -130,8 +130,8 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
         }
         let on = Arc::new(AtomicBool::new(true));
         let mut tasks: Vec<_> = keys.into_iter().map(|key| callers(&store, key, &on).0).collect();
-        // The first callers of each record have found the lock. From then on the store counts its
-        // callers.
+        // The first callers for each record have found the lock. From then on, the store limits the
+        // callers for that record.
         sleep(Duration::from_millis(500)).await;
         let waiting = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock' AND query LIKE '%{}_grant_1%'",
@@ -144,7 +144,8 @@ async fn cmp_7_locked_records_have_a_part_of_the_connections() {
             sleep(Duration::from_millis(10)).await;
         }
         println!("{most} statements wait for a lock at most ({pooler:?})");
-        // A quarter of the eight connections for calls, and one statement that has just been sent.
+        // At most a quarter of the eight connections for calls wait for a lock, plus one statement
+        // that was just sent.
         assert!(most <= 3, "{most} connections wait for locks ({pooler:?})");
         for tasks in &mut tasks {
             assert!(tasks.try_join_next().is_none(), "a caller failed");
@@ -233,7 +234,8 @@ async fn run_2_beats_have_connections_of_their_own() {
             hex("locked")
         ))
         .await;
-    // Each of these occupies a connection for a quarter of a second, and there are two for them.
+    // Each of these acquires occupies a connection for a quarter of a second, and only two
+    // connections are available for them.
     let acquires: Vec<_> = (0..40)
         .map(|_| {
             let store = Arc::clone(&store);

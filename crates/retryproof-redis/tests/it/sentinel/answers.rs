@@ -111,8 +111,8 @@ async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     let store = store(&[&sentinel]).await;
     let token = grant(&store, &id("before"), OwnerId::new()).await.token;
     sentinel.looked(1).await;
-    // The fail-over is decided and not announced. The first waiter opens the connection for
-    // messages.
+    // The sentinel knows the new primary but has not announced it. The first waiter opens the
+    // connection for notifications, and finds the new primary.
     sentinel.name(&new);
     let _ = timeout(Duration::from_millis(500), store.wait_for_change(&id("before"), token, LONG))
         .await;
@@ -134,7 +134,7 @@ async fn sto_1_a_move_while_the_watch_was_lost_is_followed() {
     sentinel.name(&new);
     sentinel.hang_up.notify_waiters();
     sentinel.looked(2).await;
-    // The answer is sent; the store may take a moment to read it.
+    // The sentinel has sent its answer, but the store may need a moment to read it.
     let mut at = 0;
     while keys(&new).await == 0 {
         grant(&store, &id(&format!("after {at}")), OwnerId::new()).await;
@@ -168,7 +168,7 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
         "records at the old and at the new primary"
     );
 
-    // The same holds for a new store, which another sentinel has led to the new primary.
+    // A new store is not led back either, once the other sentinel has led it to the new primary.
     let late = self::store(&[&first, &behind]).await;
     behind.looked(4).await;
     tokio::time::sleep(Duration::from_millis(200)).await;

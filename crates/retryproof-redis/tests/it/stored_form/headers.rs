@@ -21,7 +21,7 @@ async fn acq_12_takeovers_are_counted() {
     for count in 1..=3 {
         place.end_lease(&id).await;
         owner = OwnerId::new();
-        // The same owner acquires again, in time and late.
+        // The same owner acquires again, once before its lease ends and once after.
         let first = granted(&place.store, &id, &noted(owner, None)).await;
         let again = granted(&place.store, &id, &noted(owner, Some(note(owner)))).await;
         place.end_lease(&id).await;
@@ -30,7 +30,7 @@ async fn acq_12_takeovers_are_counted() {
         assert_eq!((again.token, late.token), (first.token, first.token));
         assert_eq!(place.summary(&id).await.takeovers, Some(count));
     }
-    // The count stops, and a completion keeps it.
+    // The count stops at 32,767, and a completion keeps it.
     for (stored, count) in [(255_u16, 256), (32_766, 32_767), (32_767, 32_767)] {
         let mut record = place.read(&id).await;
         record[36..38].copy_from_slice(&stored.to_be_bytes());
@@ -49,7 +49,7 @@ async fn acq_12_takeovers_are_counted() {
     while !matches!(place.store.peek(&id).await, Ok(Peeked::Absent)) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // A grant of a key that is free begins anew: after the ttl, and after a release.
+    // A grant of a free key starts counting again, both after the ttl and after a release.
     for _ in 0..2 {
         assert!(!granted(&place.store, &id, &noted(owner, None)).await.took_over);
         assert_eq!(place.summary(&id).await.takeovers, Some(0));
@@ -78,7 +78,7 @@ async fn rec_2_inspection_shows_the_age_of_the_grant() {
     assert!(age > hour && age < hour + LONG, "{age:?}");
     completed(&place.store, &id, owner, &completion("x")).await;
     assert!(place.summary(&id).await.granted_ago.expect("an age") > hour);
-    // A clock that was ahead has drawn the token.
+    // The token is from a clock that was ahead, so the age would be negative.
     record[20..36].copy_from_slice(b"9000000000000000");
     place.write(&id, &record, DAY + LONG).await;
     assert_eq!(place.summary(&id).await.granted_ago, Some(Duration::ZERO));
@@ -117,7 +117,7 @@ async fn rec_3_a_kept_record_counts_as_absent() {
         }
         assert_eq!(place.read(&id).await, kept, "nothing has changed");
 
-        // The recorded owner gets a new grant too, with a new token.
+        // Even the owner in the kept record gets a new grant with a new token.
         let request = noted(owner, Some(note(owner)));
         let grant = granted(&place.store, &id, &request).await;
         assert!(!grant.took_over && grant.token > FencingToken::new(42), "{grant:?}");
@@ -127,7 +127,7 @@ async fn rec_3_a_kept_record_counts_as_absent() {
         completed(&place.store, &id, owner, &completion("result")).await;
         assert_eq!(body(&stored(&place.fresh, &id).await), "result");
     }
-    // A token of the future still grows.
+    // If the stored token is ahead of the clock, the next token is still greater.
     let id = id("ahead");
     let mut kept = header(b'K', &[0, 0], "00", b"log");
     kept[20..36].copy_from_slice(b"9000000000000000");
@@ -171,7 +171,8 @@ async fn cmp_8_hostile_bytes_in_a_header_fail_closed_and_stay() {
 async fn stays_unreadable(place: &mut Place, what: &str, record: &[u8]) {
     let (id, stranger) = (id(CANARY), OwnerId::new());
     let in_progress = record.get(3) == Some(&b'P');
-    // A lease has what the record has beyond its grace of a day: it runs, then it has ended.
+    // A record in progress is tested twice: first its lease still runs, then its lease has ended.
+    // The remaining lease is the key's remaining time minus a grace of a day.
     for lives in [DAY + LONG, DAY - LONG].into_iter().take(1 + usize::from(in_progress)) {
         place.write(&id, record, lives).await;
         let acquired = place.store.acquire(&id, &noted(stranger, None)).await;
@@ -188,7 +189,8 @@ async fn stays_unreadable(place: &mut Place, what: &str, record: &[u8]) {
                 Err(error) => is(&error, ErrorKind::Corrupt, "by hand"),
             }
         }
-        // These two do not read to the end of the record.
+        // `get` and `wait_for_change` do not read to the end of the record, so they may not notice
+        // a wrong length.
         for error in [
             place.store.get(&id).await.map(drop).err(),
             place.store.wait_for_change(&id, FencingToken::new(1), LONG).await.err(),

@@ -30,8 +30,8 @@ pub(crate) struct Server {
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Processes that run at the same time start at different ports, so that one does not take a
-        // port that another has just released.
+        // Each process starts at a different port, so that no process takes a port that another
+        // process has just released.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).expect("small");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -51,7 +51,7 @@ impl Server {
     /// As [`start`](Self::start), for a sentinel.
     pub(crate) async fn sentinel(settings: &str) -> Self {
         let mut sentinel = Self::new(settings, true);
-        // A sentinel accepts none of a server's settings.
+        // Remove the settings that a sentinel does not accept.
         sentinel.settings =
             sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
         sentinel.run().await;
@@ -97,7 +97,7 @@ impl Server {
                 if let Ok(mut conn) = self.client().get_multiplexed_async_connection().await {
                     match redis::cmd("PING").query_async::<String>(&mut conn).await {
                         Ok(_) => return,
-                        // It requires a password, so it runs.
+                        // The server asks for a password, so it is running.
                         Err(error) if error.code() == Some("NOAUTH") => return,
                         Err(_) => {}
                     }
@@ -119,7 +119,7 @@ impl Server {
 
     /// A separate connection.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
-        // The driver's time limit of half a second is too short for a loaded machine.
+        // The driver's own limit of half a second is too short on a busy machine.
         let patient = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));

@@ -50,12 +50,12 @@ impl Line {
 async fn acq_9_a_call_is_sent_again_over_a_new_line() {
     let line = Line::new().await;
     let store = Arc::new(line.store().await);
-    // The connection is cut before the call, which succeeds.
+    // The connection is cut before the call. The call succeeds over a new connection.
     line.proxy.cut();
     execute(&*store, &id("before"), "x").await;
 
-    // The connection is cut while each kind of call runs. It is stalled before that, so the call
-    // has been sent and not answered.
+    // The connection stalls and is then cut while each kind of call runs, so the call was sent but
+    // not answered.
     let owner = OwnerId::new();
     for round in 0..20 {
         let id = id(&format!("k{round}"));
@@ -148,7 +148,7 @@ async fn sto_5_a_call_includes_the_wait_for_a_connection() {
         .await
         .expect("it connects");
     line.proxy.stall(true);
-    // The first call is sent on the open connection, the next ones need a new one.
+    // The first call is sent over the open connection. The next calls need a new connection.
     for _ in 0..3 {
         let started = Instant::now();
         let error = store.peek(&id(CANARY)).await.expect_err("silence");
@@ -273,13 +273,14 @@ async fn sto_5_a_new_connection_that_stalls_is_not_used_again() {
     let line = Line::new().await;
     let config = line.config.clone().with_call_timeout(Duration::from_secs(1));
     let store = Arc::new(RedisStore::connect(config).await.expect("it connects"));
-    // The round trips of a call that opens a connection.
+    // Count the round trips of a call that opens a connection.
     line.proxy.cut();
     let before = line.proxy.flights();
     let _ = store.peek(&id("any")).await.expect("a new connection");
     let all = line.proxy.flights() - before;
 
-    // Distant, so that the stall begins between the handshake and the call's own round trip.
+    // Delay the connection, so that the test can stall it between the handshake and the call's own
+    // round trip.
     line.proxy.delay(Duration::from_millis(60));
     line.proxy.cut();
     let before = line.proxy.flights();

@@ -169,7 +169,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     let right = config(&format!("{at}?sentinel-password=right"));
     execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
 
-    // The rights that the crate's page lists.
+    // Read the user's rights from the crate's README, so that the test checks that list.
     let page = include_str!("../../../README.md");
     let rights = page
         .split("At a sentinel: `")
@@ -180,7 +180,7 @@ async fn sto_1_a_sentinel_is_no_store() {
     let enough = config(&format!("{at}?sentinel-user=watcher&sentinel-password=pw"));
     let store = RedisStore::connect(enough).await.expect("it connects");
     execute(&store, &id("k"), "x").await;
-    // The store subscribes at that sentinel.
+    // Wait until the store has subscribed at the sentinel.
     while !locked.told_with("right", "CLIENT LIST TYPE pubsub").await.contains("user=watcher") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -191,7 +191,7 @@ async fn sto_5_a_missing_right_is_named() {
     let server = Server::start("").await;
     let login =
         |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
-    // The rights that the crate's page lists.
+    // Read the user's rights from the crate's README, so that the test checks that list.
     let page = include_str!("../../../README.md");
     let listed = page
         .split("ACL SETUSER app ")
@@ -233,13 +233,13 @@ async fn sto_5_a_missing_right_is_named() {
     is(&error, ErrorKind::Unavailable, "expected = 1");
 
     for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
-        // An error shows neither a user nor a key.
+        // The user's name and the key contain the canary, and no error may show either.
         let less = format!("{CANARY}-user");
         made(&less, &needed.replace(without, "")).await;
         is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Config, "password");
         let error = match RedisStore::connect(login(&less)).await {
             Ok(store) => {
-                // A key without a holder: for a duplicate, GET and PTTL are enough.
+                // Use a key without a record, because GET and PTTL are enough for a duplicate.
                 let new = id(&format!("{CANARY} {without}"));
                 store.acquire(&new, &request(OwnerId::new())).await.map(drop).expect_err(without)
             }
@@ -247,7 +247,7 @@ async fn sto_5_a_missing_right_is_named() {
         };
         is(&error, ErrorKind::Unexpected, "access list");
     }
-    // Without the right to the channel nothing is pushed, and everything else works.
+    // Without the right to the channel, waiters get no notifications, but everything else works.
     made("silent", &needed.replace("&acl:*", "resetchannels")).await;
     let silent = RedisStore::connect(login("silent")).await.expect("it connects");
     let c = id("c");

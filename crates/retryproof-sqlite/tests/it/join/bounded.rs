@@ -80,7 +80,7 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
     assert!(failed.to_string().contains("longer leases"), "{failed}");
     assert_eq!(world.rows(), [""; 0], "its writes are gone");
     assert!(world.is_free("long").await);
-    // One lease later the holder still has its lease.
+    // After the time of a whole lease, the holder still has its lease.
     sleep(2_000 * MS).await;
     assert!(live.lease().believed_held());
     let refused = world.engine.try_acquire(&ctx("live", 1_500 * MS)).await.unwrap();

@@ -138,10 +138,10 @@ async fn ann_6_an_extractor_that_refuses_stands_before_a_replay() {
     let app = App::new();
     let router = paying(&app);
     let order = |user| request(Method::POST, "/payments", "k1", user, r#"{"cents":5}"#);
-    // Before the first run: answered unstored.
+    // The extractor rejects the request before the first run, and the rejection is not stored.
     assert_eq!(answer(&router, order("")).await, (401, false, String::new()));
     assert_eq!(answer(&router, order("ada")).await.0, 201);
-    // And before its replay.
+    // The extractor also rejects a request whose answer could be replayed.
     assert_eq!(answer(&router, order("")).await, (401, false, String::new()));
     assert_eq!(answer(&router, order("ada")).await, (201, true, "ada 5 1".to_owned()));
 }
@@ -182,7 +182,7 @@ async fn http_16_the_default_scope_is_method_and_route() {
         let (status, replayed, body) = answer(&router, request(method, path, "k1", "", "")).await;
         assert_eq!((status, replayed, body.as_str()), expected);
     }
-    // The same route with another parameter is the same record, and another request.
+    // Both paths match one route, so they share the record, but their fingerprints differ.
     assert_eq!(answer(&router, request(Method::POST, "/a/2", "k1", "", "")).await.0, 422);
 }
 
@@ -245,7 +245,7 @@ async fn sixteen(
 #[tokio::test]
 async fn ann_1_no_argument_and_as_many_as_axum_takes() {
     let app = App::new();
-    // The filter itself may be the state.
+    // The filter can be the router's state without any other state around it.
     let routes = Router::new().route("/nothing", any(nothing)).route("/sixteen/{id}", any(sixteen));
     let router = routes.with_state(app.filter.clone());
     for replayed in [false, true] {

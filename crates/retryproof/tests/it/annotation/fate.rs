@@ -118,7 +118,8 @@ async fn run_4_ann_1_a_function_says_by_its_lease_that_nobody_knows() {
     assert!(matches!(till.careful("a".to_owned()).await, Err(PayError::Refused)));
     assert!(till.careful("a".to_owned()).await.unwrap_err().is_in_flight());
     assert_eq!(*ends.0.lock().unwrap(), [Phase::Held]);
-    // The key is part of neither the lease nor its mark.
+    // Calling the engine directly with the same scope and key finds the same record: neither the
+    // lease argument nor the hold marker changes the key.
     let same = IdempotencyContext::builder("careful", "a")
         .wait_timeout(Duration::from_secs(20))
         .build()
@@ -149,7 +150,7 @@ mod blocking {
     fn run_4_ann_1_a_blocking_function_has_its_lease_and_its_errors_a_fate() {
         let engine = Engine::new(MemoryStore::new()).unwrap();
         assert!(matches!(charge(&engine, 1, || Err(PayError::TimedOut)), Err(PayError::TimedOut)));
-        // It waits for the rest of the lease.
+        // This call waits until the held lease ends.
         assert!(charge(&engine, 1, || Ok(())).unwrap());
         assert!(matches!(charge(&engine, 2, || Err(PayError::Refused)), Err(PayError::Refused)));
         assert!(!charge(&engine, 2, || Ok(())).unwrap());

@@ -166,7 +166,8 @@ async fn transfer(ctx: &Context, id: u64, amount: u64, currency: String) -> Resu
 async fn ann_1_fp_1_a_key_with_another_fingerprint_is_refused_and_runs_nothing() {
     let ctx = Context::new();
     let eur = || "EUR".to_owned();
-    // An error frees the key, with its fingerprint (FP-2).
+    // An error deletes the record with its fingerprint, so the next call may have a different one
+    // (FP-2).
     assert!(matches!(transfer(&ctx, 7, 0, eur()).await, Err(Failure::Own(_))));
     for _ in 0..2 {
         assert_eq!(transfer(&ctx, 7, 100, eur()).await.unwrap(), 8);
@@ -210,7 +211,7 @@ async fn ann_1_id_3_a_bad_key_is_an_error_before_anything_runs() {
     for bad in ["", " ", "canary\n", &"canary".repeat(100)] {
         let failure = consume(&ctx, bad).await.unwrap_err();
         assert_eq!(failure.kind(), Some(ErrorKind::Invalid));
-        // ID-4
+        // ID-4: an error never shows the key.
         assert!(!format!("{failure:?}").contains("canary"));
     }
     assert_eq!(ctx.runs.count(), 0);

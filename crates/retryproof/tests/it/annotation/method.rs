@@ -162,10 +162,10 @@ async fn ann_5_lst_1_in_flight_is_an_error_with_the_time_to_come_back() {
     });
     orders.began.notified().await;
     let began = Instant::now();
-    // PT0S looks once; the lease has 20 s left.
+    // With a wait of PT0S, the call reads the record once. The holder's lease has 20 s left.
     assert_eq!(orders.slow(&event("a")).await.unwrap_err().retry_after(), Some(20));
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // The same record under a longer wait.
+    // `patient` uses the same record, but waits longer.
     assert!(orders.patient(&event("a")).await.unwrap_err().retry_after().is_some());
     assert!((2_500..2_600).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     orders.go_on.notify_one();

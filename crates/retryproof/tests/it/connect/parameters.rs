@@ -64,7 +64,7 @@ fn parameters() -> Vec<Parameter> {
         of(
             "redis://h?wait-replicas=1&wait-timeout=",
             "redis.wait-timeout",
-            // The server takes 0 as "for ever".
+            // 0 is refused, because the server would wait without a limit.
             (
                 &["PT0.001S", "PT1S", "PT24H"],
                 &["", "PT0S", "PT0.0001S", "PT24H0.001S", "PT9999H", "1", "x"],

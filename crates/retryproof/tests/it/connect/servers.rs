@@ -149,7 +149,7 @@ async fn cfg_1_the_keys_of_redis_reach_the_store() {
     );
     let by_url = format!("{url}?prefix=facade_{}", std::process::id());
     assert_eq!(run(retryproof::connect(&by_url).await.unwrap(), 2).await, Outcome::Replayed(1));
-    // One that stands alone has no replica to wait for.
+    // The test server is standalone, so no replica can confirm a write.
     config.redis.prefix = Some(format!("facade_w_{}", std::process::id()));
     config.redis.wait_replicas = Some(1);
     config.redis.wait_timeout = Some(Duration::from_millis(20));

@@ -35,8 +35,8 @@ fn cfg_1_every_setting_is_on_the_page_with_its_variable_and_default() {
     for (key, variable) in config::keys() {
         let row = row(key);
         assert_eq!(row[1], format!("`{variable}`"));
-        // Setting the default that the page tells changes nothing. Stores have their defaults
-        // themselves.
+        // Setting a configuration key to the default that the page names changes nothing. The
+        // keys of the stores have their defaults in the store crates.
         let value = row[3].trim_matches('`').to_owned();
         let has_none = matches!(
             key,
@@ -123,7 +123,7 @@ fn http_11_every_code_is_on_the_page_with_its_status() {
             .iter()
             .find(|row| row[0] == format!("`{code}`"))
             .unwrap_or_else(|| panic!("{code}"));
-        // Where the filter has a challenge, `caller-missing` is 401.
+        // `caller-missing` is 401 if the filter has a challenge, and 400 otherwise.
         let status = row[1].trim_start_matches("401, ");
         assert_eq!(status, code.status().to_string(), "{code}");
     }
@@ -223,10 +223,11 @@ fn log_lines(source: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for level in ["info", "warn", "error"] {
         for call in source.split(&format!("tracing::{level}!(")).skip(1) {
-            // A message may contain `);` as well.
+            // End the call at `);` before a line break, because the message itself may contain
+            // `);`.
             let call = call.split(");\n").next().unwrap_or_default();
-            // The message is the last string literal of the call; a broken line goes on without its
-            // indent.
+            // The message is the last string literal of the call. If the literal is broken over
+            // several lines, the indent of the continued lines is not part of the message.
             let Some(text) = call.rsplit('"').nth(1) else { continue };
             lines.push(text.split("\\\n").map(str::trim_start).collect());
         }
@@ -266,7 +267,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
     ] {
         walk(&root.join("crates").join(published).join("src"), &mut |path, source| {
             for line in log_lines(source) {
-                // A word that is filled in ends what the page repeats.
+                // If a message contains placeholders, compare only the part before the first one.
                 let line = line.split(" {").next().unwrap_or_default().to_owned();
                 assert!(
                     line == "{self}" || PAGE.contains(&line),

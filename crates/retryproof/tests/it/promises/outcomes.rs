@@ -111,7 +111,7 @@ async fn acq_2_acq_12_a_dead_holder_is_taken_over_when_its_lease_is_over() {
         panic!("not granted")
     };
     let key = held.lease().downstream_key("charge");
-    drop(held); // as a process that died: no beats, no release
+    drop(held); // like a process that died: no more heartbeats, and no release
     let died = Instant::now();
     assert!(engine.execute(order(), || charge(2)).await.unwrap().is_in_flight(), "10 s of 30");
     let patient =
