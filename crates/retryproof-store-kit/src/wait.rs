@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout_at};
 /// let until = Instant::now() + Duration::from_secs(5);
 /// let mut reads = 0;
 /// let remaining_lease = || {
-///     reads += 1; // A store runs a statement here. This lease is gone at the third read.
+///     reads += 1; // A store would run a statement here. The third read finds no lease.
 ///     std::future::ready(Ok::<_, Error>((reads < 3).then_some(Duration::from_secs(30))))
 /// };
 /// wait_for_change(subscription.woken(), until, || poll, remaining_lease).await?;

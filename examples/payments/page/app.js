@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The client's half: one key for each purchase, the same key and the same bytes on every retry. What the server did is told by the
-// headers of its answers, and by its feed where the answer never came.
+// The client of the checkout page. Every retry of a purchase sends the same key and the same bytes. The headers of an answer say
+// what the server did. If no answer arrives, the server's feed says it.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -25,11 +25,11 @@ const hex = (bytes) => Array.from(crypto.getRandomValues(new Uint8Array(bytes)),
 /** One for each order that must be placed once. `randomUUID` is there on localhost and over https only. */
 const freshKey = () => (crypto.randomUUID ? crypto.randomUUID() : hex(16));
 
-const page = hex(4); // tells this page's requests from those of others in the feed
-const rows = new Map(); // what stands in the list, by attempt or by the server's number
+const page = hex(4); // marks the requests of this page in the feed
+const rows = new Map(); // the rows of the list, by attempt or by the server's number
 let purchase;
 let attempts = 0;
-let connections = 0; // to the feed; the numbers of requests begin anew with the server
+let connections = 0; // counts the connections to the feed; a restarted server counts its requests from the start again
 let feed = null;
 
 // --- one purchase -----------------------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ async function send(bought, body, cut) {
     const response = await fetch("/payments", { method: "POST", headers, body, cache: "no-store" });
     const text = await response.text();
     const shown = ["Idempotent-Replayed", "Retry-After", "Cache-Control"];
-    // The server's own word is the better one, where it came first: it saw whether the handler ran.
+    // Keep what the feed has already said, because the server knows whether the handler ran.
     row.did ??= judge(response);
     row.status = response.status;
     row.headers = shown.filter((name) => response.headers.has(name)).map((name) => [name, response.headers.get(name)]);
     row.ms ??= Math.round(performance.now() - began);
     row.came = true;
     if (!response.ok && bought === purchase) explain(response, text);
-    // What an answer has cured is a worry no more.
+    // Hide the notice about an unknown result, because this answer has settled it.
     if (response.ok && bought === purchase && $("notice").dataset.kind === "open") $("notice").hidden = true;
   } catch {
     row.came = false;
@@ -106,7 +106,7 @@ function judge(response) {
   return response.status >= 500 ? "failed" : "refused";
 }
 
-// --- what a person is told --------------------------------------------------------------------------------------------
+// --- notices for the user --------------------------------------------------------------------------------------------
 
 function notice(kind, title, text, code, again) {
   $("notice").dataset.kind = kind;
@@ -215,7 +215,7 @@ function heardOf(event) {
   const name = `${connections}/${event.request}`;
   let row = rows.get(event.attempt) ?? rows.get(name);
   if (row?.connection === connections && row.request !== event.request) {
-    // An attempt that the server has seen before under another number.
+    // The server has already seen this attempt under another number.
     row = rows.get(name) ?? place(name, { who: row.who, nth: row.nth, again: true });
   }
   row ??= place(name, { who: null });

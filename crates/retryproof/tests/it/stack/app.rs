@@ -23,7 +23,7 @@ async fn authenticated(mut request: Request, next: Next) -> Response {
     let token = request.headers().get(header::AUTHORIZATION).and_then(|token| token.to_str().ok());
     match token.and_then(|token| token.strip_prefix("Bearer ")) {
         Some(tenant) => {
-            let tenant = Tenant(tenant.to_owned()); // look it up here
+            let tenant = Tenant(tenant.to_owned()); // look up the tenant of the token here
             request.extensions_mut().insert(tenant);
             next.run(request).await
         }
@@ -48,15 +48,15 @@ pub(crate) fn app(engine: IdempotencyEngine) -> retryproof::Result<Router> {
         .allow_methods([Method::POST])
         .allow_headers([key, header::AUTHORIZATION, header::CONTENT_TYPE, header::CONTENT_ENCODING])
         .expose_headers([replayed, header::RETRY_AFTER]);
-    // Each `layer` stands outside of those before it: the last line is the outermost.
+    // Each `layer` wraps the layers above it, so the last line is the outermost layer.
     Ok(Router::new()
         .route("/payments", post(pay))
         .route_layer(filter.guard(Policy::new("payments")))
         .layer(from_fn(authenticated))
-        .layer(RequestDecompressionLayer::new()) // the guard sees plain bytes; `Router::layer` fits the body's type
+        .layer(RequestDecompressionLayer::new()) // the guard gets decompressed bytes
         .layer(CompressionLayer::new())
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(30)))
         .layer(CatchPanicLayer::new())
-        .layer(cors) // outside of the panic catcher, so that its 500 can be read by a page
+        .layer(cors) // outside the panic catcher, so that a page can read its 500
         .layer(TraceLayer::new_for_http()))
 }
