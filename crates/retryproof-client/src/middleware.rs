@@ -232,8 +232,8 @@ impl<'a> Call<'a> {
             AttemptResult::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        // Add a random pause to the server's `Retry-After`. Without it, clients that were refused
-        // at the same time would also retry at the same time.
+        // Add a random pause to the server's `Retry-After`. Otherwise, clients that were refused at
+        // the same time would also retry at the same time.
         let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
         let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
         let left = self.deadline.saturating_duration_since(Instant::now());

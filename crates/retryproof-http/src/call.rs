@@ -249,7 +249,7 @@ pin_project! {
         // The request's body, which the handler shares. If the call ends as a duplicate of a record
         // with a different fingerprint algorithm, this body is fingerprinted again (FP-3).
         request_body: Bytes,
-        // `None` once the function that ends the lease has taken it.
+        // This field is `None` after the function that ends the lease has taken it.
         lease: Option<HeldLease>,
         #[pin]
         response_body: Option<R>,

@@ -176,7 +176,8 @@ fn context_of<H: RequestHead>(
         }
     });
     let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-    // Report the body's size, because the body stays in memory while a duplicate waits (ACQ-13).
+    // Pass the body's size to the engine, which limits how many bytes waiting duplicates keep in
+    // memory (ACQ-13).
     let mut context =
         context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
     // The caller is the data subject of the sealed result (SEAL-3).

@@ -434,7 +434,7 @@ fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines {
-        // The lines came from a map, so their names and values are valid.
+        // The lines came from a `HeaderMap`, so their names and values are valid.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
         {
@@ -482,8 +482,8 @@ fn completion_failed<R>(
 ) -> HandlerResponse<R> {
     let policy = unsent.call.filter().engine.config().completion_failure_policy;
     if recorded == Recorded::No && unsent.call.filter().web.publish_window {
-        // Withdraw the published window, because another request with the key can run as soon as
-        // the lease ends.
+        // Remove the published window from the response, because another request with the key can
+        // run as soon as the lease ends.
         window::withdraw(&mut unsent.parts.headers);
     }
     let response = match policy {

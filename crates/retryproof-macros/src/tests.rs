@@ -205,8 +205,8 @@ fn ann_1_generic_functions_name_their_scope() {
         takes("key = id, scope = \"orders\"", item);
     }
     // These functions need no named scope, because they have no type parameters of their own. The
-    // parameter `T` belongs to the `impl`, and the default scope contains `Self` and so
-    // distinguishes different `T`s.
+    // parameter `T` belongs to the `impl`, and the default scope contains `Self`, which differs for
+    // each `T`.
     takes("key = id", "async fn on<'a>(&'a self, id: &'a str) -> Result<(), F> where 'a: 'a {}");
     takes("key = id", "async fn on(&self, id: Batch<T>) -> Result<(), F> where T: Event {}");
     takes("key = id, engine = e", "async fn on(id: &dyn Event, e: fn() -> E) -> Result<(), F> {}");

@@ -162,7 +162,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut stalled = shared.stalled.subscribe();
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
-    // `open` says whether the server still has to answer the client's last burst.
+    // `open` says whether the client has sent bytes that the server has not answered yet.
     let mut open = false;
     let mut under_way = VecDeque::<(Instant, Vec<u8>)>::new();
     let opened = Instant::now() + *shared.delay.borrow();
@@ -193,8 +193,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             },
             read = server.read(&mut answer) => match read {
                 Ok(bytes @ 1..) => {
-                    // Count the round trip before forwarding the answer, so that a client with the
-                    // answer also sees the new count.
+                    // Count the round trip before forwarding the answer, so that the count is
+                    // already correct when the client has the answer.
                     if std::mem::take(&mut open) {
                         shared.flights.fetch_add(1, Ordering::SeqCst);
                     }

@@ -74,7 +74,7 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let ctx = match self.context(&request) {
             Ok(ctx) => ctx,
-            // The inner service stays ready for the next request.
+            // Do not call the inner service, which stays ready for the next request.
             Err(error) => return EngineFuture(Box::pin(ready(Err(Rejected::Store(error).into())))),
         };
         // This call uses the service that was polled ready, as tower's contract requires. A clone

@@ -37,8 +37,8 @@ fn become_command(
     if let Err(error) = die_with_parent() {
         return error;
     }
-    // If the parent died before the signal was set, the signal never arrives. Therefore, check that
-    // the parent is still the same process.
+    // If the parent died before `die_with_parent` took effect, no signal arrives. Therefore, check
+    // that the parent is still the same process.
     let still = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
     if still.as_deref().map(OsStr::new) != Some(parent) {
         return io::Error::other("the parent process has ended");

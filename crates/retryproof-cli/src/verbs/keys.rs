@@ -22,7 +22,7 @@ pub(crate) async fn erase(
     let Some(secret) = &config.identity_secret else {
         return Err(VerbError::usage("`--subject` needs `identity-secret`"));
     };
-    // Lines show the subject's digest, because its name may be personal data (ID-4).
+    // Print the subject's digest, because the subject's name may be personal data (ID-4).
     let subject = DataSubject::named(secret, arguments.subject.as_deref().unwrap_or_default());
     if !arguments.yes {
         confirm(&format!(

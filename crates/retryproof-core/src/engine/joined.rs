@@ -197,8 +197,7 @@ async fn write_and_commit<T: Send>(
 ) -> CompletionResult {
     let written = match is_ours {
         true => pending.write(&mut TxThrough { source: &*source, tx: &mut tx }).await,
-        // The lease's record is in the store of another engine, which might be a store of another
-        // kind.
+        // Another engine granted the lease, so the lease's record can be in a different store.
         false => Err(Error::new(
             ErrorKind::Unsupported,
             "the lease was granted by another engine; create the joined engine from the engine \

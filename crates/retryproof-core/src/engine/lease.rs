@@ -162,8 +162,8 @@ impl Lease {
         let state = &self.0;
         {
             let beat = state.beat.lock();
-            // A lost lease stays lost. If the holder stopped the heartbeat, the lease has to run
-            // out (RUN-5).
+            // Do not extend a lease that was lost, or a lease that has to run out because its
+            // heartbeat was stopped (RUN-5).
             if beat.loss.is_some() || beat.stopped {
                 return Ok(false);
             }

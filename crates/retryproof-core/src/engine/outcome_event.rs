@@ -83,7 +83,7 @@ pub(super) fn ended(state: &LeaseState, end: End) {
     if is_enabled() {
         log_end(state, end);
     }
-    // The span ends here, even if a clone of the lease still exists.
+    // Drop the span, so that it ends here even if a clone of the lease still exists.
     let span = std::mem::replace(&mut *state.span.lock(), Span::none());
     if !span.is_disabled() {
         record_end(&span, state, end);

@@ -108,7 +108,7 @@ impl PurgeTask {
         match answer {
             Ok(Some(false)) => {
                 let now = store.now();
-                // Another process has claimed this round, so its purge counts as the last one.
+                // Another process has claimed this round. Its purge counts as the last purge.
                 store.note_purge(now);
                 let took = now.saturating_duration_since(sent);
                 let event = PurgeEvent { deleted: 0, took, kept_up: true, left_to_another: true };

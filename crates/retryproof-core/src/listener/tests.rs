@@ -21,8 +21,8 @@ type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
 const NOW: Duration = Duration::ZERO;
 
 fn action() -> ExecuteError<Rejected> {
-    // `Rejected` is here the error type of the work. It must count as an error of the work, and not
-    // as a rejection by the engine.
+    // In this test, `Rejected` is the error type of the work itself. It must count as an error of
+    // the work, and not as a rejection by the engine.
     ExecuteError::Action(Rejected::Mismatch)
 }
 

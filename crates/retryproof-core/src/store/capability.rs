@@ -124,8 +124,8 @@ impl RecordSummary {
     #[must_use]
     pub fn last_beat_ago(&self) -> Option<Duration> {
         let left = self.remaining.filter(|_| self.state == RecordState::InProgress)?;
-        // Each heartbeat renews the lease to its full length. The part that has passed is therefore
-        // the time since the last heartbeat.
+        // Each heartbeat renews the lease to its full length. The part of the lease that has passed
+        // is therefore the time since the last heartbeat.
         Some(self.lease()?.saturating_sub(left))
     }
 

@@ -51,7 +51,8 @@ const TRACE: usize = 24;
 /// assert!(HolderNote::of_owner(note.as_bytes(), OwnerId::new()).is_none());
 /// ```
 // The bytes are stored inline, so that dropping a note needs no code. The answer to an acquire can
-// contain a note. Its drop stays small enough for the compiler to inline.
+// contain a note. Without code for the note, the drop of that answer is small enough for the
+// compiler to inline.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HolderNote {
     /// Zeros follow the first `len` bytes.

@@ -22,8 +22,8 @@ pub(super) fn expand(
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
     // Give the generated call the span of the return type. If the type cannot be stored or cannot
-    // report a call in flight, the compiler then points at the type. One shared span is enough,
-    // because the compiler reports the same error only once per span.
+    // report a call in flight, the compiler then points at the type. Because all parts of the call
+    // have the same span, the compiler reports each error only once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -31,8 +31,9 @@ pub(super) fn expand(
         Some(hold) => quote!(#hold),
         None => quote!(|_| false),
     };
-    // CMP-7: the transaction is no longer an argument of the function. The action receives it
-    // instead, and its type becomes the type parameter of the joined engine.
+    // CMP-7: the transaction is no longer an argument of the function. The action receives the
+    // transaction instead, and the transaction's type becomes the type parameter of the joined
+    // engine.
     let (kind, lent, tx) = match &tx {
         Some(tx) => {
             let lent = match &*tx.ty {

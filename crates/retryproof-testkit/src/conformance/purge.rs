@@ -192,8 +192,8 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
     is_busy(asking.peek().await);
-    // The store might have deleted the expired record before the extend or the completion. If that
-    // call succeeded, the record must stay.
+    // The store might have deleted the expired record before the extend or the completion. If the
+    // extend or the completion succeeded, the record must still exist.
     match saved {
         FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
         _ => is_absent(owner.peek().await),

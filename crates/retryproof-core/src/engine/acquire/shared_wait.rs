@@ -193,7 +193,8 @@ mod tests {
         let beside = waits.join(&identity, holder(1), 0).unwrap();
         let before = leader.shared.holder();
         // The leader has found a result, but has not published it yet. Meanwhile the result's ttl
-        // ends, another caller becomes the holder, and a third caller joins behind this new holder.
+        // ends, another caller becomes the holder, and a third caller starts to wait for this new
+        // holder.
         let behind = waits.join(&identity, holder(2), 0).unwrap();
         leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());

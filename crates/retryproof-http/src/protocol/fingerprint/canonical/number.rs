@@ -28,8 +28,8 @@ impl Decimal {
             None => (number, 0),
         };
         let mut decimal = Self { digits: [0; MOST_DIGITS], count: 0, point: 0 };
-        // `zeros` counts the zeros since the last other digit. They are kept only if another digit
-        // follows.
+        // `zeros` counts the zeros since the last nonzero digit. These zeros are stored only if
+        // another nonzero digit follows.
         let (mut zeros, mut whole) = (0_usize, None);
         for (at, byte) in mantissa.trim_start_matches('-').bytes().enumerate() {
             match byte {
