@@ -212,7 +212,8 @@ pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
             }
         }
         let winner = winner.expect("one caller should win");
-        // A busy answer can lack the note if the store gave this answer because of a locked row.
+        // `seen` contains the notes of the busy answers. A busy answer can lack the note if the
+        // store gave the answer because of a locked row.
         assert!(seen.iter().all(|note| Some(note) == winner.note.as_ref()), "round {round}");
         s.shows(&winner).await;
         assert_eq!(winner.complete(b"done").await, FencedWrite::Applied);
