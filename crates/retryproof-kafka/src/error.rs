@@ -16,7 +16,7 @@ pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
         KafkaError::ClientConfig(_, _, name, _) => name.clone(),
         _ => "client".to_owned(),
     };
-    invalid_setting("librdkafka rejected a client setting").with("setting", setting)
+    invalid_setting("librdkafka rejected the value of a client setting").with("setting", setting)
 }
 
 /// The error for a client that cannot continue.
@@ -27,7 +27,7 @@ pub(crate) fn client_failed(error: KafkaError, operation: &'static str) -> Error
 }
 
 pub(crate) fn dead_letter_not_delivered(error: KafkaError) -> Error {
-    Error::unavailable("the dead letter was not delivered").because(error)
+    Error::unavailable("no broker confirmed that it stored the dead letter").because(error)
 }
 
 pub(crate) fn is_topic_missing(error: &KafkaError) -> bool {

@@ -74,9 +74,12 @@ fn position(cursor: &ScanCursor) -> Result<(u32, u32)> {
         [a, b, c, d, e, f, g, h] => {
             Ok((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])))
         }
-        _ => Err(Error::new(ErrorKind::Invalid, "the cursor was not returned by the memory store")
-            .during("scan")
-            .with("bytes", cursor.as_bytes().len())),
+        _ => Err(Error::new(
+            ErrorKind::Invalid,
+            "the memory store did not return this cursor; scan again without a cursor",
+        )
+        .during("scan")
+        .with("bytes", cursor.as_bytes().len())),
     }
 }
 

@@ -227,7 +227,7 @@ impl MemoryStore {
 
     #[cold]
     fn full(&self, id: &Identity) -> Error {
-        Error::new(ErrorKind::Full, "the memory store is full of live records")
+        Error::new(ErrorKind::Full, "no new key can run, because the memory store is full")
             .during("acquire")
             .for_identity(id)
             .with("max_records", self.max_records)

@@ -170,7 +170,10 @@ impl Connection {
 pub(crate) fn not_in_time() -> Failure {
     Failure {
         recovery: Recovery::ReconnectForNextCall,
-        error: Error::unavailable("the MySQL server did not accept a new connection in time"),
+        error: Error::unavailable(
+            "the MySQL server did not accept a new connection in time; check that it is running, \
+             and check the host and port",
+        ),
     }
 }
 

@@ -65,7 +65,11 @@ impl MysqlConfig {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn diagnose(&self) -> Result<Vec<StoreFinding>> {
-        let late = || Error::unavailable("the server did not answer the checks in time");
+        let late = || {
+            Error::unavailable(
+                "the server did not answer the checks in time; check whether it is overloaded",
+            )
+        };
         let found = timeout(TIMEOUT, self.try_diagnose()).await;
         found.unwrap_or_else(|_| Err(late())).map_err(|error| error.during("diagnose"))
     }
@@ -138,7 +142,8 @@ fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFi
     if ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| is_on(name)) {
         findings.push(StoreFinding::error(
             "role",
-            "The server is read-only: it is a replica, or set to read-only. Nothing new can run.",
+            "Nothing new can run, because the server is read-only: it is a replica, or it is set \
+             to read-only.",
             "Point the URL at the primary.",
         ));
     }
@@ -158,7 +163,7 @@ fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFi
         findings.push(StoreFinding::warning(
             "innodb_doublewrite",
             "`innodb_doublewrite` is off: a power loss may damage pages of the tables.",
-            "Switch it on, unless the file system never writes a part of a page.",
+            "Turn it on, unless the file system always writes whole pages.",
         ));
     }
     // Older servers have only `tx_isolation`, and MySQL 8.0 has only `transaction_isolation`. If a
@@ -170,8 +175,9 @@ fn check_settings(settings: &HashMap<String, String>, findings: &mut Vec<StoreFi
         findings.push(StoreFinding::warning(
             "isolation",
             format!(
-                "The store has asked for READ COMMITTED, and the session has {isolation}: a \
-                 proxy drops the store's settings. Calls then lock gaps and wait for each other."
+                "Calls wait for each other, because sessions use {isolation} and therefore also \
+                 lock the gaps between rows. The store asked for READ COMMITTED, but a proxy drops \
+                 the store's settings."
             ),
             "Point the URL at the server, or make the proxy pin sessions.",
         ));

@@ -105,7 +105,8 @@ impl Executor {
                 return Err(Failure {
                     recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
-                        "the MySQL server did not answer a statement in time",
+                        "the MySQL server did not answer a statement in time; check whether it is \
+                         overloaded",
                     ),
                 });
             };

@@ -66,7 +66,11 @@ impl MysqlStore {
     async fn try_connect(config: MysqlConfig) -> Result<Self, Failure> {
         let table = config.table()?;
         let texts = StatementTexts::new(table);
-        let late = |_| Error::unavailable("the MySQL server did not answer in time");
+        let late = |_| {
+            Error::unavailable(
+                "the MySQL server did not answer in time; check whether it is overloaded",
+            )
+        };
         let mut connection = Connection::open_first(&config).await?;
         let secret = config.identity_secret.as_ref();
         timeout(CHECK_TIMEOUT, check(&mut connection, table, secret)).await.map_err(late)??;

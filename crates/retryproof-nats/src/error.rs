@@ -20,7 +20,8 @@ pub(crate) fn invalid_setting(message: &'static str) -> Error {
 }
 
 pub(crate) fn reply_not_confirmed(error: impl Into<SourceError>) -> Error {
-    Error::unavailable("the server did not confirm the answer").because(error)
+    Error::unavailable("the server did not confirm that it received the answer to a message")
+        .because(error)
 }
 
 pub(crate) fn no_reply_subject() -> Error {
@@ -31,11 +32,12 @@ pub(crate) fn no_reply_subject() -> Error {
 }
 
 pub(crate) fn dead_letter_not_confirmed(error: impl Into<SourceError>) -> Error {
-    Error::unavailable("the dead letter was not confirmed").because(error)
+    Error::unavailable("the server did not confirm that it stored the dead letter").because(error)
 }
 
 pub(crate) fn consumer_deleted(error: impl Into<SourceError>) -> Error {
-    Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error)
+    Error::new(ErrorKind::Unexpected, "the consumer was deleted, so the listener cannot continue")
+        .because(error)
 }
 
 /// Returns which part of a dead letter is too large; `None` if publishing failed for another

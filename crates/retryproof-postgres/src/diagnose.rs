@@ -53,7 +53,11 @@ impl PostgresConfig {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn diagnose(&self) -> Result<Vec<StoreFinding>> {
-        let late = || Error::unavailable("the server did not answer the checks in time");
+        let late = || {
+            Error::unavailable(
+                "the server did not answer the checks in time; check whether it is overloaded",
+            )
+        };
         let found = timeout(TIMEOUT, self.try_diagnose()).await;
         found.unwrap_or_else(|_| Err(late())).map_err(|error| error.during("diagnose"))
     }
@@ -132,7 +136,8 @@ fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<
     if get(settings, 1)? {
         findings.push(StoreFinding::error(
             "role",
-            "The server is read-only: it is a standby, or set to read-only. Nothing new can run.",
+            "Nothing new can run, because the server is read-only: it is a standby, or it is set \
+             to read-only.",
             "Point the URL at the primary.",
         ));
     }
@@ -147,7 +152,7 @@ fn check_settings(settings: &PgRow, findings: &mut Vec<StoreFinding>) -> Result<
         findings.push(StoreFinding::warning(
             "full_page_writes",
             "`full_page_writes` is off: a power loss may damage pages of the table.",
-            "Set `full_page_writes = on`, unless the file system never writes a part of a page.",
+            "Set `full_page_writes = on`, unless the file system always writes whole pages.",
         ));
     }
     let commit: String = get(settings, 4)?;

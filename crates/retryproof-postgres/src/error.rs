@@ -73,9 +73,11 @@ pub(crate) fn classify_at_connect(error: &Driver) -> Error {
             Unavailable,
             "the server, or a pooler in front of it, violated the protocol; see the error's source",
         ),
-        Driver::PoolTimedOut | Driver::PoolClosed => {
-            (Unavailable, "no connection to the server could be opened in time")
-        }
+        Driver::PoolTimedOut | Driver::PoolClosed => (
+            Unavailable,
+            "no connection to the server could be opened in time; check that it is running and \
+             reachable",
+        ),
         Driver::ColumnDecode { .. } | Driver::Decode(_) => (
             Corrupt,
             "a stored column has a type that the store does not write, or the server's \

@@ -73,8 +73,8 @@ impl Executor {
             let Some(ran) = self.timer.until(deadline, run(conn, statement, prepared)).await else {
                 connection.discard();
                 return Err(Failure::Store(Error::unavailable(
-                    "the server did not answer in time; is it overloaded, or is the row locked \
-                     by an open transaction?",
+                    "the server did not answer in time; check whether it is overloaded, or whether \
+                     an open transaction has locked the row",
                 )));
             };
             let error = match ran {

@@ -295,7 +295,7 @@ impl PoolError {
             )
             .with("free", pool.free_permits()),
             Self::TooSlow => Error::unavailable(
-                "the server did not open a connection in time; is it overloaded?",
+                "the server did not open a connection in time; check whether it is overloaded",
             ),
             Self::Driver(error) => classify(&error),
         }

@@ -69,7 +69,8 @@ impl PostgresConfig {
         match tokio::time::timeout(limit, self.apply(table)).await {
             Ok(applied) => applied.map_err(during),
             Err(_) => Err(during(Error::unavailable(
-                "the migration did not end in time; does another session hold a lock on the tables?",
+                "the migration did not end in time; check whether another session holds a lock on \
+                 the tables",
             ))),
         }
     }

@@ -73,7 +73,10 @@ impl PostgresStore {
         let pool = Pool::new(&config);
         let check_timeout = config.connect_timeout.max(config.call_timeout);
         timeout(check_timeout, pool.check(&config, &table)).await.map_err(|_| {
-            Error::unavailable("the server did not answer in time; is it down or overloaded?")
+            Error::unavailable(
+                "the server did not answer in time; check whether it is running, and whether it is \
+                 overloaded",
+            )
         })??;
         pool.open_reserved(Instant::now() + config.connect_timeout).await?;
         let record_limits = RecordLimits::new(pool.normal_size());

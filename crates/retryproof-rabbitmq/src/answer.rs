@@ -74,7 +74,7 @@ impl BrokerReplies {
                     failed_moves = failed_moves.saturating_add(1);
                     let pause = Backoff::new(Duration::from_secs(1), MAX_HOLD).after(failed_moves);
                     tracing::warn!(%error, again = ?pause, "message could not be moved to another \
-                         queue; it is held here until a retry succeeds");
+                         queue; the listener keeps the message and tries again");
                     sleep(pause).await;
                 }
                 Err(error) => {
@@ -85,8 +85,8 @@ impl BrokerReplies {
                         Verdict::Ack { .. } | Verdict::DeadLetter { .. } => self.backoff.after(1),
                     };
                     let held = delay.clamp(Duration::from_secs(1), MAX_HOLD);
-                    tracing::warn!(%error, ?held, "message could not be moved to another queue; it \
-                         is held here and then requeued");
+                    tracing::warn!(%error, ?held, "message could not be moved to another queue; \
+                         the listener pauses and then requeues the message");
                     sleep(held).await;
                     let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
                     break with_timeout(acker.nack(requeue)).await;

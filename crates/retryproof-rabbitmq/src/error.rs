@@ -25,8 +25,8 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
                 invalid_setting("the message is larger than the broker's `max_message_size`")
             }
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => invalid_setting(
-                "the broker has a queue of that name with different arguments; delete it when it \
-                 is empty, or choose another name",
+                "the broker already has a queue with this name but with different arguments; \
+                 delete that queue when it is empty, or choose another name",
             ),
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
             | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => {
@@ -38,9 +38,9 @@ pub(crate) fn driver_error(error: lapin::Error) -> Error {
         Driver::IOError(error) if is_tls_refused(error) => invalid_setting(
             "TLS handshake failed; check the broker's certificate and the authority that signed it",
         ),
-        Driver::InvalidProtocolVersion(_) => {
-            invalid_setting("the server does not speak AMQP 0-9-1")
-        }
+        Driver::InvalidProtocolVersion(_) => invalid_setting(
+            "the server did not answer in AMQP 0-9-1; check the host and the port in the URL",
+        ),
         Driver::NoDefaultRuntime => {
             Error::new(ErrorKind::Unsupported, "a listener must run inside a tokio runtime")
         }
@@ -78,11 +78,13 @@ pub(crate) fn timed_out() -> Error {
 }
 
 pub(crate) fn connection_lost() -> Error {
-    Error::unavailable("the connection was lost")
+    Error::unavailable("the connection to the broker was lost")
 }
 
 pub(crate) fn consumer_cancelled() -> Error {
-    Error::unavailable("the broker cancelled the consumer")
+    Error::unavailable(
+        "the broker cancelled the listener's consumer; check that the queue still exists",
+    )
 }
 
 /// Whether the TLS handshake failed because the broker's certificate is not trusted, or because the

@@ -236,9 +236,8 @@ async fn connect_any(at: &Address) -> io::Result<TcpStream> {
             Err(error) => failure = Some(error),
         }
     }
-    Err(failure.unwrap_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, "the host name resolves to no address")
-    }))
+    Err(failure
+        .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host name has no address")))
 }
 
 fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {

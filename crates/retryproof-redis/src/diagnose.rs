@@ -49,7 +49,11 @@ impl RedisConfig {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn diagnose(&self) -> Result<Vec<StoreFinding>> {
-        let late = || Error::unavailable("the server did not answer the checks in time");
+        let late = || {
+            Error::unavailable(
+                "the server did not answer the checks in time; check whether it is overloaded",
+            )
+        };
         let found = timeout(TIMEOUT, self.try_diagnose()).await;
         found.unwrap_or_else(|_| Err(late())).map_err(|error| error.during("diagnose"))
     }
@@ -106,7 +110,7 @@ impl RedisConfig {
         }
         let give = |rights: &[&str]| {
             format!(
-                "Give them to the user, for the keys `~{0}:*` and the channels `&{0}:*`: `ACL \
+                "Grant the user these rights for the keys `~{0}:*` and the channels `&{0}:*`: `ACL \
                  SETUSER … {1}`.",
                 self.prefix,
                 rights.join(" ")
@@ -121,9 +125,9 @@ impl RedisConfig {
             findings.push(StoreFinding::warning(
                 "rights",
                 format!(
-                    "The user lacks these rights: {}. Without `+role`, the store does not notice a \
-                     replica before it refuses a write; without the others, waiters poll instead \
-                     of being woken.",
+                    "The user lacks these rights: {}. Without `+role`, the store notices that a \
+                     server is a replica only when the server refuses a write. Without the other \
+                     rights, waiters poll instead of being woken.",
                     helpful.join(", ")
                 ),
                 give(&helpful),
@@ -220,7 +224,7 @@ fn unexamined(has_info: bool, has_config: bool) -> Option<StoreFinding> {
     Some(StoreFinding::note(
         "settings",
         format!("The server does not answer {refused} to this user, so {checks}."),
-        format!("Repeat this with a user that has the {rights}."),
+        format!("Run the checks again as a user that has the {rights}."),
     ))
 }
 
@@ -250,10 +254,10 @@ fn check_settings(
         findings.push(StoreFinding::warning(
             "appendfsync",
             format!(
-                "`appendfsync` is `{sync}`: a crash may lose the last writes, with `everysec` \
-                 those of 2 s, so work that was recorded as done may run again."
+                "`appendfsync` is `{sync}`: a crash may lose the last writes (with `everysec`, \
+                 those of the last 2 s), so work that was recorded as done may run again."
             ),
-            "Set `appendfsync always`, unless that is acceptable.",
+            "Set `appendfsync always`, unless you accept that risk.",
         ));
     }
     for name in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {

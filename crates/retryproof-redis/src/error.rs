@@ -127,7 +127,10 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
              uses this prefix; inspect the key, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
-        "NOSCRIPT" => (Unavailable, "the server had no script even after the store loaded it"),
+        "NOSCRIPT" => (
+            Unavailable,
+            "the server did not find a script that the store had just loaded; try again",
+        ),
         _ => (Unexpected, UNKNOWN),
     }
 }
@@ -200,7 +203,10 @@ fn of_connection(error: RedisError) -> Error {
         .because(error);
     }
     if error.is_io_error() || error.is_connection_dropped() {
-        return Error::unavailable("the connection to the server failed").because(error);
+        return Error::unavailable(
+            "the connection to the server failed; check that the server is running and reachable",
+        )
+        .because(error);
     }
     // An error with a code means that the server refused the handshake. The driver's text for such
     // an error does not repeat any argument.

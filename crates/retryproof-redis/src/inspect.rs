@@ -233,8 +233,10 @@ fn described(pttl: i64, length: i64, head: &[u8], now: u64) -> Result<Option<Rec
 fn position(after: &ScanCursor) -> Result<&[u8]> {
     let bytes = after.as_bytes();
     if bytes.is_empty() || bytes.len() > 20 || !bytes.iter().all(u8::is_ascii_digit) {
-        let error =
-            Error::new(ErrorKind::Invalid, "the cursor was not returned by the Redis store");
+        let error = Error::new(
+            ErrorKind::Invalid,
+            "the Redis store did not return this cursor; scan again without a cursor",
+        );
         return Err(error.with("bytes", bytes.len()));
     }
     Ok(bytes)

@@ -95,7 +95,8 @@ impl SharedConnection {
                     )
                 })?
                 .map_err(|error| {
-                    Error::new(error.kind(), format!("no connection: {error}")).because(error)
+                    Error::new(error.kind(), format!("the store could not connect: {error}"))
+                        .because(error)
                 })
         };
         (open, was_running)

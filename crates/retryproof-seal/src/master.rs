@@ -70,9 +70,11 @@ impl MasterKeys {
             }
             let (id, key) = parse_line(line).map_err(|error| error.with("line", at + 1))?;
             if keys.iter().any(|(known, _)| *known == id) {
-                return Err(wrong("two master keys have the same id")
-                    .with("id", id)
-                    .with("line", at + 1));
+                return Err(wrong(
+                    "the master keys cannot be used, because two of them have the same id",
+                )
+                .with("id", id)
+                .with("line", at + 1));
             }
             keys.push((id, key));
         }
@@ -115,8 +117,8 @@ impl MasterKeys {
         let found = self.0.iter().find(|(known, _)| known == id).map(|(_, key)| key);
         found.ok_or_else(|| {
             wrong(
-                "a key was wrapped by a master key that this program does not have; add its line \
-                 to the master keys",
+                "a data key cannot be used, because it was wrapped by a master key that this \
+                 program does not have; add the line of that master key to the master keys",
             )
             .with("id", id)
         })
@@ -141,9 +143,9 @@ impl KeyProvider for MasterKeys {
             let opened = self.find(&key.master)?.open(&key.bytes, bound).map(Zeroizing::new);
             opened.and_then(|bytes| DataKey::from_bytes(&bytes)).ok_or_else(|| {
                 wrong(
-                    "a master key does not unwrap a key that was wrapped under its id; the master \
-                     key is another one than in the program that wrapped it, or the table of keys \
-                     was changed",
+                    "a data key cannot be unwrapped with the master key of its id; either the \
+                     program that wrapped it has a different master key with that id, or the table \
+                     of keys was changed",
                 )
                 .with("id", &key.master)
             })
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(both.unwrap(&wrapped, b"row").await.unwrap().expose(), key.expose());
         for (keys, bound, part) in [
             (master(&format!("two:{A}")), &b"row"[..], "does not have"),
-            (master(&format!("one:{}", "0".repeat(64))), b"row", "another one"),
+            (master(&format!("one:{}", "0".repeat(64))), b"row", "a different master key"),
             (one, b"another row", "the table of keys was changed"),
         ] {
             let error = keys.unwrap(&wrapped, bound).await.unwrap_err();

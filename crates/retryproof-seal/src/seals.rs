@@ -127,8 +127,8 @@ impl Inner {
         let began = Instant::now();
         let row = self.table.by_id(id).await?.ok_or_else(|| {
             Error::corrupt(
-                "the stored value was sealed with a key that is not in the table of keys; check \
-                 `seal.keys`",
+                "the stored value cannot be opened, because it was sealed with a key that is not \
+                 in the table of keys; check which table `seal.keys` names",
             )
         })?;
         let known = self.known(&row).await?;
@@ -168,8 +168,8 @@ impl Sealer for Seals {
         Box::pin(async move {
             let damaged = || {
                 Error::corrupt(
-                    "the sealed value does not open: it was changed, or it belongs to another \
-                     record",
+                    "the sealed value cannot be opened: it was changed, or it was sealed for \
+                     another record",
                 )
             };
             let (id, sealed) = sealed.split_first_chunk().ok_or_else(damaged)?;

@@ -70,7 +70,8 @@ impl SqliteKeyTable {
             let connection = Arc::clone(&self.connection);
             let done = tokio::task::spawn_blocking(move || work(&connection.lock())).await;
             let done = done.map_err(|error| {
-                Error::unavailable("the call to the table of keys did not end").because(error)
+                Error::unavailable("the thread that reads the table of keys ended without a result")
+                    .because(error)
             })?;
             done.map_err(|error| classify(error).with("file", self.path.display()))
         })
@@ -184,26 +185,34 @@ fn classify(error: rusqlite::Error) -> Error {
     let code = error.sqlite_error().map(|code| code.extended_code & 0xff);
     let is_missing_table = error.to_string().contains("no such table");
     let (kind, message) = match (code, &error) {
-        (Some(ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED), _) => {
-            (ErrorKind::Unavailable, "the table of keys is locked by another connection")
-        }
-        (Some(ffi::SQLITE_IOERR | ffi::SQLITE_FULL), _) => {
-            (ErrorKind::Unavailable, "the file of the table of keys cannot be read or written")
-        }
+        (Some(ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED), _) => (
+            ErrorKind::Unavailable,
+            "the table of keys is locked by another connection; keep transactions on its file \
+             short",
+        ),
+        (Some(ffi::SQLITE_IOERR | ffi::SQLITE_FULL), _) => (
+            ErrorKind::Unavailable,
+            "the file of the table of keys cannot be read or written; check its permissions and \
+             the disk",
+        ),
         (Some(ffi::SQLITE_CANTOPEN), _) => (
             ErrorKind::Schema,
-            "the file of the table of keys cannot be opened; `migrate` creates it in a folder \
-             that exists",
+            "the file of the table of keys cannot be opened; check its path and permissions; \
+             `migrate` creates the file, but not its folder",
         ),
         (Some(ffi::SQLITE_NOTADB | ffi::SQLITE_CORRUPT), _)
         | (None, rusqlite::Error::FromSqlConversionFailure(..))
-        | (None, rusqlite::Error::InvalidColumnType(..)) => {
-            (ErrorKind::Corrupt, "the table of keys cannot be read")
-        }
+        | (None, rusqlite::Error::InvalidColumnType(..)) => (
+            ErrorKind::Corrupt,
+            "the table of keys is damaged, or its file is not a SQLite database; restore the file",
+        ),
         _ if is_missing_table => {
             (ErrorKind::Schema, "the file has no table of keys; `migrate` creates it")
         }
-        _ => (ErrorKind::Unexpected, "the table of keys failed"),
+        _ => (
+            ErrorKind::Unexpected,
+            "SQLite rejected a statement on the table of keys; see the error's source",
+        ),
     };
     Error::new(kind, message).because(error)
 }

@@ -83,7 +83,7 @@ impl SqliteConfig {
                 "synchronous",
                 "`sqlite.synchronous` is `normal`: a power loss loses the last commits, so work \
                  that was recorded as done may run again.",
-                "Set `sqlite.synchronous = \"full\"`, unless that is acceptable.",
+                "Set `sqlite.synchronous = \"full\"`, unless you accept that risk.",
             ));
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -103,8 +103,9 @@ impl SqliteConfig {
             findings.push(StoreFinding::warning(
                 "wal",
                 format!(
-                    "The write-ahead log takes {} MiB, because a connection has been reading for \
-                     long, or no checkpoint finishes: reads slow down, and the disk may fill up.",
+                    "The write-ahead log takes {} MiB, because a connection has been reading for a \
+                     long time or because no checkpoint finishes. Reads slow down, and the disk \
+                     may fill up.",
                     bytes >> 20
                 ),
                 "End transactions that stay open in programs that use the file.",
@@ -124,8 +125,8 @@ impl SqliteConfig {
                 "journal_mode",
                 format!(
                     "The journal mode of the file is `{mode}`, because another program has changed \
-                     it. Until the next start of a program with the store, which changes it back, \
-                     programs that read and programs that write wait for each other."
+                     it. Readers and writers of the file now wait for each other, until a program \
+                     that uses the store starts and changes the mode back."
                 ),
                 "Find the program that sets `PRAGMA journal_mode`, and remove that statement.",
             ));
@@ -149,9 +150,9 @@ impl SqliteConfig {
             findings.push(StoreFinding::warning(
                 "clock",
                 format!(
-                    "The clock of this machine is {:.1} s behind the last grant in the file, so it \
-                     was set back, or another machine wrote to the file. Leases and results of \
-                     before end late by that much.",
+                    "The clock of this machine is {:.1} s behind the last grant in the file, so \
+                     the clock was set back, or another machine wrote to the file. Leases and \
+                     results from before end later by the same time.",
                     by.as_secs_f64()
                 ),
                 "Synchronise the clock with NTP, and let only one machine use the file.",

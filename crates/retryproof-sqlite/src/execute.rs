@@ -85,8 +85,11 @@ impl WriteQueue {
                 move || shared.run()
             })
             .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "the writing thread could not be started")
-                    .because(error)
+                Error::new(
+                    ErrorKind::Unexpected,
+                    "the operating system could not start the store's writing thread",
+                )
+                .because(error)
             })?;
         Ok(Self { shared, thread: Some(thread) })
     }

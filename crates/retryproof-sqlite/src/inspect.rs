@@ -112,8 +112,10 @@ impl SqliteStore {
                 let _ = reply.send(open(&config).and_then(|conn| work(&conn)));
             })
             .map_err(|error| {
-                Error::unavailable("a thread for the operator's call could not be started")
-                    .because(error)
+                Error::unavailable(
+                    "the operating system could not start a thread for the operator's call",
+                )
+                .because(error)
             })?;
         answer.await.unwrap_or_else(|_| {
             Err(Error::unavailable("the thread of the operator's call ended without a result"))

@@ -66,8 +66,11 @@ impl AuditRows {
     pub fn start(after: Option<&ScanCursor>) -> Result<i64> {
         let Some(after) = after else { return Ok(i64::MAX) };
         after.as_bytes().try_into().map(i64::from_be_bytes).map_err(|_| {
-            Error::new(ErrorKind::Invalid, "the cursor was not returned by an audit table")
-                .with("bytes", after.as_bytes().len())
+            Error::new(
+                ErrorKind::Invalid,
+                "no audit table returned this cursor; read again without a cursor",
+            )
+            .with("bytes", after.as_bytes().len())
         })
     }
 }
@@ -113,8 +116,8 @@ pub fn audit_columns(entry: &AuditEntry) -> (Option<&[u8]>, Option<&[u8]>, i64) 
 pub fn warn_no_audit_table(table: &str) {
     tracing::warn!(
         table,
-        "the audit table is missing, and this user may not create it; until a user that may create \
-         tables has called `migrate`, the command changes no record"
+        "the audit table is missing, and this user is not allowed to create it; until a user that \
+         may create tables has called `migrate`, the command `retryproof` changes no record"
     );
 }
 
@@ -126,8 +129,8 @@ pub fn audit_refused(error: Error, is_denied: bool, table: &str) -> Error {
     let message = match error.kind() {
         _ if is_denied => "the user may not use the audit table; GRANT it INSERT and SELECT on it",
         ErrorKind::Schema => {
-            "the audit table is missing, or has another form; call `retryproof::migrate(url)`, as \
-             a user that may create tables"
+            "the audit table is missing or does not have the expected columns; call \
+             `retryproof::migrate(url)` as a user that may create tables"
         }
         _ => return error,
     };

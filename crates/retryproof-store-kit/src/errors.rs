@@ -9,8 +9,8 @@ use retryproof_core::{Error, ErrorKind};
 #[cold]
 pub fn unreadable(field: &'static str) -> Error {
     Error::corrupt(
-        "the record holds a value that this version does not write; inspect the record, or delete \
-         it by hand",
+        "the record contains a value that this version of retryproof never writes; inspect the \
+         record, or delete it by hand",
     )
     .with("field", field)
 }
@@ -39,8 +39,11 @@ pub fn while_running(error: Error) -> Error {
 #[must_use]
 #[cold]
 pub fn changed_meanwhile() -> Error {
-    Error::unavailable("the record changed during each attempt to change it; read the record again")
-        .during("force")
+    Error::unavailable(
+        "the record was not changed, because other calls changed it during each attempt; read the \
+         record and try again",
+    )
+    .during("force")
 }
 
 /// Returns the error for a value that is larger than the store accepts (CMP-9).

@@ -74,8 +74,11 @@ impl ScanRows {
             rest.split_at_checked(u16::from_be_bytes(*length).into())
         };
         parts().ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "the cursor was not returned by this store")
-                .with("bytes", after.as_bytes().len())
+            Error::new(
+                ErrorKind::Invalid,
+                "this store did not return this cursor; scan again without a cursor",
+            )
+            .with("bytes", after.as_bytes().len())
         })
     }
 }

@@ -158,7 +158,8 @@ impl Schema {
                     found.schema,
                     self.version()
                 ),
-                "Run `retryproof migrate`, before the programs of the new version if possible.",
+                "Run `retryproof migrate`, if possible before you start programs of the new \
+                 version.",
             )),
             Ok(_) => None,
         }

@@ -139,7 +139,7 @@ impl Named {
             Some(("memory", "")) => Err(without("`memory`", "memory")),
             Some(("memory", _)) => Err(Error::new(
                 ErrorKind::Config,
-                "the URL of the memory store is `memory:`, with nothing after it",
+                "the URL of the memory store must be `memory:` without anything after it",
             )),
             #[cfg(feature = "sqlite")]
             Some(("sqlite", _)) => retryproof_sqlite::SqliteConfig::from_url(url).map(Self::Sqlite),
@@ -252,7 +252,11 @@ impl Named {
 /// Limits the total time of all steps. The stores themselves limit each single step.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Error::unavailable("the store's server did not answer in time");
+    let late = |_| {
+        Error::unavailable(
+            "the store's server did not answer in time; check that it is running and reachable",
+        )
+    };
     tokio::time::timeout(most, work).await.map_err(late)?
 }
 
@@ -266,7 +270,10 @@ async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<
 fn without(feature: &str, scheme: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("store `{scheme}:` needs the feature {feature} of the crate `retryproof`"),
+        format!(
+            "this build cannot open the store `{scheme}:`; enable the feature {feature} of the \
+             crate `retryproof`"
+        ),
     )
 }
 
@@ -277,8 +284,10 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {
         return error;
     }
-    let message =
-        format!("encrypted connections need the feature `{feature}` of the crate `retryproof`");
+    let message = format!(
+        "this build cannot encrypt connections; enable the feature `{feature}` of the crate \
+         `retryproof`"
+    );
     Error::new(ErrorKind::Unsupported, message).because(error)
 }
 

@@ -24,7 +24,11 @@ async fn main() -> Result<(), BoxError> {
         ["run", outbox, mails, store] => {
             let tally = demo::run(Path::new(outbox), Path::new(mails), store).await?;
             println!("{} jobs done, {} given up", tally.done, tally.failed);
-            if tally.failed > 0 { Err("some jobs failed for good".into()) } else { Ok(()) }
+            if tally.failed > 0 {
+                Err("some jobs failed; they stay in the outbox".into())
+            } else {
+                Ok(())
+            }
         }
         _ => Err(USAGE.into()),
     }

@@ -42,7 +42,7 @@ async fn run(conn: &mut AsyncMysqlConnection, sql: &str, params: &[Param<'_>]) -
             _ => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    "this driver does not support the type of a value",
+                    "the driver cannot bind a value of this type",
                 ));
             }
         };
@@ -67,11 +67,9 @@ impl TxSource<MysqlDialect> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
-        let conn = self
-            .0
-            .get()
-            .await
-            .map_err(|error| Error::unavailable("the pool has no connection").because(error))?;
+        let conn = self.0.get().await.map_err(|error| {
+            Error::unavailable("the pool returned no connection").because(error)
+        })?;
         let mut tx = DieselTx(Some(conn));
         AnsiTransactionManager::begin_transaction_sql(&mut *tx, MysqlDialect::BEGIN)
             .await
@@ -134,13 +132,13 @@ impl Deref for DieselTx {
     type Target = AsyncMysqlConnection;
 
     fn deref(&self) -> &AsyncMysqlConnection {
-        self.0.as_ref().expect("the transaction is taken only at its end")
+        self.0.as_ref().expect("the transaction should exist until its commit or rollback")
     }
 }
 
 impl DerefMut for DieselTx {
     fn deref_mut(&mut self) -> &mut AsyncMysqlConnection {
-        self.0.as_mut().expect("the transaction is taken only at its end")
+        self.0.as_mut().expect("the transaction should exist until its commit or rollback")
     }
 }
 

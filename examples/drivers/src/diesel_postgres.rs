@@ -33,7 +33,7 @@ impl TxPort<PostgresDialect> for DieselPort<'_> {
                 _ => {
                     return Err(Error::new(
                         ErrorKind::Unsupported,
-                        "this driver does not support the type of a value",
+                        "the driver cannot bind a value of this type",
                     ));
                 }
             };
@@ -59,11 +59,9 @@ impl TxSource<PostgresDialect> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
-        let conn = self
-            .0
-            .get()
-            .await
-            .map_err(|error| Error::unavailable("the pool has no connection").because(error))?;
+        let conn = self.0.get().await.map_err(|error| {
+            Error::unavailable("the pool returned no connection").because(error)
+        })?;
         let mut tx = DieselTx(Some(conn));
         AnsiTransactionManager::begin_transaction(&mut *tx).await.map_err(refused)?;
         Ok(tx)
@@ -120,13 +118,13 @@ impl Deref for DieselTx {
     type Target = AsyncPgConnection;
 
     fn deref(&self) -> &AsyncPgConnection {
-        self.0.as_ref().expect("the transaction is taken only at its end")
+        self.0.as_ref().expect("the transaction should exist until its commit or rollback")
     }
 }
 
 impl DerefMut for DieselTx {
     fn deref_mut(&mut self) -> &mut AsyncPgConnection {
-        self.0.as_mut().expect("the transaction is taken only at its end")
+        self.0.as_mut().expect("the transaction should exist until its commit or rollback")
     }
 }
 

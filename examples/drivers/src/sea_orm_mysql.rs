@@ -100,7 +100,7 @@ impl Deref for SeaTx {
     type Target = DatabaseTransaction;
 
     fn deref(&self) -> &DatabaseTransaction {
-        self.0.as_ref().expect("the transaction is taken only at its end")
+        self.0.as_ref().expect("the transaction should exist until its commit or rollback")
     }
 }
 
@@ -113,7 +113,7 @@ fn value(param: &Param<'_>) -> Result<Value> {
         _ => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "this driver does not support the type of a value",
+                "the driver cannot bind a value of this type",
             ));
         }
     })

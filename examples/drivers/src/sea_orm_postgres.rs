@@ -77,7 +77,7 @@ fn value(param: &Param<'_>) -> Result<Value> {
         _ => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "this driver does not support the type of a value",
+                "the driver cannot bind a value of this type",
             ));
         }
     })

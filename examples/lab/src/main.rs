@@ -56,8 +56,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         match option.as_str() {
             "--listen" => {
                 let address = value()?;
-                options.listen =
-                    address.parse().map_err(|_| format!("--listen cannot be {address:?}"))?;
+                options.listen = address.parse().map_err(|_| {
+                    format!("{address:?} is not a valid value for --listen; expected IP:PORT")
+                })?;
             }
             "--store" => options.store = Some(value()?),
             "--config" => options.config = Some(value()?.into()),
@@ -66,7 +67,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                     "axum" => Framework::Axum,
                     #[cfg(feature = "actix")]
                     "actix" => Framework::Actix,
-                    other => return Err(format!("--framework cannot be {other:?}")),
+                    other => return Err(format!("{other:?} is not a valid value for --framework")),
                 }
             }
             _ => return Err(format!("unknown argument {option:?}")),

@@ -19,8 +19,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "\
 usage: listener-kafka [demo|listen|publish] [options]
 
-  demo      orders that arrive twice, and members of the group that die in the middle; ends with an account. On
-            librdkafka's mock cluster, unless --brokers names a real one (the default)
+  demo      (the default) publishes each order twice while members of the group die, and prints a summary. Uses
+            librdkafka's mock cluster, unless --brokers names a real one
               --orders N        how many, each published twice; default 300
               --deaths N        how many members die; default 3
   listen    books receipts for paid orders, until Ctrl-C or SIGTERM
@@ -63,7 +63,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
             ("listen", "--db") => db = value()?.into(),
             ("demo" | "publish", "--orders") => orders = Some(number(&option, &value()?)?),
             ("demo", "--deaths") => deaths = number(&option, &value()?)?,
-            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+            _ => return Err(format!("`{verb}` has no option {option:?}")),
         }
     }
     let command = match verb.as_str() {
@@ -76,7 +76,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+    value.parse().map_err(|_| format!("{value:?} is not a valid value for {option}"))
 }
 
 #[tokio::main]

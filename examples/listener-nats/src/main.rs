@@ -26,7 +26,7 @@ usage: listener-nats [listen|publish|storm] [options]
               --lease SECONDS   how long a consumer that died keeps an order; default 30
   publish   publishes paid orders, each of them twice
               --orders N        default 10
-  storm     kills and cut connections while orders arrive; ends with an account
+  storm     kills consumers and cuts connections while orders arrive, and prints a summary
               --orders N        how many, each published twice; default 10000
               --workers N       consumers at once; default 3
               --kills N         how often a consumer is killed; default 20
@@ -73,7 +73,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
             ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
             ("storm", "--cuts") => plan.cuts = number(&option, &value()?)?,
             ("storm", "--keep") => plan.keep = true,
-            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+            _ => return Err(format!("`{verb}` has no option {option:?}")),
         }
     }
     plan.orders = orders.unwrap_or(plan.orders);
@@ -90,7 +90,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Arguments, String> {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+    value.parse().map_err(|_| format!("{value:?} is not a valid value for {option}"))
 }
 
 /// The default address of the server.

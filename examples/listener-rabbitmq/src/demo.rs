@@ -28,8 +28,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let broker = Broker::connect(&broker::url()?).await?;
 
     println!(
-        "published: three orders, each twice; one without a key; one that is no order; one \
-         changed under a known key\n"
+        "published: three orders, each twice; one message without a key; one message that is not \
+         an order; one order that was changed but has a known key\n"
     );
     let orders = [("o-1", "alice", 4_200), ("o-2", "bob", 1_250), ("o-3", "carol", 99)]
         .map(|(id, customer, cents)| OrderPaid { id: id.into(), customer: customer.into(), cents });

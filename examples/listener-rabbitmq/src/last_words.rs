@@ -39,14 +39,14 @@ pub(crate) async fn run() -> Result<(), BoxError> {
 
     let mut first = Listeners::start(1, &shop, &url, folder.path())?;
     let status = timeout(PATIENCE, first.ended()).await??;
-    println!("the first listener: {status}, killed when its 3rd order was booked");
+    println!("the first listener: {status}, killed after it had booked its 3rd order");
     let journal = || std::fs::read_to_string(folder.path().join("journal"));
     // The listener writes `executed` to the journal after it books an order and before it
     // acknowledges the message. If there are more bookings than such lines, the process died
     // between the two steps.
     let (booked, executed) =
         (booked(&shop)?, journal()?.lines().filter(|line| line.contains(" executed ")).count());
-    println!("booked: {booked}; acknowledged: {executed} at most");
+    println!("booked: {booked}; acknowledged: at most {executed}");
     if booked <= executed {
         return Err("the listener did not die between a booking and its acknowledgement".into());
     }
@@ -66,7 +66,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     if replayed == 0 {
         return Err("the second listener replayed nothing".into());
     }
-    println!("the second listener, of its redelivery: replayed");
+    println!("the second listener got the order again and replayed it");
     let rows: i64 =
         ledger::open(&shop.db)?.query_row("SELECT count(*) FROM bookings", [], |row| row.get(0))?;
     println!("booked once: {} of {rows} orders", self::booked(&shop)?);

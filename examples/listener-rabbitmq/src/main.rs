@@ -32,22 +32,22 @@ const BROKER: &str = "RABBITMQ_URL";
 const USAGE: &str = "\
 usage: listener-rabbitmq [demo|listen|last-words|storm] [options]
 
-  demo    a few orders, each published twice, and what becomes of them (the default)
+  demo    (the default) publishes a few orders twice, and shows what happens to them
   listen  books orders until it is stopped
             --db FILE         ledger and records in that SQLite file; default orders.db
-            --prefix NAME     before the names of exchange and queues; default shop
-            --lease SECONDS   how long the orders of a listener that was killed stay away; default 30
-            --no-receipts     the ledger alone
-            --die-after=N     dies by SIGKILL when its Nth order is booked, before it is acknowledged
-  last-words  a listener killed between a booking and its acknowledgement, and the one after it
-  storm   orders published twice, to listeners that are killed and cut off; ends with an account
+            --prefix NAME     the prefix of the exchange and the queues; default shop
+            --lease SECONDS   how long the orders of a killed listener stay taken; default 30
+            --no-receipts     runs only the ledger, without receipts
+            --die-after=N     kills itself after it has booked its Nth order, before it acknowledges the order
+  last-words  kills a listener between a booking and its acknowledgement, and starts another one
+  storm   publishes orders twice while listeners are killed and cut off, and prints a summary
             --orders N        default 10000
             --kills N         how often a listener is killed; default 20
             --cuts N          how often all connections are cut; default 20
             --listeners N     how many processes listen at once; default 3
             --keep            keeps the database and the journal, and prints their paths
 
-The broker is that of the variable RABBITMQ_URL, else the one that `cargo xtask services up rabbitmq` has started.
+RABBITMQ_URL names the broker. Without it, the broker is the one that `cargo xtask services up rabbitmq` started.
 ";
 
 enum Command {
@@ -83,7 +83,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
             ("storm", "--listeners") => plan.listeners = number(&option, &value()?)?,
             ("storm", "--keep") => plan.keep = true,
             (_, "--help" | "-h") => return Ok(Command::Help),
-            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+            _ => return Err(format!("`{verb}` has no option {option:?}")),
         }
     }
     if plan.orders == 0 || plan.listeners == 0 {
@@ -98,7 +98,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+    value.parse().map_err(|_| format!("{value:?} is not a valid value for {option}"))
 }
 
 #[tokio::main]

@@ -38,14 +38,14 @@ usage: payments [serve|demo|storm] [options]
             --apart           charge and record in two commits instead of one
             --operate ADDR    metrics, spans and the page for operators on a second port; port 0 picks
                               a free one
-            --no-page         without the checkout page at / and the headers by which it loses answers
-  demo    one payment and its retry, shown as a client sees them
-  storm   thousands of payments, retried, cut and killed; ends with an account
+            --no-page         turns off the checkout page at / and the headers with which it loses answers
+  demo    shows one payment and its retry as a client sees them
+  storm   sends thousands of payments while connections are cut and the server is killed; prints a summary
             --keys N          how many payments; default 3000
             --clients N       how many clients at once; default 48
             --kills N         how often the server is killed; default 8
-            --apart           against a service whose charge and record are two commits
-            --store URL       on that database; default a SQLite file of its own
+            --apart           charge and record in two commits instead of one
+            --store URL       the database; default a new SQLite file
             --operate ADDR    the servers' metrics, spans and page for operators, on this port
             --keep            leaves the database and the server's log behind, and says where
 ";
@@ -86,7 +86,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
             ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
             ("storm", "--keep") => plan.keep = true,
             (_, "--help" | "-h") => return Ok(Command::Help),
-            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+            _ => return Err(format!("`{verb}` has no option {option:?}")),
         }
     }
     if plan.keys == 0 || plan.clients == 0 {
@@ -112,7 +112,7 @@ fn known(url: String) -> Result<String, String> {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+    value.parse().map_err(|_| format!("{value:?} is not a valid value for {option}"))
 }
 
 #[tokio::main]

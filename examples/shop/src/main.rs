@@ -113,7 +113,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     };
     while let Some(option) = args.next() {
         let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
-        let refused = || format!("{option} cannot be {value:?}");
+        let refused = || format!("{value:?} is not a valid value for {option}");
         match option.as_str() {
             "--listen" => options.listen = value.parse().map_err(|_| refused())?,
             "--payments" => options.payments = value,

@@ -25,7 +25,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "\
 usage: webhooks serve [--listen ADDR] [--db FILE]
        webhooks send [--url URL] [--id ID] [--order NUMBER] [--cents N] [--times N]
-the secret that both share: the variable WEBHOOK_SECRET, of at least 16 bytes
+WEBHOOK_SECRET must contain the secret that both share, of at least 16 bytes
 ";
 
 struct Options {
@@ -60,7 +60,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<(Verb, Options), Stri
     };
     while let Some(option) = args.next() {
         let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
-        let refused = || format!("{option} cannot be {value:?}");
+        let refused = || format!("{value:?} is not a valid value for {option}");
         match (&verb, option.as_str()) {
             (Verb::Serve, "--listen") => options.listen = value.parse().map_err(|_| refused())?,
             (Verb::Serve, "--db") => options.db = value.into(),
@@ -101,7 +101,7 @@ async fn send(options: Options, secret: Secret) -> Result<(), BoxError> {
         println!(
             "{}: {}",
             answers.join(", "),
-            if delivered.taken() { how } else { "it was not taken" }
+            if delivered.taken() { how } else { "it was not accepted" }
         );
         if !delivered.taken() {
             return Err("the sender gave up".into());

@@ -31,7 +31,7 @@ impl fmt::Display for Distrust {
         f.write_str(match self {
             Self::Malformed => "its signature cannot be read",
             Self::Forged => "it was not signed with our secret",
-            Self::Stale => "it was signed too long ago, or ahead of time",
+            Self::Stale => "its timestamp is too old or in the future",
         })
     }
 }

@@ -85,7 +85,10 @@ pub async fn verified(
     }
     let Some(key) = serde_json::from_slice(&body).ok().and_then(|event: Envelope| key(&event.id))
     else {
-        return (StatusCode::BAD_REQUEST, "an event has an id of 1 to 255 printable characters\n")
+        return (
+            StatusCode::BAD_REQUEST,
+            "the event must have an id of 1 to 255 printable characters\n",
+        )
             .into_response();
     };
     // Replace all headers of this name, because the delivery's own headers are not signed.

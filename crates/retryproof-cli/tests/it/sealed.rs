@@ -50,7 +50,7 @@ fn seal_8_a_wrong_or_missing_master_key_is_refused_and_changes_nothing() {
         ["records.db", "keys.db"].map(|name| (name, std::fs::read(place.path(name)).unwrap()));
     let wrong = format!("one:{}", "ff".repeat(32));
     for (master, said) in [
-        (Some(wrong.as_str()), "does not unwrap"),
+        (Some(wrong.as_str()), "cannot be unwrapped"),
         (Some(OTHER), "a master key that this program does not have"),
         (Some("one:0011"), "line = 1"),
         (Some(""), "there is no master key"),

@@ -112,7 +112,10 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
     match wait {
         (0, None) => {}
         (0, Some(_)) => {
-            return Err(Error::new(ErrorKind::Config, "`wait-timeout` needs `wait-replicas`"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "`wait-timeout` has no effect without `wait-replicas`; set both or neither",
+            ));
         }
         (replicas, time) => {
             config = config.with_wait_replicas(replicas, time.unwrap_or(Duration::from_secs(1)))
@@ -121,7 +124,10 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
     if let Some(password) = sentinel.1 {
         config = config.with_sentinel_login(sentinel.0, password);
     } else if sentinel.0.is_some() {
-        return Err(Error::new(ErrorKind::Config, "`sentinel-user` needs `sentinel-password`"));
+        return Err(Error::new(
+            ErrorKind::Config,
+            "`sentinel-user` is set without `sentinel-password`; set the password too",
+        ));
     }
     Ok(config)
 }

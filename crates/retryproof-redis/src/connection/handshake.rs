@@ -30,9 +30,12 @@ pub(super) async fn greet(
     check_hello(&hello)?;
     if let Value::ServerError(error) = &select {
         return Err(match error.code() {
-            "ERR" => Error::new(ErrorKind::Config, "the server has no database with this number")
-                .with("database", db)
-                .into(),
+            "ERR" => Error::new(
+                ErrorKind::Config,
+                "the server has no database with the number in the URL",
+            )
+            .with("database", db)
+            .into(),
             _ => Failure::Server(error.clone()),
         });
     }
@@ -89,7 +92,8 @@ pub(crate) fn check_hello(hello: &Value) -> Result<(), Failure> {
         }
         hello if hello_field(hello, "mode") == Some(b"sentinel") => {
             return Err(unsupported(
-                "the server is a sentinel; write `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
+                "the server is a sentinel, which stores no records; use the URL \
+                 `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
             ));
         }
         _ => {}

@@ -40,14 +40,16 @@ pub(super) async fn ask_primary(
                 }
                 None => no_address(),
             },
-            Ok(Value::Nil) => {
-                Error::new(ErrorKind::Config, "the sentinels monitor no service with this name")
-                    .with("service", format_args!("{service:?}"))
-            }
+            Ok(Value::Nil) => Error::new(
+                ErrorKind::Config,
+                "the sentinels monitor no service with the name in the URL",
+            )
+            .with("service", format_args!("{service:?}")),
             // Only sentinels support the SENTINEL command, so this server is not a sentinel.
             Ok(Value::ServerError(error)) if error.code() == "ERR" => Error::new(
                 ErrorKind::Config,
-                "the server is not a sentinel; for a single server, use `redis://HOST:PORT`",
+                "the server is not a sentinel; to use it as the only server, write \
+                 `redis://HOST:PORT`",
             ),
             Ok(Value::ServerError(error)) => Failure::Server(error).into_error(),
             Ok(_) => no_address(),

@@ -314,7 +314,8 @@ fn counter_error(error: rusqlite::Error) -> Error {
 fn row_changed() -> Error {
     Error::new(
         ErrorKind::Unexpected,
-        "the record's row changed while the store held the write lock",
+        "the record was not changed, because its row changed although the store held the write \
+         lock; this is a bug in retryproof-sqlite, or a trigger changes the table",
     )
 }
 

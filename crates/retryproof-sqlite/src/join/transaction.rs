@@ -287,7 +287,11 @@ impl OwnedTx<SqliteDialect> for SqliteTx {
         // Commit on a blocking thread, because the commit waits for the disk.
         let committing = tokio::task::spawn_blocking(move || self.commit());
         committing.await.unwrap_or_else(|gone| {
-            Err(Error::unavailable("the runtime was shut down during the commit").because(gone))
+            Err(Error::unavailable(
+                "the runtime was shut down during the commit, so the result of the commit is \
+                 unknown",
+            )
+            .because(gone))
         })
     }
 

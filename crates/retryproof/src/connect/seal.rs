@@ -100,7 +100,7 @@ fn file(config: &IdempotencyConfig) -> Result<&str> {
     let path = url.strip_prefix("sqlite:").filter(|path| !path.is_empty() && !path.contains('?'));
     path.ok_or_else(|| {
         let message = "idempotency.seal.keys is not the URL of a table of keys; expected \
-                       `sqlite:FILE`, with a file that is not the store's";
+                       `sqlite:FILE`, where FILE is not the store's own file";
         Error::new(ErrorKind::Config, message)
     })
 }
@@ -109,6 +109,7 @@ fn file(config: &IdempotencyConfig) -> Result<&str> {
 fn without() -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        "sealed results (`idempotency.seal.keys`) need the feature `seal` of the crate `retryproof`",
+        "this build cannot seal results (`idempotency.seal.keys`); enable the feature `seal` of \
+         the crate `retryproof`",
     )
 }

@@ -162,7 +162,8 @@ fn redis(
         None if time.is_some() => {
             return Err(Error::new(
                 ErrorKind::Config,
-                "`idempotency.redis.wait-timeout` needs `idempotency.redis.wait-replicas`",
+                "`idempotency.redis.wait-timeout` has no effect without \
+                 `idempotency.redis.wait-replicas`; set both or neither",
             ));
         }
         None => {}

@@ -100,8 +100,8 @@ async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
         ("POSTGRES://app:canary@db/records", "`POSTGRES`"),
         ("app-canary@db:5432/records", "`(hidden)`"),
         ("memoryofacanaryormore:", "`(hidden)`"),
-        ("memory:canary", "nothing after it"),
-        ("memory://", "nothing after it"),
+        ("memory:canary", "without anything after it"),
+        ("memory://", "without anything after it"),
     ] {
         let error = refusal(url).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");

@@ -98,8 +98,8 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
 #[test]
 fn bad_arguments_are_refused_with_the_usage() {
     for (args, why) in [
-        (&["demo", "--orders", "many"][..], "--orders cannot be \"many\""),
-        (&["listen", "--deaths", "3"], "`listen` does not know the option \"--deaths\""),
+        (&["demo", "--orders", "many"][..], "\"many\" is not a valid value for --orders"),
+        (&["listen", "--deaths", "3"], "`listen` has no option \"--deaths\""),
         (&["--topic"], "--topic needs a value"),
     ] {
         let output = listener(args);

@@ -96,7 +96,7 @@ impl Account {
     }
 
     pub(crate) fn print(&self, killed: usize, cut: usize, messages: u64, took: Duration) {
-        println!("What was done to them");
+        println!("What was done to the consumers");
         row("messages published", messages);
         row("consumers killed by SIGKILL", killed as u64);
         row("times all connections were cut", cut as u64);
@@ -111,7 +111,7 @@ impl Account {
         row("redeliveries", self.deliveries.saturating_sub(messages));
         row("given back by a consumer", self.given_back as u64);
         row("most deliveries of one message", self.most);
-        row("most of a message found in flight", self.most_in_flight);
+        row("most times that one was parked", self.most_in_flight);
         println!("What the database holds");
         row("orders", self.orders as u64);
         row("invoices", self.invoices as u64);

@@ -94,8 +94,8 @@ fn run_5_sigterm_ends_it_in_order() {
 #[test]
 fn bad_arguments_are_refused_with_the_usage() {
     for (args, why) in [
-        (&["storm", "--orders", "many"][..], "--orders cannot be \"many\""),
-        (&["listen", "--orders", "3"], "`listen` does not know the option \"--orders\""),
+        (&["storm", "--orders", "many"][..], "\"many\" is not a valid value for --orders"),
+        (&["listen", "--orders", "3"], "`listen` has no option \"--orders\""),
         (&["storm", "--workers", "0"], "take at least 1"),
         (&["--db"], "--db needs a value"),
     ] {

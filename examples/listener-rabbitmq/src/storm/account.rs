@@ -126,7 +126,7 @@ impl Account {
             ("orders never booked", self.missing),
             ("orders booked more than once", self.doubled),
             ("bookings with a wrong amount", self.wrong),
-            ("runs begun with an unknown end", self.unexplained),
+            ("runs that neither ended nor were killed", self.unexplained),
             ("messages put off in a loop", self.loops),
             ("messages left in the queues", usize::try_from(self.left).unwrap_or(usize::MAX)),
             ("poison messages lost", self.poison_lost),

@@ -51,19 +51,20 @@ impl Wishes {
         let cut = match text("x-demo-cut") {
             None | Some("false") => false,
             Some("true") => true,
-            Some(_) => return Err("X-Demo-Cut takes true or false\n"),
+            Some(_) => return Err("X-Demo-Cut must be true or false\n"),
         };
         let delay =
             text("x-demo-delay").map(|value| value.parse().map(Duration::from_millis)).transpose();
         let delay = delay.ok().filter(|delay| delay.is_none_or(|delay| delay <= SLOWEST));
-        let delay = delay.ok_or("X-Demo-Delay takes milliseconds, 15000 at most\n")?;
+        let delay =
+            delay.ok_or("X-Demo-Delay must be a number of milliseconds, at most 15000\n")?;
         let attempt = text("x-demo-attempt").map(str::to_owned);
         let plain = |text: &String| {
             (1..=64).contains(&text.len())
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         if attempt.as_ref().is_some_and(|attempt| !plain(attempt)) {
-            return Err("X-Demo-Attempt takes up to 64 letters, digits and hyphens\n");
+            return Err("X-Demo-Attempt must consist of 1 to 64 letters, digits and hyphens\n");
         }
         Ok(Self { cut, delay, attempt })
     }

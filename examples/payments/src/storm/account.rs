@@ -145,9 +145,9 @@ impl Account {
         row("payments lost", self.lost);
         row("payments never answered", self.unanswered);
         row("payments refused", self.refused_payments);
-        row("keys with unequal answers", self.unequal);
+        row("keys with different answers", self.unequal);
         row("changed amounts let through", self.let_through);
-        row("double charges without a reason", unexplained);
+        row("double charges without a known cause", unexplained);
         if !self.doubled.is_empty() {
             println!("\nCharged more than once, and why");
         }
@@ -170,11 +170,11 @@ impl Account {
     }
 }
 
-const JOINED: &str = "The ledger write and the record are one commit here (a joined transaction), so a process that dies before it leaves
-neither, and its retry charges once. `storm --apart` shows what two commits do.";
+const JOINED: &str = "The ledger write and the record are one commit here (a joined transaction), so a process that dies before
+that commit leaves neither, and the retry charges once. `storm --apart` shows what two commits do.";
 
 const APART: &str = "The ledger write and the record are two commits here (--apart), so a process that dies between them leaves a charge
-that its retry repeats. One commit for both (a joined transaction, which is the default) closes that window.";
+without a record, and the retry charges again. One commit for both (a joined transaction, the default) prevents this.";
 
 fn row(name: &str, count: usize) {
     println!("  {name:<34}{count:>8}");
