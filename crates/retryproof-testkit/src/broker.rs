@@ -43,7 +43,10 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(timeout(PATIENCE, waiting).await.is_ok(), "{what}: did not happen within {PATIENCE:?}");
+    assert!(
+        timeout(PATIENCE, waiting).await.is_ok(),
+        "expected within {PATIENCE:?}, but did not happen: {what}"
+    );
 }
 
 /// Like [`eventually`], for a condition that is not async.

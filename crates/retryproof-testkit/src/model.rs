@@ -139,7 +139,7 @@ impl Model {
             Standing::Stale(_) | Standing::Absent => vec![fresh],
         };
         let Some((token, took_over)) = granted else {
-            return Err(format!("{answer:?} instead of a grant"));
+            return Err(format!("{answer:?}, but should have answered with a grant"));
         };
         let last = self.last_token;
         let fits = |(kept, over): &(Option<FencingToken>, bool)| {
@@ -151,7 +151,8 @@ impl Model {
         };
         if !grants.iter().any(fits) {
             return Err(format!(
-                "{answer:?} instead of one of {grants:?} (token, takeover) after {last:?}"
+                "{answer:?}, but should have granted one of {grants:?} (token, takeover); the last \
+                 token was {last:?}"
             ));
         }
         self.last_token = Some(token);
@@ -257,6 +258,10 @@ impl Model {
         if right.iter().any(fits) {
             return Ok(());
         }
-        Err(format!("{answer:?} instead of {right:?} on {:?} at {:?}", self.record, self.now))
+        Err(format!(
+            "{answer:?}, but should have answered {right:?}; the record was {:?}, and the time \
+             {:?}",
+            self.record, self.now
+        ))
     }
 }

@@ -76,7 +76,10 @@ pub async fn ops_10_entries_come_back_newest_first(s: &Subject) {
     assert_eq!(found, [whole, unseen, applied, requested]);
     let later = times[1].saturating_sub(times[2]);
     assert!(later >= 10_000, "20 ms passed between the second and the third entry, not {later} µs");
-    assert!(times.windows(2).all(|pair| pair[0] >= pair[1]), "{times:?}");
+    assert!(
+        times.windows(2).all(|pair| pair[0] >= pair[1]),
+        "the newest entry should come first, but the times are {times:?}"
+    );
 }
 
 /// The pages of any size lead through all entries, each of which is returned once, whatever is
@@ -92,8 +95,14 @@ pub async fn ops_10_pages_lead_through_all_entries(s: &Subject) {
         let (found, pages) = entries_of(s.store(), &operator, limit, Some(&new)).await;
         let found: Vec<_> = found.into_iter().map(|entry| entry.reason).collect();
         let found: Vec<_> = found.into_iter().filter(|reason| reason != "meanwhile").collect();
-        assert_eq!(found, expected, "limit {limit}");
-        assert!(limit > 3 || pages >= ENTRIES / limit.max(1), "limit {limit}: {pages} pages");
+        assert_eq!(
+            found, expected,
+            "pages of {limit} entries should return every entry once, the newest first"
+        );
+        assert!(
+            limit > 3 || pages >= ENTRIES / limit.max(1),
+            "{ENTRIES} entries in pages of at most {limit} came in only {pages} pages"
+        );
     }
     let foreign = ScanCursor::new(*b"of another store");
     let error = s.store().audit_entries(Some(&foreign), 1).await.expect_err("a refusal");
@@ -125,7 +134,10 @@ pub async fn ops_10_the_longest_texts_are_kept(s: &Subject) {
     let name = longest("é", AuditEntry::MAX_OPERATOR_BYTES);
     append(s.store(), &AuditEntry::new("release", &name, &operator)).await;
     let (found, _) = entries_of(s.store(), &name, 1_000, None).await;
-    assert!(found.iter().any(|entry| entry.reason == operator), "{found:?}");
+    assert!(
+        found.iter().any(|entry| entry.reason == operator),
+        "the entry should be found: {found:?}"
+    );
 }
 
 /// Another process sees the entries, and a purge deletes none.
@@ -147,7 +159,8 @@ pub async fn ops_10_a_purge_and_another_handle_keep_entries(s: &Subject) {
 pub async fn ops_10_an_audited_store_with_hashed_identities_keeps_no_key(s: &Subject) {
     let secret = IdentitySecret::new("a".repeat(32)).expect("32 bytes are enough");
     let setup = StoreSetup { name: s.store_name("a"), secret: Some(secret), migrates: true };
-    let store = s.opened(setup).await.expect("the subject should offer what the case needs");
+    let store =
+        s.opened(setup).await.expect("the store under test should provide what this case needs");
     let store = store.expect("the store should be set up");
     if !store.can_audit() {
         return;

@@ -42,7 +42,7 @@ async fn at_every_await<P, F>(
                 break;
             }
         }
-        assert!(done, "the call is not done after {MOST} await points");
+        assert!(done, "the call should end within {MOST} awaits, but did not");
     }
 }
 
@@ -59,7 +59,11 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
                     return;
                 }
                 Acquired::Busy(LiveLease { remaining, .. }) => {
-                    assert!(remaining <= short, "{remaining:?}")
+                    assert!(
+                        remaining <= short,
+                        "a dropped acquire left a lease with {remaining:?}, which is longer than \
+                         requested"
+                    )
                 }
                 Acquired::Complete(_) => panic!("no caller completed"),
             }
@@ -117,7 +121,10 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
             Peeked::Absent => panic!("a dropped completion removed the record"),
         }
         let again = caller.complete(b"done").await;
-        assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
+        assert!(
+            matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied),
+            "the repeated call should return `Applied` or `AlreadyApplied`, got {again:?}"
+        );
         assert_eq!(body(&is_complete(StoreCaller::new(&store, &caller.id).peek().await)), b"done");
     })
     .await;
@@ -132,7 +139,10 @@ pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
     };
     at_every_await(s, prepare, |caller, store| async move {
         let again = caller.release().await;
-        assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
+        assert!(
+            matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied),
+            "the repeated call should return `Applied` or `AlreadyApplied`, got {again:?}"
+        );
         let next = StoreCaller::new(&store, &caller.id);
         assert!(!granted(next.acquire(LONG).await).took_over);
         if !s.is_paused() {

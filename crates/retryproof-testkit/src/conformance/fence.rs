@@ -59,11 +59,23 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
         assert_eq!(
             busy(stranger.acquire(LONG).await).1,
             token,
-            "bit {bit}: another owner got the holder's lease"
+            "an owner whose id differs only in bit {bit} should not get the holder's lease"
         );
-        assert_eq!(stranger.extend(LONG).await, FencedWrite::NotOwner, "bit {bit}");
-        assert_eq!(stranger.complete(b"stranger").await, FencedWrite::NotOwner, "bit {bit}");
-        assert_eq!(stranger.release().await, FencedWrite::NotOwner, "bit {bit}");
+        assert_eq!(
+            stranger.extend(LONG).await,
+            FencedWrite::NotOwner,
+            "an owner whose id differs only in bit {bit} should be refused"
+        );
+        assert_eq!(
+            stranger.complete(b"stranger").await,
+            FencedWrite::NotOwner,
+            "an owner whose id differs only in bit {bit} should be refused"
+        );
+        assert_eq!(
+            stranger.release().await,
+            FencedWrite::NotOwner,
+            "an owner whose id differs only in bit {bit} should be refused"
+        );
     }
     assert_eq!(holder.complete(b"holder").await, FencedWrite::Applied);
     assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
@@ -156,7 +168,10 @@ pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     assert_eq!(zombie.extend(4 * LONG).await, FencedWrite::NotOwner);
     let (remaining, seen) = is_busy(zombie.peek().await);
     assert_eq!(seen, token);
-    assert!(remaining <= LONG, "{remaining:?}");
+    assert!(
+        remaining <= LONG,
+        "the refused heartbeat should not extend the lease, which has {remaining:?} left"
+    );
 }
 
 /// No other owner can extend a live holder's lease.
@@ -167,7 +182,10 @@ pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     assert_eq!(s.caller(&id).extend(MS).await, FencedWrite::NotOwner);
     s.pass(10 * MS).await;
     let (remaining, seen) = is_busy(s.caller(&id).peek().await);
-    assert!(seen == token && remaining <= LONG, "{remaining:?}");
+    assert!(
+        seen == token && remaining <= LONG,
+        "the refused heartbeat should not extend the lease, which has {remaining:?} left"
+    );
 }
 
 /// A heartbeat that arrives after the completion is refused and does not change the result.

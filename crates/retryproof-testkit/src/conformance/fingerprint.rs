@@ -132,7 +132,10 @@ impl Subject {
             stranger.compares_in_flight = compares;
             let differs = compares && own.is_some() && held.is_some() && own != held;
             match stranger.acquire(LONG).await {
-                Acquired::Busy(lease) => assert_eq!(lease.mismatch, differs, "{own:?} {held:?}"),
+                Acquired::Busy(lease) => assert_eq!(
+                    lease.mismatch, differs,
+                    "the store compared the fingerprint {own:?} with the holder's {held:?} wrongly"
+                ),
                 other => panic!("expected busy, got {other:?}"),
             }
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An operator can change a record. The change is fenced by the token that the operator saw, and is
 //! refused under a live lease unless the request allows it. The answer says what the store found.
+//!
+//! Over 400 lines because each action is checked in each state of a record.
 
 use std::time::Duration;
 
@@ -83,8 +85,15 @@ pub async fn ops_3_a_live_lease_is_refused(s: &Subject) {
     for req in requests(&id, token).into_iter().chain(asked.map(ForceRequest::even_if_live)) {
         match s.force(&id, &req).await {
             Forced::Live(lease) => {
-                assert_eq!((lease.token, &lease.holder), (token, &holder.note), "{req:?}");
-                assert!(lease.remaining <= LONG && lease.remaining > LONG / 2, "{lease:?}");
+                assert_eq!(
+                    (lease.token, &lease.holder),
+                    (token, &holder.note),
+                    "{req:?} should show the live lease's token and holder"
+                );
+                assert!(
+                    lease.remaining <= LONG && lease.remaining > LONG / 2,
+                    "{req:?} should not change the live lease, which is now {lease:?}"
+                );
             }
             other => panic!("{req:?}: expected a live lease, got {other:?}"),
         }
@@ -103,7 +112,9 @@ pub async fn ops_3_another_token_is_refused(s: &Subject) {
     for completes in [true, false] {
         for req in requests(&id, seen).map(ForceRequest::even_if_live) {
             match s.force(&id, &req).await {
-                Forced::AnotherToken(current) => assert_eq!(current, token, "{req:?}"),
+                Forced::AnotherToken(current) => {
+                    assert_eq!(current, token, "{req:?} should show the current token")
+                }
                 other => panic!("{req:?}: expected another token, got {other:?}"),
             }
         }
@@ -119,14 +130,20 @@ pub async fn ops_3_an_absent_record_is_said_to_be_absent(s: &Subject) {
     let id = s.id("k");
     for req in requests(&id, FencingToken::new(1)) {
         let forced = s.force(&id, &req).await;
-        assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
+        assert!(
+            matches!(forced, Forced::Absent),
+            "{req:?} without a record should return `Absent`, got {forced:?}"
+        );
     }
     let holder = s.caller(&id);
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(holder.release().await, FencedWrite::Applied);
     for req in requests(&id, token) {
         let forced = s.force(&id, &req).await;
-        assert!(matches!(forced, Forced::Absent), "{req:?}: {forced:?}");
+        assert!(
+            matches!(forced, Forced::Absent),
+            "{req:?} without a record should return `Absent`, got {forced:?}"
+        );
     }
     is_absent(holder.peek().await);
 }
@@ -138,7 +155,10 @@ pub async fn ops_3_each_action_has_its_state(s: &Subject) {
     let (holder, token) = s.dead(&id).await;
     for req in [ForceRequest::forget(token), ForceRequest::erase(token)] {
         let forced = s.force(&id, &req).await;
-        assert!(matches!(forced, Forced::Unfinished), "{req:?}: {forced:?}");
+        assert!(
+            matches!(forced, Forced::Unfinished),
+            "{req:?} of a record without a result should return `Unfinished`, got {forced:?}"
+        );
     }
     assert_eq!(holder.complete(b"late").await, FencedWrite::Applied);
 
@@ -146,7 +166,10 @@ pub async fn ops_3_each_action_has_its_state(s: &Subject) {
     let (holder, token) = s.done(&id).await;
     for req in [ForceRequest::release(token), resolve(&id, token, b"forced").even_if_live()] {
         let forced = s.force(&id, &req).await;
-        assert!(matches!(forced, Forced::Finished), "{req:?}: {forced:?}");
+        assert!(
+            matches!(forced, Forced::Finished),
+            "{req:?} of a complete record should return `Finished`, got {forced:?}"
+        );
     }
     assert_eq!(body(&is_complete(holder.peek().await)), b"canary");
 }
@@ -206,7 +229,7 @@ fn stands(req: &ForceRequest, found: Peeked, must: bool) {
         (ForceAction::Erase, Peeked::Complete(value)) => (!erased(value), erased(value)),
         (ForceAction::Erase, _) => (false, false),
     };
-    assert!(after || (before && !must), "{req:?} left {found:?}");
+    assert!(after || (before && !must), "the record after {req:?} is wrong: {found:?}");
 }
 
 /// A released key is free: the next grant is not a takeover, and the old holder has lost its lease.
@@ -217,9 +240,16 @@ pub async fn ops_4_a_released_key_is_fresh(s: &Subject) {
     is_absent(holder.peek().await);
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
     let again = s.force(&id, &ForceRequest::release(token)).await;
-    assert!(matches!(again, Forced::Absent), "{again:?}");
+    assert!(
+        matches!(again, Forced::Absent),
+        "a repeated release should return `Absent`, got {again:?}"
+    );
     let next = granted(s.caller(&id).acquire(LONG).await);
-    assert!(next.token > token && !next.took_over, "{next:?} after {token}");
+    assert!(
+        next.token > token && !next.took_over,
+        "the grant after a release should be no takeover and have a larger token than {token}, got \
+         {next:?}"
+    );
     assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
     assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner);
 }
@@ -257,7 +287,10 @@ pub async fn ops_4_a_resolved_record_is_replayed(s: &Subject) {
         assert_eq!((body(&stored), stored.holder()), (b"forced".to_vec(), None));
     }
     let other = s.force(&id, &resolve(&id, token, b"other")).await;
-    assert!(matches!(other, Forced::Finished), "{other:?}");
+    assert!(
+        matches!(other, Forced::Finished),
+        "a resolve with another result should return `Finished`, got {other:?}"
+    );
     // The record still has the token that the operator saw.
     applied(&s.force(&id, &ForceRequest::erase(token)).await);
 }
@@ -283,7 +316,11 @@ pub async fn ops_4_a_forgotten_key_runs_again(s: &Subject) {
     assert_eq!(holder.complete(b"again").await, FencedWrite::NotOwner);
     let next = s.caller(&id);
     let grant = granted(next.acquire(LONG).await);
-    assert!(grant.token > token && !grant.took_over, "{grant:?} after {token}");
+    assert!(
+        grant.token > token && !grant.took_over,
+        "the grant after a `forget` should be no takeover and have a larger token than {token}, \
+         got {grant:?}"
+    );
     assert_eq!(next.complete(b"second").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);
     assert_eq!((body(&stored), stored.fingerprint()), (b"second".to_vec(), None));
@@ -316,7 +353,10 @@ pub async fn ops_4_an_erased_answer_keeps_its_ttl(s: &Subject) {
     assert_eq!(holder.complete(b"canary").await, FencedWrite::Applied);
     let forced = s.force(&id, &ForceRequest::erase(token)).await;
     // If the subject uses the host's clock, the ttl may already have ended.
-    assert!(matches!(forced, Forced::Applied) || !s.is_exact(), "{forced:?}");
+    assert!(
+        matches!(forced, Forced::Applied) || !s.is_exact(),
+        "the erase should return `Applied`, got {forced:?}"
+    );
     if s.is_exact() {
         s.pass(ttl / 2).await;
         is_complete(holder.peek().await);
@@ -363,12 +403,30 @@ pub async fn ops_3_a_release_races_a_takeover(s: &Subject) {
             forcing.await.expect("the task should not panic").expect("the call should succeed");
         match forced {
             Forced::Applied => {}
-            Forced::AnotherToken(token) => assert_eq!(token, grant.token, "round {round}"),
-            other => panic!("round {round}: {other:?}"),
+            Forced::AnotherToken(token) => assert_eq!(
+                token, grant.token,
+                "round {round}: the release should show the taker's token"
+            ),
+            other => panic!(
+                "round {round}: the release should return `Applied` or `AnotherToken`, got \
+                 {other:?}"
+            ),
         }
-        assert_eq!(zombie.complete(b"late").await, FencedWrite::NotOwner, "round {round}");
-        assert_eq!(taker.complete(b"done").await, FencedWrite::Applied, "round {round}");
-        assert_eq!(body(&is_complete(taker.peek().await)), b"done", "round {round}");
+        assert_eq!(
+            zombie.complete(b"late").await,
+            FencedWrite::NotOwner,
+            "round {round}: the completion of the dead holder should be refused"
+        );
+        assert_eq!(
+            taker.complete(b"done").await,
+            FencedWrite::Applied,
+            "round {round}: the completion of the taker should be applied"
+        );
+        assert_eq!(
+            body(&is_complete(taker.peek().await)),
+            b"done",
+            "round {round}: the record should have the taker's result"
+        );
     }
 }
 
@@ -389,11 +447,17 @@ pub async fn ops_3_a_resolve_races_a_completion(s: &Subject) {
         let expected: &[u8] = match (written, &forced) {
             (FencedWrite::Applied, Forced::Finished) => b"done",
             (FencedWrite::NotOwner, Forced::Applied) => b"forced",
-            other => panic!("round {round}: {other:?}"),
+            other => panic!(
+                "round {round}: either the completion or the resolve should win, got {other:?}"
+            ),
         };
         match holder.peek().await {
-            Peeked::Complete(stored) => assert_eq!(body(&stored), expected, "round {round}"),
-            other => panic!("round {round}: {other:?}"),
+            Peeked::Complete(stored) => assert_eq!(
+                body(&stored),
+                expected,
+                "round {round}: the record should have the winner's result"
+            ),
+            other => panic!("round {round}: expected a result, got {other:?}"),
         }
     }
 }

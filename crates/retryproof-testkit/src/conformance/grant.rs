@@ -12,7 +12,11 @@ pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
     let grant = granted(s.caller(&s.id("k")).acquire(LONG).await);
     assert!(!grant.took_over);
     assert!(grant.token.get() > 0);
-    assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{:?}", grant.remaining);
+    assert!(
+        grant.remaining <= LONG && grant.remaining > LONG / 2,
+        "the grant should have the lease that was requested, but has {:?} left",
+        grant.remaining
+    );
 }
 
 /// While a holder works, every other owner gets "busy" with the holder's token.
@@ -22,7 +26,10 @@ pub async fn acq_1_a_held_key_is_busy(s: &Subject) {
     for _ in 0..3 {
         let (remaining, seen) = busy(s.caller(&id).acquire(LONG).await);
         assert_eq!(seen, token);
-        assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+        assert!(
+            remaining <= LONG && remaining > LONG / 2,
+            "the holder's lease should be as long as requested, but has {remaining:?} left"
+        );
     }
 }
 
@@ -54,7 +61,10 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
             before - after >= passed - 5 * MS,
             "the lease had {before:?} left, and {passed:?} later it had {after:?} left"
         );
-        assert!(looked <= after && looked > LONG / 2, "{looked:?} after {after:?}");
+        assert!(
+            looked <= after && looked > LONG / 2,
+            "a peek shows {looked:?} left, after an acquire that showed {after:?} left"
+        );
     }
 }
 
@@ -68,7 +78,11 @@ pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
         let again = granted(holder.acquire(LONG).await);
         assert_eq!(again.token, first.token);
         assert!(!again.took_over);
-        assert!(again.remaining > LONG / 2, "{:?}", again.remaining);
+        assert!(
+            again.remaining > LONG / 2,
+            "the repeated acquire should renew the lease, which has {:?} left",
+            again.remaining
+        );
     }
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
@@ -92,7 +106,11 @@ pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     let holder = s.caller(&id);
     granted(holder.acquire(s.short()).await);
     let again = granted(holder.acquire(LONG).await);
-    assert!(again.remaining > LONG / 2, "{:?}", again.remaining);
+    assert!(
+        again.remaining > LONG / 2,
+        "the repeated acquire should renew the lease, which has {:?} left",
+        again.remaining
+    );
     s.pass(2 * s.short()).await;
     busy(s.caller(&id).acquire(LONG).await);
 }
@@ -118,7 +136,11 @@ pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
     let long = s.id("long");
     let day = DAY.min(s.store_limit());
     let grant = granted(s.caller(&long).acquire(day).await);
-    assert!(grant.remaining > day / 2, "{:?}", grant.remaining);
+    assert!(
+        grant.remaining > day / 2,
+        "a lease of {day:?} has only {:?} left right after the grant",
+        grant.remaining
+    );
     if s.is_exact() {
         s.pass(day - MS).await;
         assert_eq!(busy(s.caller(&long).acquire(day).await).0, MS);

@@ -21,7 +21,7 @@ impl Subject {
         migrates: bool,
     ) -> Result<SharedStore> {
         let setup = StoreSetup { name: self.store_name(name), secret: secret.cloned(), migrates };
-        self.opened(setup).await.expect("the subject should offer what the case needs")
+        self.opened(setup).await.expect("the store under test should provide what this case needs")
     }
 }
 

@@ -214,7 +214,10 @@ pub async fn rec_2_of_racing_takers_the_winners_note_stays(s: &Subject) {
         let winner = winner.expect("one caller should win");
         // `seen` contains the notes of the busy answers. A busy answer can lack the note if the
         // store gave the answer because of a locked row.
-        assert!(seen.iter().all(|note| Some(note) == winner.note.as_ref()), "round {round}");
+        assert!(
+            seen.iter().all(|note| Some(note) == winner.note.as_ref()),
+            "round {round}: the losers should see the note of the winner, got {seen:?}"
+        );
         s.shows(&winner).await;
         assert_eq!(winner.complete(b"done").await, FencedWrite::Applied);
         s.shows(&winner).await;
@@ -234,7 +237,10 @@ pub async fn rec_2_an_operator_sees_the_holder(s: &Subject) {
     let tolerance = if s.is_exact() { (MS, MS) } else { (5 * MS, LONG) };
     let is_near = |seen: &RecordSummary| {
         let ago = seen.granted_ago.expect("the store should know when the lease was granted");
-        assert!(ago + tolerance.0 >= passed && ago <= passed + tolerance.1, "granted {ago:?} ago");
+        assert!(
+            ago + tolerance.0 >= passed && ago <= passed + tolerance.1,
+            "the store says that the lease was granted {ago:?} ago, but {passed:?} have passed"
+        );
     };
     is_near(&seen);
     // A repeated acquire gets the same grant, with the same token (ACQ-9).
@@ -292,8 +298,16 @@ pub async fn rec_2_takeovers_count_from_the_last_time_a_key_was_free(s: &Subject
         }
         let next = s.caller(&id);
         granted(next.acquire(LONG).await);
-        assert_eq!(s.seen(&id).await.takeovers, Some(0), "{key}");
+        assert_eq!(
+            s.seen(&id).await.takeovers,
+            Some(0),
+            "the grant after {key} should start the count of takeovers again"
+        );
         assert_eq!(next.complete(b"new").await, FencedWrite::Applied);
-        assert_eq!(s.seen(&id).await.takeovers, Some(0), "{key}");
+        assert_eq!(
+            s.seen(&id).await.takeovers,
+            Some(0),
+            "the grant after {key} should start the count of takeovers again"
+        );
     }
 }

@@ -17,7 +17,11 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
         match holder.acquire(LONG).await {
             retryproof_core::store::Acquired::Granted(grant) => assert!(!grant.took_over),
             other => {
-                panic!("identity {at} of {} equals an earlier one: {other:?}", identities.len())
+                panic!(
+                    "identity {at} of {} should get a grant, because it differs from all earlier \
+                     ones, got {other:?}",
+                    identities.len()
+                )
             }
         }
         holders.push(holder);
@@ -31,7 +35,11 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
     }
     for (at, holder) in first.iter().enumerate() {
         let stored = completed(s.caller(&holder.id).acquire(LONG).await);
-        assert_eq!(body(&stored), format!("value {at}").as_bytes(), "identity {at}");
+        assert_eq!(
+            body(&stored),
+            format!("value {at}").as_bytes(),
+            "identity {at} should get back its own value"
+        );
     }
     for holder in rest {
         is_absent(holder.peek().await);
@@ -231,5 +239,8 @@ pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
             .expect_err("a value over the limit should be refused");
         printed += &format!("{error} {error:?}");
     }
-    assert!(!printed.contains("canary"), "{printed}");
+    assert!(
+        !printed.contains("canary"),
+        "`Debug` and `Display` should not show a key or a value: {printed}"
+    );
 }

@@ -24,7 +24,10 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert_eq!((seen.state, seen.token, seen.value_bytes), (RecordState::InProgress, token, 0));
     assert!(seen.has_fingerprint);
     let left = seen.remaining.expect("the record should have time left");
-    assert!(left <= LONG && left > LONG / 2, "{left:?}");
+    assert!(
+        left <= LONG && left > LONG / 2,
+        "the lease should be as long as requested, but has {left:?} left"
+    );
 
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
@@ -37,7 +40,10 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert_eq!(seen.value_bytes, envelope(b"a value").len());
     assert!(seen.has_fingerprint);
     let left = seen.remaining.expect("the record should have time left");
-    assert!(left <= DAY && left > DAY / 2, "{left:?}");
+    assert!(
+        left <= DAY && left > DAY / 2,
+        "the result should be kept for the requested ttl, but has {left:?} left"
+    );
 }
 
 /// One count covers all records, and another covers those in progress. Other subjects may share the
@@ -56,6 +62,12 @@ pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
         .await
         .expect("the stats should be readable")
         .expect("the store should support inspection");
-    assert!(stats.records >= 6 && stats.in_progress >= 4, "{stats:?}");
-    assert!(stats.in_progress + 2 <= stats.records, "{stats:?}");
+    assert!(
+        stats.records >= 6 && stats.in_progress >= 4,
+        "the store should count at least 6 records, 4 of them in progress: {stats:?}"
+    );
+    assert!(
+        stats.in_progress + 2 <= stats.records,
+        "the 2 complete records should not be counted as in progress: {stats:?}"
+    );
 }

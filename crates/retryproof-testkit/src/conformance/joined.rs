@@ -10,7 +10,8 @@ use crate::subject::Subject;
 
 /// The state of the record, and how many rows the application has committed.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
-    let rows = s.joined().expect("the subject should offer what the case needs").rows().await;
+    let rows =
+        s.joined().expect("the store under test should provide what this case needs").rows().await;
     let record = match s.store().peek(id).await.expect("the peek should succeed") {
         Peeked::Absent => "absent",
         Peeked::Busy(_) => "in progress",
@@ -20,7 +21,7 @@ async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
 }
 
 async fn call(s: &Subject, id: &Identity, deed: Deed) -> bool {
-    let joined = s.joined().expect("the subject should offer what the case needs");
+    let joined = s.joined().expect("the store under test should provide what this case needs");
     joined.call(s.store().clone(), id.clone(), deed).await
 }
 
@@ -75,5 +76,8 @@ pub async fn rec_2_a_joined_completion_keeps_the_note(s: &Subject) {
         panic!("expected a result")
     };
     let label = stored.holder().and_then(HolderNote::label).expect("the note should have a label");
-    assert!(label.ends_with(&format!(":{}", std::process::id())), "{label}");
+    assert!(
+        label.ends_with(&format!(":{}", std::process::id())),
+        "the label of the note should end with this process's id, but is {label:?}"
+    );
 }

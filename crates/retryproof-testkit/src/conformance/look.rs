@@ -13,7 +13,11 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     is_absent(holder.peek().await);
     let token = granted(holder.acquire(LONG).await).token;
     let (remaining, seen) = is_busy(holder.peek().await);
-    assert!(seen == token && remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    assert!(
+        seen == token && remaining <= LONG && remaining > LONG / 2,
+        "a peek should show the token {token} and the requested lease, but shows {seen} and \
+         {remaining:?} left"
+    );
     assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);

@@ -102,17 +102,17 @@ pub fn summary(subject: &Subject) -> String {
     let judged =
         cases().iter().filter(|case| case.needs.is_none_or(|need| !lacking.contains(&need)));
     let mut line = format!(
-        "({}): {} of {} cases judged",
+        "({}): {} of {} cases run",
         subject.store().profile().name,
         judged.count(),
         cases().len()
     );
-    let mut link = "; not judged for lack of ";
+    let mut link = "; skipped, by what the store does not offer: ";
     for need in lacking {
         let names: Vec<_> =
             cases().iter().filter(|case| case.needs == Some(need)).map(|case| case.name).collect();
         line.push_str(&format!("{link}{need} ({}): {}", names.len(), names.join(", ")));
-        link = "; of ";
+        link = "; ";
     }
     line
 }

@@ -196,7 +196,7 @@ pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
             log.push(format!("  identity {at}, handle {handle}: {step:?}"));
             if let Err(wrong) = run.step(at, handle, step).await {
                 panic!(
-                    "RETRYPROOF_SEED={seed}, after\n{}\nthe store answered {wrong}",
+                    "with RETRYPROOF_SEED={seed}, after\n{}\nthe store answered {wrong}",
                     log.join("\n")
                 );
             }

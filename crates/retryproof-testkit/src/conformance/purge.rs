@@ -46,7 +46,11 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     s.pass(20 * MS).await;
     s.purge_all().await;
-    assert_eq!(is_busy(holder.peek().await).1, token, "the ttl of a live lease should not matter");
+    assert_eq!(
+        is_busy(holder.peek().await).1,
+        token,
+        "a purge should keep a live lease, even past its ttl"
+    );
     assert_eq!(body(&completed(s.caller(&done).acquire(LONG).await)), b"done");
     assert_eq!(holder.with_ttl(DAY).complete(b"held").await, FencedWrite::Applied);
 }
@@ -272,7 +276,7 @@ impl Subject {
             }
             self.pass(MS).await;
         }
-        panic!("the purge cannot be claimed any more");
+        panic!("the claim should be free again, but cannot be obtained");
     }
 
     /// Whether the store keeps claims. If only one process sees the records, the store is allowed
@@ -320,6 +324,6 @@ pub async fn sto_6_of_racing_claims_one_is_granted(s: &Subject) {
             let claim = claim.await.expect("the claim should not panic");
             granted += usize::from(claim.expect("the claim should succeed") == Some(true));
         }
-        assert_eq!(granted, 1, "claims that were granted at the same time");
+        assert_eq!(granted, 1, "exactly one of the concurrent claims should be granted");
     }
 }

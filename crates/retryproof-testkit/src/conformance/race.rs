@@ -68,7 +68,7 @@ pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     assert_eq!(
         (grants.len(), seen.len()),
         (1, 99),
-        "there should be one grant and 99 busy answers"
+        "one caller should get a grant, and 99 callers should get busy"
     );
     assert!(seen.iter().all(|token| *token == grants[0]));
 }
@@ -83,7 +83,7 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     .await;
     assert!(
         tokens.iter().all(|grant| grant.token == tokens[0].token && !grant.took_over),
-        "{tokens:?}"
+        "all acquires of one owner should get the same grant, and none a takeover: {tokens:?}"
     );
 }
 
@@ -100,9 +100,12 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     assert_eq!(
         answers.iter().filter(|answer| **answer == FencedWrite::Applied).count(),
         1,
-        "{answers:?}"
+        "exactly one completion should be applied: {answers:?}"
     );
-    assert!(!answers.contains(&FencedWrite::NotOwner), "{answers:?}");
+    assert!(
+        !answers.contains(&FencedWrite::NotOwner),
+        "no completion of the owner should be refused: {answers:?}"
+    );
     assert_eq!(body(&is_complete(holder.peek().await)), b"once");
 }
 
@@ -118,7 +121,10 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 8) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("unexpected answers (completion, grants, replays): {other:?}"),
+            other => panic!(
+                "either the completion or one takeover should win, got (completion, grants, \
+                 replays) = {other:?}"
+            ),
         }
     }
 }
@@ -135,7 +141,10 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
         match beside_takers(s, &id, round % 9, late).await {
             (FencedWrite::Applied, grants, 0) if grants.is_empty() => {}
             (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
-            other => panic!("unexpected answers (extend, grants, replays): {other:?}"),
+            other => panic!(
+                "either the heartbeat or one takeover should win, got (extend, grants, replays) = \
+                 {other:?}"
+            ),
         }
     }
 }
@@ -150,11 +159,17 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.release().await };
         let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
-        assert_eq!(grants.len(), 1, "there should be one grant after the answer {answer:?}");
+        assert_eq!(
+            grants.len(),
+            1,
+            "one acquire should be granted, whether the release was applied or refused; the \
+             release got {answer:?}"
+        );
         assert_eq!(
             grants[0].took_over,
             answer == FencedWrite::NotOwner,
-            "unexpected grants {grants:?} after the answer {answer:?}"
+            "the grant should be a takeover only if the release was refused; the release got \
+             {answer:?}, and the grants are {grants:?}"
         );
     }
 }

@@ -17,7 +17,11 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     is_absent(holder.peek().await);
     let next = s.caller(&id);
     let grant = granted(next.acquire(LONG).await);
-    assert!(!grant.took_over && grant.token > token, "{grant:?} after {token}");
+    assert!(
+        !grant.took_over && grant.token > token,
+        "the grant after a release should be no takeover and have a larger token than {token}, got \
+         {grant:?}"
+    );
     assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
     let stored = is_complete(holder.peek().await);
     assert_eq!(body(&stored), b"next");

@@ -15,7 +15,11 @@ async fn store(s: &Subject, key: &str, value: Blob) -> StoreCaller {
     let holder = s.caller(&s.id(key));
     granted(holder.acquire(LONG).await);
     let done = Completion::new(value, DAY, None);
-    assert_eq!(holder.complete_with(&done).await, FencedWrite::Applied, "{key}");
+    assert_eq!(
+        holder.complete_with(&done).await,
+        FencedWrite::Applied,
+        "the completion of {key} should be applied"
+    );
     holder
 }
 
@@ -114,7 +118,11 @@ pub async fn cmp_6_the_completer_past_its_ttl_is_granted_afresh(s: &Subject) {
     assert_eq!(holder.complete(b"old").await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     let second = granted(holder.acquire(LONG).await);
-    assert!(!second.took_over && second.token > first.token, "{second:?} after {first:?}");
+    assert!(
+        !second.took_over && second.token > first.token,
+        "the grant after the ttl should be no takeover and have a larger token; first {first:?}, \
+         then {second:?}"
+    );
 }
 
 /// The shortest ttl is one millisecond.
@@ -173,7 +181,10 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     let repeated = holder.complete_with(&again).await;
     // If the subject uses the host's clock, the ttl may already have ended, and a purge may have
     // deleted the record.
-    assert!(repeated == FencedWrite::AlreadyApplied || !s.is_exact(), "{repeated:?}");
+    assert!(
+        repeated == FencedWrite::AlreadyApplied || !s.is_exact(),
+        "the repeated completion should return `AlreadyApplied`, got {repeated:?}"
+    );
     s.expire(&id, s.short()).await;
     is_absent(holder.peek().await);
 }
@@ -201,7 +212,7 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
         Ok(other) => panic!("opening a damaged record returned {other:?}"),
     };
     let holder = store(s, "k", envelope(b"whole")).await;
-    s.corrupt(&holder.id).await.expect("the subject should offer what the case needs");
+    s.corrupt(&holder.id).await.expect("the store under test should provide what this case needs");
     for _ in 0..3 {
         match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),

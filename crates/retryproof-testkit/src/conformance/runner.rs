@@ -41,7 +41,7 @@ where
             return;
         };
         if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
-            eprintln!("not judged for lack of {need}");
+            eprintln!("skipped: the store does not offer {need}");
             return;
         }
         let patience = match time {
@@ -54,7 +54,7 @@ where
             Time::Real => PATIENCE,
         };
         let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
-        assert!(judged.is_ok(), "the case did not finish in time");
+        assert!(judged.is_ok(), "the case did not finish within {patience:?}");
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
 }
@@ -100,7 +100,7 @@ where
     let runtime = runtime(time);
     let line = runtime.block_on(async {
         made(time, factory).await.map_or_else(
-            || format!("0 of {} cases judged: the factory returned no store", cases().len()),
+            || format!("0 of {} cases run: the factory returned no store", cases().len()),
             |subject| summary(&subject),
         )
     });

@@ -105,7 +105,11 @@ pub async fn ops_1_a_scan_finds_every_record(s: &Subject) {
             let (fingerprint, holder) = (of.has_fingerprint, of.holder.clone());
             (of.state, of.token, of.value_bytes, fingerprint, of.takeovers, holder)
         };
-        assert_eq!(facts(scanned), facts(&looked), "{name}");
+        assert_eq!(
+            facts(scanned),
+            facts(&looked),
+            "a scan and a `get` of {name} should show the same"
+        );
     }
 }
 
@@ -150,7 +154,7 @@ pub async fn ops_1_every_limit_leads_to_the_end(s: &Subject) {
         while let Some(page) = pages.next().await {
             found += page.records.iter().filter(|record| record.id == s.id("k")).count();
         }
-        assert!(found > 0, "limit {limit}");
+        assert!(found > 0, "a scan in pages of {limit} should find the record");
     }
 }
 
@@ -161,7 +165,7 @@ pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
     }
     let callers = s.fill().await;
     let spoilt = s.identity("even", "k2");
-    s.corrupt(&spoilt).await.expect("the subject should offer what the case needs");
+    s.corrupt(&spoilt).await.expect("the store under test should provide what this case needs");
     let (mut seen, mut unreadable) = (Vec::new(), 0);
     let mut pages = s.pages(s.page().await);
     while let Some(page) = pages.next().await {
@@ -174,7 +178,10 @@ pub async fn ops_1_an_unreadable_record_is_counted(s: &Subject) {
         }
     }
     assert!(unreadable >= 1, "the damaged record should be counted");
-    assert!(!seen.contains(&name(&spoilt)) && seen.len() == RECORDS - 1, "{seen:?}");
+    assert!(
+        !seen.contains(&name(&spoilt)) && seen.len() == RECORDS - 1,
+        "the scan should find all records but the damaged one: {seen:?}"
+    );
 }
 
 /// Filters apply to every page, and a scope's counts cover only the records of that scope.
@@ -197,8 +204,11 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
     found.sort_unstable();
     found.dedup();
     // Records 5, 11, 17, 23 and 29 are complete and belong to the scope for odd numbers.
-    assert_eq!(found.len(), 5, "{found:?}");
-    assert!(found.iter().all(|name| callers.contains_key(name)), "{found:?}");
+    assert_eq!(found.len(), 5, "the filter should select 5 records: {found:?}");
+    assert!(
+        found.iter().all(|name| callers.contains_key(name)),
+        "the filter should select only records of this case: {found:?}"
+    );
 
     let stats = s.store().stats_by_scope().await.expect("counting by scope should succeed");
     let stats = stats.expect("the store should support inspection");
@@ -207,6 +217,12 @@ pub async fn ops_2_records_are_filtered_and_counted_by_scope(s: &Subject) {
         .find(|(scope, _)| *scope == of.scope().as_str())
         .expect("the scope should be counted");
     // A scan is allowed to return a record twice, so the counts can be higher.
-    assert!(counts.in_progress >= 10 && counts.complete >= 5, "{counts:?}");
-    assert!(counts.abandoned >= 5 && counts.value_bytes > 0, "{counts:?}");
+    assert!(
+        counts.in_progress >= 10 && counts.complete >= 5,
+        "the scope should have at least 10 records in progress and 5 complete ones: {counts:?}"
+    );
+    assert!(
+        counts.abandoned >= 5 && counts.value_bytes > 0,
+        "the scope should have at least 5 dead leases, and values with bytes: {counts:?}"
+    );
 }

@@ -25,7 +25,10 @@ fn secret() -> IdentitySecret {
 async fn handles(s: &Subject) -> [SharedStore; 2] {
     let open = async |migrates| {
         let setup = StoreSetup { name: s.store_name("s"), secret: Some(secret()), migrates };
-        let opened = s.opened(setup).await.expect("the subject should offer what the case needs");
+        let opened = s
+            .opened(setup)
+            .await
+            .expect("the store under test should provide what this case needs");
         opened.expect("the store should open")
     };
     [open(true).await, open(false).await]
@@ -107,6 +110,9 @@ pub async fn seal_4_a_destroyed_key_leaves_tombstones(s: &Subject) {
         let ctx = ctx.wait_timeout(Duration::ZERO);
         let call = engine.call(ctx.build().expect("the context should be valid")).codec(BytesCodec);
         let answer = call.execute(|| async { Ok::<Vec<u8>, ErrorKind>(b"twice".to_vec()) }).await;
-        assert!(matches!(answer, Err(ExecuteError::NotReplayable(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Err(ExecuteError::NotReplayable(_))),
+            "the erased result should not be replayed, got {answer:?}"
+        );
     }
 }

@@ -27,8 +27,17 @@ pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     is_absent(s.caller(&id).peek().await);
     let taker = granted(s.caller(&id).acquire(LONG).await);
     assert!(taker.took_over);
-    assert!(taker.token > dead.token, "{} after {}", taker.token, dead.token);
-    assert!(taker.remaining > LONG / 2, "{:?}", taker.remaining);
+    assert!(
+        taker.token > dead.token,
+        "the token of the takeover ({}) should be larger than the token before it ({})",
+        taker.token,
+        dead.token
+    );
+    assert!(
+        taker.remaining > LONG / 2,
+        "the takeover should get the lease that it requested, but has {:?} left",
+        taker.remaining
+    );
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, taker.token);
 }
 
@@ -46,7 +55,7 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
                 break;
             }
             Acquired::Busy(LiveLease { remaining, .. }) => {
-                assert!(remaining <= lease, "{remaining:?}")
+                assert!(remaining <= lease, "a lease of {lease:?} has {remaining:?} left")
             }
             Acquired::Complete(_) => panic!("no caller completed"),
         }
@@ -57,14 +66,21 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
         };
         s.pass(step).await;
         passed += step;
-        assert!(passed < 100 * lease, "no takeover after {passed:?}");
+        assert!(
+            passed < 100 * lease,
+            "the lease of {lease:?} should end, but no takeover was granted within {passed:?}"
+        );
     }
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
         // `before` was read before the grant, so by now at least the length of the lease should
         // have passed. The tolerance allows for a store with a coarse clock.
-        assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
+        assert!(
+            before.elapsed() + 5 * MS >= lease,
+            "a lease of {lease:?} was taken over after only {:?}",
+            before.elapsed()
+        );
     }
 }
 
@@ -111,7 +127,11 @@ pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     for _ in 0..4 {
         s.expire(&id, s.short()).await;
         let grant = granted(s.caller(&id).acquire(s.short()).await);
-        assert!(grant.took_over && grant.token > last, "{grant:?} after {last}");
+        assert!(
+            grant.took_over && grant.token > last,
+            "the grant after a dead lease with the token {last} should be a takeover with a larger \
+             token, got {grant:?}"
+        );
         last = grant.token;
     }
     s.expire(&id, s.short()).await;
@@ -154,7 +174,11 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     let first = granted(taker.acquire(LONG).await);
     for lease in [LONG, s.short()] {
         let again = granted(taker.acquire(lease).await);
-        assert!(again.took_over && again.token == first.token, "{again:?} after {first:?}");
+        assert!(
+            again.took_over && again.token == first.token,
+            "the repeated acquire should get the same token and be a takeover again; first \
+             {first:?}, then {again:?}"
+        );
     }
     // A repeated acquire reports the takeover even if the lease ran out between the two acquires.
     s.expire(&id, s.short()).await;

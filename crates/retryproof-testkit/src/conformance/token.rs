@@ -18,7 +18,11 @@ struct Order(u64);
 impl Order {
     #[track_caller]
     fn next(&mut self, token: FencingToken) {
-        assert!(token.get() > self.0, "token {token} after {}", self.0);
+        assert!(
+            token.get() > self.0,
+            "the token {token} should be larger than the one before it, {}",
+            self.0
+        );
         self.0 = token.get();
     }
 }
@@ -142,7 +146,8 @@ pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
     let id = s.id("k");
     let mut order = Order::default();
     for _ in 0..4 {
-        let other = s.another().await.expect("the subject should offer what the case needs");
+        let other =
+            s.another().await.expect("the store under test should provide what this case needs");
         for caller in [s.caller(&id), s.caller(&id).on(&other)] {
             order.next(granted(caller.acquire(LONG).await).token);
             assert_eq!(caller.release().await, FencedWrite::Applied);

@@ -32,7 +32,10 @@ async fn until_changed(caller: &StoreCaller, seen: FencingToken) {
 /// Fails if `waiter` does not end within `WOKEN`, because the wake-up was then lost. A store that
 /// polls every 50 ms passes.
 async fn woken(what: &str, waiter: impl Future<Output = ()>) {
-    assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
+    assert!(
+        timeout(WOKEN, waiter).await.is_ok(),
+        "the wait ({what}) should end, but did not end within {WOKEN:?}"
+    );
 }
 
 /// Starts a waiter and lets it fall asleep.
@@ -64,7 +67,11 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
         let started = Instant::now();
         woken(what, s.caller(&id).wait_for_change(seen, ASLEEP)).await;
         let most = if s.is_paused() { 10 * MS } else { WOKEN };
-        assert!(started.elapsed() <= most, "{what}: returned after {:?}", started.elapsed());
+        assert!(
+            started.elapsed() <= most,
+            "the wait ({what}) should return immediately, but took {:?}",
+            started.elapsed()
+        );
     };
     at_once("absent", FencingToken::new(1)).await;
     let holder = s.caller(&id);
@@ -219,7 +226,8 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
 
 /// A waiter with another handle on the same data is woken too.
 pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
-    let other = s.another().await.expect("the subject should offer what the case needs");
+    let other =
+        s.another().await.expect("the store under test should provide what this case needs");
     for release in [false, true] {
         let id = s.id(&format!("k{release}"));
         let holder = s.caller(&id);
@@ -239,11 +247,11 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     for at_most in [Duration::ZERO, MS, 100 * MS] {
         let started = Instant::now();
         let ended = timeout(at_most + WOKEN, s.caller(&id).wait_for_change(seen, at_most)).await;
-        assert!(ended.is_ok(), "a wait of {at_most:?} did not end");
+        assert!(ended.is_ok(), "a wait with the limit {at_most:?} did not end in time");
         if s.is_paused() {
             assert!(
                 started.elapsed() <= at_most + 10 * MS,
-                "{:?} for {at_most:?}",
+                "the wait took {:?}, but its limit is {at_most:?}",
                 started.elapsed()
             );
         }
