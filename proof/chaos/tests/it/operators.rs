@@ -13,10 +13,24 @@ const RACES: u64 = 5;
 fn interfered(name: &str, store: &str, options: &[&str]) -> Ran {
     let asked = std::env::var("RETRYPROOF_RACES").ok();
     let races: u64 = asked.map_or(RACES, |races| races.parse().expect("a number of races"));
-    let (secs, operators) =
-        ((races / 40).max(8).to_string(), if races > 1_000 { "16" } else { "4" });
-    let races = races.to_string();
-    let own = ["--store", store, "--secs", &secs, "--races", &races, "--operators", operators];
+    let secs = (races / 40).max(8).to_string();
+    // The memory store has a single worker, which gets as many callers and operators as eight.
+    let workers = if store == "memory" { 8 } else { 1 };
+    let operators = workers * if races > 1_000 { 16 } else { 4 };
+    let (tasks, operators, races) =
+        ((workers * 8).to_string(), operators.to_string(), races.to_string());
+    let own = [
+        "--store",
+        store,
+        "--secs",
+        &secs,
+        "--races",
+        &races,
+        "--tasks",
+        &tasks,
+        "--operators",
+        &operators,
+    ];
     let leases = ["--lease-ms", "40..400"];
     chaos(&format!("operators-{name}"), &[&own[..], &leases, options].concat())
 }
