@@ -80,7 +80,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         by_scope: bool,
     },
-    /// Counts the records of each scope again and again, until Ctrl-C. Each time, the store has to
+    /// Counts the records of each scope repeatedly, until Ctrl-C. Each time, the store has to
     /// read all records. Without a terminal, prints one line of JSON each time.
     #[command(after_help = help::TOP)]
     Top(TopArguments),

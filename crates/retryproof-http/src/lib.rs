@@ -156,10 +156,11 @@
 //! # Callers
 //!
 //! Two tenants that choose the same key must not see each other's responses. So `build()` does not
-//! compile until one of two methods is called. [`FilterBuilder::caller`] adds the tenant to every
-//! key. With [`FilterBuilder::callers_share_keys`], the application must ensure that keys differ.
-//! If the hook finds no caller, the request is refused: 401 `caller-missing` with the filter's
-//! [challenge](FilterBuilder::challenge), or 403 without one.
+//! compile until one of two methods is called. [`FilterBuilder::caller`] sets a hook that finds the
+//! tenant of a request, and the filter adds the tenant to the key. With
+//! [`FilterBuilder::callers_share_keys`], the application must ensure that keys differ. If the hook
+//! finds no caller, the request is refused with `caller-missing`. The status is 401 if the filter has
+//! a [challenge](FilterBuilder::challenge), and 403 otherwise.
 //!
 //! # Shutting down
 //!

@@ -78,7 +78,7 @@ pub(crate) fn read_replay(row: &MySqlRow) -> Result<StoredResult> {
 }
 
 /// Reads a row that `Summary` or `Scan` has returned. Returns `None` for a released record, even if
-/// the row was kept for its log.
+/// the table still has its row.
 pub(crate) fn read_summary(row: &MySqlRow) -> Result<Option<RecordSummary>> {
     let mut head = Head::of(row)?;
     let state = match head.number("state")? {

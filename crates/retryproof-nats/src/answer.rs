@@ -75,8 +75,8 @@ impl ServerReplies {
         while let Err(error) = self.dead_letters.publish(delivery, reason).await {
             failures += 1;
             let kept = self.is_last_delivery(delivery);
-            tracing::error!(delivery = ?delivery, %error, kept, "dead letter not published; its \
-                 message stays in the stream");
+            tracing::error!(delivery = ?delivery, %error, kept, "dead letter not published; the \
+             original message stays in the stream");
             if !kept {
                 let deliveries = u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX);
                 self.give_back(delivery, self.backoff.after(deliveries)).await;

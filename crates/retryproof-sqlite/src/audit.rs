@@ -32,8 +32,8 @@ impl Audit for SqliteStore {
         let (sql, entry) = (APPEND.replace(DEFAULT_TABLE, table), entry.clone());
         let (timeout, clock) = (self.config.busy_timeout, Arc::clone(&self.config.wall_clock));
         let appended = self.aside(connection::open_writer, move |conn| {
-            // Queue behind this process's other writers. After the timeout, compete for SQLite's
-            // lock, which then reports who holds the file.
+            // Queue behind this process's other writers. After the timeout, try to get SQLite's lock
+            // anyway: if that fails, SQLite's error says who holds the file.
             let lock = FileWriteLock::of(Path::new(conn.path().unwrap_or_default()));
             let _guard = lock.queue().wait(timeout);
             retry_while_locked(timeout, || {

@@ -165,8 +165,8 @@ impl SqliteStore {
             if commits_read.lock().is_some() && self.waiters.is_check_due() {
                 self.writer.check_foreign_commits();
             }
-            // Load the count before the read. If the read misses a commit, the count still changes
-            // afterwards.
+            // Load the count before the read. If the read misses a commit, the count changes after
+            // this load, so the next check notices the commit.
             let commits = Some(self.waiters.foreign_commits());
             let is_unchanged = commits == std::mem::replace(&mut *commits_read.lock(), commits);
             if is_unchanged || self.remaining_lease(id, seen).await?.is_some() {

@@ -2,10 +2,11 @@
 //! [`FingerprintMask`]: hides the fingerprints of a store with sealed results (SEAL-6).
 //!
 //! A fingerprint is a digest without a key, so a reader of the store could test guessed requests
-//! against it. The mask replaces it by a permutation under the identity secret and the identity:
-//! four rounds of a Feistel network, each keyed by SHA-256. A permutation, and not a digest, because
-//! the HTTP filter reads parts of a stored fingerprint: the algorithm, and the list of left-out
-//! members (FP-3, FP-5). Only the engine reveals it.
+//! against it. So the store gets the fingerprint in a permuted form, which depends on the identity
+//! secret and the identity. The permutation is a Feistel network of four rounds, with SHA-256 as its
+//! round function. A digest would not do, because the HTTP filter reads parts of a stored
+//! fingerprint: the algorithm, and the list of left-out members (FP-3, FP-5). Only the engine
+//! reveals it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -18,7 +18,8 @@ pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 /// How long a waiter may sleep past its wake-up before the wake-up counts as lost. The limit is
 /// long enough for a store that polls every 50 ms on a loaded machine.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
-/// How often a case repeats a write while the store is unavailable, with pauses of 20 ms.
+/// How many times a case repeats a write while the store is unavailable. It waits 20 ms before each
+/// repetition.
 const REPEATS: u32 = 500;
 /// The time limit of a wait that a wake-up should end.
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);

@@ -55,7 +55,7 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     assert_eq!(
         is_complete(holder.peek().await).fingerprint(),
         Some(&fingerprint(1)),
-        "the busy calls should leave the holder's fingerprint"
+        "the busy calls should not change the holder's fingerprint"
     );
 }
 

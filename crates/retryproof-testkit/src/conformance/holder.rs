@@ -130,7 +130,7 @@ pub async fn rec_2_a_takeover_replaces_the_note(s: &Subject) {
     for holder in &holders {
         granted(holder.acquire(LONG).await);
         s.shows(holder).await;
-        // No other caller can change the note with a heartbeat or a completion.
+        // Another caller's heartbeat or completion does not change the holder's note.
         for zombie in holders.iter().filter(|zombie| zombie.owner != holder.owner) {
             assert_eq!(zombie.extend(LONG).await, FencedWrite::NotOwner);
             assert_eq!(zombie.complete(b"late").await, FencedWrite::NotOwner);

@@ -66,7 +66,7 @@ impl fmt::Display for Need {
             Self::Force => "interventions by operators",
             Self::Audit => "an audit table",
             Self::Corrupt => "a way to damage a record",
-            Self::OwnClock => "a clock that the test moves, in addition to a paused runtime",
+            Self::OwnClock => "a clock that the test can advance; a paused runtime is not enough",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",

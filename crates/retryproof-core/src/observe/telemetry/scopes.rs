@@ -101,9 +101,9 @@ impl MeasuredScope {
         self.executions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a replay, which saves the mean time of the executions. Returns the number of whole
-    /// seconds that the total has gained, or `None` if it has not reached the next whole second.
-    /// The remainder counts towards later replays.
+    /// Adds a replay, which saves the mean time of the executions. Returns the whole
+    /// seconds of the total that no earlier call has returned, or `None` if there are none. The
+    /// remainder counts towards later replays.
     pub(super) fn saved(&self) -> Option<u64> {
         let executions = self.executions.load(Ordering::Relaxed);
         let mean = self.nanos.load(Ordering::Relaxed).checked_div(executions)?;
@@ -139,7 +139,7 @@ mod tests {
         scope.executed(Duration::from_millis(600));
         let saved: Vec<Option<u64>> = (0..6).map(|_| scope.saved()).collect();
         // The mean is 0.4 s, so the totals are 0.4, 0.8, 1.2, 1.6, 2.0 and 2.4 s. Each call returns
-        // the whole seconds that the total has gained.
+        // the whole seconds that no earlier call has returned.
         assert_eq!(saved, [None, None, Some(1), None, Some(1), None]);
         scope.executed(Duration::from_secs(10));
         assert_eq!(scope.saved(), Some(4), "the mean is 3.6 s, and 0.4 s were left");
