@@ -105,10 +105,10 @@ fn current_request() -> Option<HttpRequest> {
 
 fn no_request() -> Caller {
     tracing::error!(
-        "actix's caller hook was called outside actix-web, so the request was refused; use a hook \
-         that takes `&Parts`"
+        "a request was refused, because a caller hook for actix-web was called outside actix-web; \
+         outside actix-web, use a hook that takes `&Parts`"
     );
-    let mut response = http::Response::new("the caller is not known");
+    let mut response = http::Response::new("the caller could not be identified");
     *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
     Caller::refuse(response)
 }

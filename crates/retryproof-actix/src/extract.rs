@@ -51,17 +51,18 @@ impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unguarded => {
-                "the request is not guarded: it has no key, its method is not guarded, or its \
-                 route has neither `#[idempotent(http)]` nor the middleware; if keys are optional, \
-                 declare the argument as an `Option`"
+                "the request is not guarded, so the handler's argument for the key, the lease or \
+                 the transaction has no value: the request has no key, its method is not guarded, \
+                 or its route has neither `#[idempotent(http)]` nor the middleware; if keys are \
+                 optional, declare the argument as an `Option`"
             }
             Self::NoJoinedEngine => {
-                "the app data contains no `JoinedEngine` for this transaction type; add one with \
-                 `.app_data(web::Data::new(joined))`"
+                "the app data contains no `JoinedEngine` for the transaction type of the handler; \
+                 add one with `.app_data(web::Data::new(joined))`"
             }
             Self::AnotherTx => {
-                "two arguments need transactions of different types, but a request has only one \
-                 transaction"
+                "two arguments of the handler need transactions of different types, but a request \
+                 has only one transaction; use the same type for both arguments"
             }
         })
     }

@@ -63,8 +63,9 @@ impl Limits {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!(
-                        "an outer middleware holds a clone of the request, so actix's own body \
-                         limits cannot be raised (logged once)"
+                        "the guard could not raise actix-web's own body limits for a request, \
+                         because an outer middleware holds a clone of the request; set the limits \
+                         yourself, for example with `web::PayloadConfig` (logged once)"
                     );
                 });
             }

@@ -31,10 +31,13 @@ impl ErrorKind {
         match self {
             Self::Config => "invalid configuration",
             Self::InvalidKey => "invalid idempotency key",
-            Self::KeyMissing => "no idempotency key was given for a call that needs one",
-            Self::BodyNotReplayable => "the body is a stream and cannot be sent twice",
+            Self::KeyMissing => "the request was not sent, because it has no idempotency key",
+            Self::BodyNotReplayable => {
+                "the request was not sent, because its body is a stream, which a retry could not \
+                 send again"
+            }
             Self::NoRandom => "no idempotency key could be generated",
-            Self::GaveUp => "no answer",
+            Self::GaveUp => "the call got no answer",
         }
     }
 }

@@ -102,7 +102,8 @@ impl fmt::Display for InvalidKey {
             Self::Blank => "an idempotency key cannot be empty or blank",
             Self::TooLong => "an idempotency key can have at most 255 bytes; hash longer keys",
             Self::Unprintable => {
-                "an idempotency key must be printable ASCII; encode or hash anything else"
+                "an idempotency key must contain only printable ASCII characters; encode or hash \
+                 other keys"
             }
         })
     }

@@ -104,7 +104,7 @@ impl<'a> Call<'a> {
     ) -> Result<Self, CallError> {
         let once = extensions.get::<SendOnce>().is_some();
         if !once && request.body().is_some_and(|body| body.as_bytes().is_none()) {
-            let way_out = "collect it into bytes, or use `send_once()`";
+            let way_out = "collect the body into bytes, or use `send_once()`";
             return Err(CallError::new(ErrorKind::BodyNotReplayable, way_out));
         }
         if let Some(why) = extensions.get::<InvalidKey>() {
@@ -116,7 +116,7 @@ impl<'a> Call<'a> {
         let by_hand = request.headers().contains_key(&settings.header);
         if key.is_none() && !by_hand && !request.method().is_safe() {
             if settings.given_keys_only {
-                let way_out = "set one with `idempotency_key(..)`";
+                let way_out = "set a key with `idempotency_key(..)`";
                 return Err(CallError::new(ErrorKind::KeyMissing, way_out));
             }
             let drawn = IdempotencyKey::random();
@@ -169,7 +169,12 @@ impl<'a> Call<'a> {
                     return Err(self.gave_up(attempts, detail, None));
                 }
                 (attempt, Ok(pause)) => {
-                    tracing::debug!(attempts, ?pause, why = attempt.why(), "another attempt");
+                    tracing::debug!(
+                        attempts,
+                        ?pause,
+                        why = attempt.why(),
+                        "an attempt failed and will be repeated"
+                    );
                     drop(attempt);
                     sleep(pause).await;
                 }
@@ -188,8 +193,8 @@ impl<'a> Call<'a> {
             let response = next.run(request, extensions).await?;
             if self.has_key && response.url().origin() != origin {
                 tracing::warn!(
-                    "a redirect has sent a request's key to a different origin; build the client \
-                     with `redirect(same_origin_redirects())`"
+                    "a redirect sent a request and its idempotency key to a different origin; \
+                     build the client with `redirect(same_origin_redirects())`"
                 );
             }
             // For a request without a key, collect the body only if the answer is a problem

@@ -233,9 +233,10 @@ fn ended<R: AnnotatedResult>(
 
 /// The return type of an annotated function: a `Result` whose error type can carry a [`Rejected`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot report that a call is in flight",
+    message = "the return type `{Self}` cannot report that the call was rejected",
     label = "a function with a `key` must return a `Result`",
-    note = "its error type must implement `From<retryproof::Rejected>`"
+    note = "a rejected call returns an error, for example because another call with the same key \
+            is still running; the error type must implement `From<retryproof::Rejected>`"
 )]
 pub trait AnnotatedResult: Sized {
     /// The value that is stored and replayed.
@@ -269,10 +270,10 @@ impl<T, E: TakesRejected> AnnotatedResult for Result<T, E> {
 /// `From<Rejected>` under another name, which lets the compiler report a missing implementation
 /// clearly.
 #[diagnostic::on_unimplemented(
-    message = "the error type `{Self}` cannot report that a call is in flight",
+    message = "the error type `{Self}` cannot report that the call was rejected",
     label = "this error type must implement `From<retryproof::Rejected>`",
-    note = "a rejected call returns this error, for example because its key is in flight or the \
-            store is unreachable"
+    note = "a rejected call returns this error, for example because another call with the same key \
+            is still running, or because the store is unreachable"
 )]
 pub trait TakesRejected: From<Rejected> {}
 
@@ -282,12 +283,13 @@ impl<E: From<Rejected>> TakesRejected for E {}
 /// Provides the engine of an annotated function. This trait is `AsRef` under another name, which
 /// lets the compiler give a clear message (ANN-3).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has no idempotency engine of the type `{E}`",
-    label = "this must provide the engine",
-    note = "implement `AsRef<{E}>` for this type, or name an expression that provides the engine: \
+    message = "`{Self}` does not provide an engine of the type `{E}`",
+    label = "this value must provide the engine of the function",
+    note = "implement `AsRef<{E}>` for this type, or add an expression that provides the engine: \
             `engine = ..`",
-    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; \
-         with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
+    note = "an async function needs an `IdempotencyEngine`, a blocking function needs a \
+            `blocking::Engine`, and a function with `completion = \"joined\"` needs the \
+            `JoinedEngine` of its transaction's type"
 )]
 pub trait ProvidesEngine<E> {
     /// Returns a clone of the engine, because the body may move the value that contains the engine.

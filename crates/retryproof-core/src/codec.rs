@@ -45,9 +45,12 @@ use crate::payload::{CodecId, Payload};
 /// # Ok::<(), Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{T}` cannot be stored: `{Self}` does not encode and decode it",
-    label = "the result of an idempotent action is stored, so it needs a codec",
-    note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
+    message = "`{T}` cannot be stored, because the codec `{Self}` does not encode and decode this \
+               type",
+    label = "the result of an idempotent action is stored, so a codec must support the result's \
+             type",
+    note = "for the default codec, which stores JSON, derive `serde::Serialize` and \
+            `serde::Deserialize`; otherwise name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
     /// The id that is stored with the value. The codec never has to decode a value that was stored
@@ -83,18 +86,21 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
     }
 
     fn encode(&self, value: &T, into: &mut Vec<u8>) -> Result<()> {
-        serde_json::to_writer(into, value).map_err(|error| json_error("written", &error))
+        serde_json::to_writer(into, value)
+            .map_err(|error| json_error("the value cannot be written as JSON", &error))
     }
 
     fn decode(&self, payload: &Payload) -> Result<T> {
-        serde_json::from_slice(payload.body()).map_err(|error| json_error("read", &error))
+        serde_json::from_slice(payload.body()).map_err(|error| {
+            json_error("the stored JSON cannot be read as the expected type", &error)
+        })
     }
 }
 
 /// The message of a serde error can quote the value. The returned error therefore has only the
 /// class and the position of the serde error (ID-4).
-fn json_error(verb: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Codec, format!("the value's JSON cannot be {verb}"))
+fn json_error(message: &str, error: &serde_json::Error) -> Error {
+    Error::new(ErrorKind::Codec, message.to_owned())
         .with("class", format!("{:?}", error.classify()))
         .with("line", error.line())
         .with("column", error.column())
@@ -164,9 +170,12 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
 /// Decodes a value. Returns an error if another codec wrote the value or if the codec panics.
 pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
     if payload.codec() != codec.id() {
-        return Err(Error::new(ErrorKind::Codec, "the stored value was written by another codec")
-            .with("stored", payload.codec().0)
-            .with("expected", codec.id().0));
+        return Err(Error::new(
+            ErrorKind::Codec,
+            "the stored value was written with a different codec than the one that this call uses",
+        )
+        .with("stored", payload.codec().0)
+        .with("expected", codec.id().0));
     }
     catch_panic(|| codec.decode(payload)).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Codec, "the codec panicked while decoding the value"))

@@ -43,8 +43,8 @@ pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::fro
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 /// The error text for a `fingerprint-ignore` without the fingerprint `json` (FP-5).
-const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\", because only members of a \
-                          JSON body can be left out";
+const NEEDS_JSON: &str = "needs idempotency.web.fingerprint = \"json\", because only the \
+                          fingerprint of a JSON body can leave members out";
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What the engine does if it cannot record the value of an action (CMP-4).

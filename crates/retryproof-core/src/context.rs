@@ -125,8 +125,8 @@ impl IdempotencyContext {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     scope = %self.identity.scope(), lease = ?durations.lease,
-                    "the lease is under 1 s: if the process pauses for longer than the lease, the \
-                     lease is lost; use 1 s or more (logged once, CTX-2)"
+                    "the lease of a call is shorter than 1 s, so a short pause of the process is \
+                     enough to lose the lease; use a lease of 1 s or more (logged once, CTX-2)"
                 );
             }
         }

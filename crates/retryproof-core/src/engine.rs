@@ -261,7 +261,8 @@ impl IdempotencyEngine {
         let named = |error: Error| error.during("complete").for_identity(ctx.identity());
         let answer = acquire::watch(&self.0, ctx.identity(), wait).await?.ok_or_else(|| {
             named(Error::unavailable(
-                "the lease was lost, and the caller that took over left no record",
+                "this call lost its lease before its result was recorded, and the caller that took \
+                 over left no result to return",
             ))
         })?;
         match answer {

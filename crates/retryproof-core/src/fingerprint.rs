@@ -86,7 +86,10 @@ impl Fingerprint {
         /// message bodies. Records store this byte, so it must never be changed or reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
-            Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
+            Error::new(
+                ErrorKind::Codec,
+                "the fingerprint cannot be computed, because the value cannot be serialized",
+            )
         })?;
         Ok(Self::tagged(VALUE, &digest))
     }

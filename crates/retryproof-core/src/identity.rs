@@ -93,10 +93,11 @@ mod sealed {
 
 /// Types that can be used as a scope: `&'static str` and [`Scope`] (ID-3).
 #[diagnostic::on_unimplemented(
-    message = "a scope is code, not data: `{Self}` cannot be used as one",
+    message = "`{Self}` cannot be used as a scope, because a scope is part of the code and not of \
+               the data",
     label = "expected a `&'static str` or a `Scope`",
-    note = "the scope comes before the key; if the scope is known only at run time, build it with \
-            `Scope::new(..)?`"
+    note = "pass the scope first and the key second; if the scope is known only at run time, build \
+            the scope with `Scope::new(..)?`"
 )]
 pub trait IntoScope: sealed::Sealed {
     /// Validates the value and converts it to a [`Scope`].

@@ -108,9 +108,9 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the error type `{Self}` does not distinguish a rejected call from failed work",
-    label = "must implement `Refusal`",
-    note = "implement `Refusal` for it: return the `Rejected` that it contains, or `None` if the \
-            work itself failed"
+    label = "this error type must implement `Refusal`",
+    note = "implement `Refusal` for this type: return the `Rejected` that the error contains, or \
+            `None` if the work itself failed"
 )]
 pub trait Refusal {
     /// Returns the [`Rejected`] inside this error, or `None` if the work itself failed.

@@ -173,11 +173,12 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Completion(error) => write!(f, "{error}"),
             Self::Mismatch => f.write_str("the key was used before with a different request"),
             Self::LeaseLost => {
-                f.write_str("the lease was lost, and the joined transaction was rolled back")
+                f.write_str("the call lost its lease, so its joined transaction was rolled back")
             }
-            Self::NotReplayable(_) => {
-                f.write_str("the work is done, but its result cannot be replayed")
-            }
+            Self::NotReplayable(_) => f.write_str(
+                "an earlier call did the work, but its result was not stored and cannot be \
+                 returned",
+            ),
         }
     }
 }
@@ -212,7 +213,9 @@ impl CompletionError {
 impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = match self.recorded {
-            Recorded::Tombstone => "the store has a tombstone, so the action will not run again",
+            Recorded::Tombstone => {
+                "the record says only that the work is done, so the action will not run again"
+            }
             _ => "a retry after the lease ends may run the action again",
         };
         write!(f, "the action ran, but its result was not recorded ({next}): {}", self.error)
@@ -285,11 +288,12 @@ impl fmt::Display for Rejected {
             }
             Self::Mismatch => f.write_str("the key was used before with a different request"),
             Self::LeaseLost => {
-                f.write_str("the lease was lost, and the joined transaction was rolled back")
+                f.write_str("the call lost its lease, so its joined transaction was rolled back")
             }
-            Self::NotReplayable => {
-                f.write_str("the work is done, but its result cannot be replayed")
-            }
+            Self::NotReplayable => f.write_str(
+                "an earlier call did the work, but its result was not stored and cannot be \
+                 returned",
+            ),
             Self::Store(error) | Self::Codec(error) => write!(f, "{error}"),
             Self::Completion(error) => write!(f, "{error}"),
         }

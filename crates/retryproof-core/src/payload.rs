@@ -291,16 +291,18 @@ impl StoredResult {
             return if is_hidden { Err(is_still_sealed()) } else { Ok(Opened::Mismatch) };
         }
         let [m0, m1, version, flags, c0, c1, s0, s1, ..] = self.envelope[..] else {
-            return Err(Error::corrupt("the stored value is shorter than its envelope's header")
-                .with("bytes", self.envelope.len()));
+            return Err(Error::corrupt(
+                "the stored value is damaged: it is shorter than the header of every stored value",
+            )
+            .with("bytes", self.envelope.len()));
         };
         if [m0, m1] != MAGIC {
             return Err(Error::corrupt("the stored value was not written by retryproof"));
         }
         if version != VERSION {
             return Err(Error::corrupt(
-                "the stored value has an unknown envelope version; a newer version of retryproof \
-                 wrote it",
+                "the stored value was written by a newer version of retryproof, in a format that \
+                 this version cannot read; upgrade this program",
             )
             .with("version", version));
         }
@@ -309,7 +311,8 @@ impl StoredResult {
         }
         if flags & MUST_UNDERSTAND & !TOMBSTONE != 0 {
             return Err(Error::corrupt(
-                "the stored value uses envelope flags that this version cannot read",
+                "the stored value has flags that this version does not know, probably because a \
+                 newer version of retryproof wrote the value; upgrade this program",
             )
             .with("flags", flags));
         }

@@ -269,8 +269,9 @@ impl<B> fmt::Debug for GuardedBody<B> {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "the guard cannot make the request body `{Self}` from buffered bytes",
-    label = "the guarded service takes this body",
+    message = "the guard reads the request body into memory, but cannot create a `{Self}` from the \
+               bytes that it has read",
+    label = "the guarded service takes a request body of this type",
     note = "use `retryproof::http::GuardedBody`, axum's body or a boxed body of \
             `http-body-util`, or implement `FromReplay`"
 )]

@@ -150,15 +150,16 @@ impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
             // after a change of `fingerprint-ignore` would be refused (FP-5).
             tracing::debug!(
                 identity = %self.context.identity(),
-                "`fingerprint-ignore` has changed since the record was written, so the bodies are \
-                 not compared"
+                "the body of a retry is not compared with the first body, because \
+                 `fingerprint-ignore` has changed since the first request"
             );
             return Ok(if has_target(theirs, &parts) { *theirs } else { *mine });
         }
         let algorithm = theirs.algorithm();
         let known = FingerprintAlgorithm::from_byte(algorithm).ok_or_else(|| {
             Error::corrupt(
-                "the record names a fingerprint algorithm that this filter does not support",
+                "the request cannot be compared with the first request, because this filter does \
+                 not support the fingerprint algorithm of the first request's record",
             )
             .with("algorithm", algorithm)
         })?;

@@ -75,9 +75,10 @@ pub enum AnswerFate {
 /// deliberately no default and no blanket implementation. If a charge may have happened, freeing
 /// its key must be an explicit decision.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not state the fate of its response",
-    label = "this type needs to implement `Fate`",
-    note = "implement `Fate` for it: return `Store`, `Release` or `Hold` for each of its values"
+    message = "`{Self}` does not say whether its response is stored",
+    label = "this type must implement `Fate`",
+    note = "implement `Fate` for this type: return `Store`, `Release` or `Hold` for each of its \
+            values"
 )]
 pub trait Fate {
     /// Returns the fate of the response that is made from `self`.

@@ -221,8 +221,9 @@ impl Inner {
             tracing::warn!(
                 scope,
                 field,
-                "a response field is not stored and will be missing from replays; configure it \
-                 with `store_header` or `skip_header` (logged once per scope, HTTP-9)"
+                "a header field of a response is not stored, so replays will not have it; to store \
+                 the field, call `store_header`; to leave it out without this warning, call \
+                 `skip_header` (logged once per scope, HTTP-9)"
             );
         }
     }
@@ -232,8 +233,8 @@ impl Inner {
         if !self.warned.layered.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "a guarded endpoint is wrapped by another guard of the same route; the outer \
-                 guard's policy applies (logged once, HTTP-15)"
+                "a route has two guards, one inside the other, and only the policy of the outer \
+                 guard applies; remove one of the guards (logged once, HTTP-15)"
             );
         }
     }
@@ -243,8 +244,9 @@ impl Inner {
         if !self.warned.void.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "`Policy::with_stored` has no effect in this filter, because the filter's fate \
-                 hook decides about all responses without a mark (logged once, HTTP-19)"
+                "`Policy::with_stored` has no effect, because the filter's `fate` hook decides \
+                 which responses are stored; remove the hook or the call of `with_stored` (logged \
+                 once, HTTP-19)"
             );
         }
     }
@@ -254,8 +256,9 @@ impl Inner {
         if !self.warned.unmatched.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "a request with a key matched no route and is not guarded; a fallback that \
-                 performs work needs `Policy::with_unmatched` (logged once, HTTP-1)"
+                "a request with an idempotency key matched no route and was not guarded; if the \
+                 router's fallback performs work, set `Policy::with_unmatched` (logged once, \
+                 HTTP-1)"
             );
         }
     }

@@ -155,7 +155,8 @@ impl Policy {
         if let Methods::Only(names) = methods {
             assert!(
                 are_methods(names),
-                "`Methods::Only` needs at least one method, each named in capitals"
+                "`Methods::Only` needs at least one method, and each name must be in capital \
+                 letters"
             );
         }
         self.methods = methods;

@@ -85,7 +85,9 @@ fn scope_and_caller<H: RequestHead>(
         None => default_scope(head),
     };
     let scope = scope.map_err(|error| {
-        tracing::error!(%error, "this route has no valid idempotency scope; name one (HTTP-16)");
+        tracing::error!(%error,
+            "requests to a route are refused, because the route has no valid idempotency scope; \
+             name a scope for the route (HTTP-16)");
         refuse(admitted, head, Finding::NoScope)
     })?;
     let caller = match (caller, &filter.callers) {
@@ -209,7 +211,7 @@ fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
         Some(RouteTemplate::GrpcMethod(method)) => Scope::new(method.to_owned()),
         None => Err(Error::new(
             ErrorKind::Invalid,
-            "the router matched no route for this endpoint; give its policy a scope",
+            "the router matched no route for this endpoint, so the endpoint has no default scope",
         )),
     }
 }

@@ -172,7 +172,8 @@ async fn commit_transaction(
         (TakenTransaction::Kept, _) => {
             tracing::error!(
                 identity = %context.identity(),
-                "a guarded transaction was still in use after its handler returned; it is rolled back"
+                "a guarded transaction is rolled back, because it was still in use after its \
+                 handler returned"
             );
             let _ = lease.release_after(Phase::RolledBack).await;
             return Err(CommitFailure::RolledBack);
@@ -277,7 +278,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
     fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
         tracing::error!(
             identity = %call.context.identity(),
-            "the handler's response body broke off"
+            "the body of a handler's response was interrupted; the work is recorded as done, and \
+             the client gets an error"
         );
         Self::tombstone(call, parts, UnsentBody::Broken)
     }
@@ -303,7 +305,8 @@ impl<R: Body<Data = Bytes>> CapturedResponse<R> {
                 tracing::error!(
                     identity = %call.context.identity(),
                     %error,
-                    "the response cannot be stored, so a tombstone is recorded instead"
+                    "the response cannot be stored; a tombstone is recorded instead, so retries \
+                     learn that the work is done but do not get its response"
                 );
                 let value = CompletionValue::Tombstone(status_alone(parts.status));
                 Self { value, recorded: Err(EncodingFailed), body }
@@ -367,9 +370,12 @@ fn encode<R>(
         })
     };
     catch_panic(build).unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Codec, "a hook panicked while the response was encoded")
-            .during("encode")
-            .for_identity(call.context.identity()))
+        Err(Error::new(
+            ErrorKind::Codec,
+            "a hook of the filter panicked while the response was being encoded",
+        )
+        .during("encode")
+        .for_identity(call.context.identity()))
     })
 }
 
@@ -466,7 +472,9 @@ async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R
         Ok(Ok(stored)) => DuplicateRequest::of_call(&unsent.call).respond_from_record(&stored).0,
         Ok(Err(in_flight)) => DuplicateRequest::of_call(&unsent.call).in_flight(in_flight),
         Err(error) => {
-            tracing::error!(%error, "the action ran, but its result was not recorded");
+            tracing::error!(%error,
+                "the action ran, but its result was not recorded, and there is no other caller's \
+                 result to return");
             return completion_failed(unsent, Recorded::No, Served::Lost);
         }
     };

@@ -65,9 +65,13 @@ impl<'a> ResponseContext<'a> {
     pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
         let source = error.source();
         if error.is_retryable() {
-            tracing::warn!(%error, source, "nothing ran");
+            tracing::warn!(%error, source,
+                "a request was refused because of an error of the engine or the store; its handler \
+                 did not run");
         } else {
-            tracing::error!(%error, source, "nothing ran");
+            tracing::error!(%error, source,
+                "a request was refused because of an error of the engine or the store; its handler \
+                 did not run");
         }
         self.fail_with(error.kind())
     }

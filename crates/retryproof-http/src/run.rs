@@ -201,7 +201,9 @@ fn is_stored<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
 /// response is stored, so that the work does not run again.
 fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
     catch_panic(|| hook(parts)).unwrap_or_else(|_| {
-        tracing::error!("the filter's fate hook panicked; the response is stored");
+        tracing::error!(
+            "the filter's `fate` hook panicked, so the response is stored, and retries will get it"
+        );
         AnswerFate::Store
     })
 }

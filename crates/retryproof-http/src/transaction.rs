@@ -198,11 +198,17 @@ impl<T> fmt::Debug for OpenTx<T> {
 impl fmt::Display for TxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable(error) => write!(f, "no transaction could be opened: {error}"),
+            Self::Unavailable(error) => {
+                write!(f, "the database could not open a transaction: {error}")
+            }
             Self::NotGranted => f.write_str(
-                "a guarded transaction can only begin in the handler, not in an extractor",
+                "a guarded transaction cannot begin in an extractor; begin the transaction in the \
+                 handler",
             ),
-            Self::Ended => f.write_str("the guarded transaction ended when its handler returned"),
+            Self::Ended => f.write_str(
+                "a guarded transaction was used after its handler had returned; the transaction \
+                 had already ended",
+            ),
         }
     }
 }
@@ -269,7 +275,8 @@ impl TxError {
     fn log(&self) -> NoTx {
         match self {
             Self::Unavailable(error) => {
-                tracing::warn!(%error, "no transaction could be opened; nothing was written");
+                tracing::warn!(%error, "the database could not open a transaction for a request, \
+                                        so nothing was written");
                 NoTx::Unavailable
             }
             Self::NotGranted | Self::Ended => {

@@ -36,7 +36,7 @@ pub(crate) fn idempotent(
                 true => error,
                 false => syn::Error::new(
                     error.span(),
-                    "`#[idempotent]` belongs on a function or a method",
+                    "`#[idempotent]` can be used only on a function or a method",
                 ),
             });
             return refused(errors, item);

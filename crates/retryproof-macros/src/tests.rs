@@ -77,7 +77,7 @@ fn ann_2_endpoints_refuse_what_functions_take() {
         ENDPOINT,
         "`completion` cannot be used on an HTTP endpoint",
     );
-    refuses("http, hold_when = E::is_unknown", ENDPOINT, "the answer's `AnswerFate`");
+    refuses("http, hold_when = E::is_unknown", ENDPOINT, "the response's `AnswerFate`");
     refuses("http, engine = x", ENDPOINT, "`engine` cannot be used on an HTTP endpoint");
 }
 
@@ -175,7 +175,7 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
     refuses(
         "key = id",
         "async fn f(&self) -> Result<impl Serialize, E> {}",
-        "its type must be named",
+        "the value's type must be named",
     );
     takes("key = id", "async fn f(&self) -> io::Result<()> {}");
     takes("key = id", "async fn f(&self) -> AliasThatMayBeOne {}");
@@ -236,18 +236,26 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
         &with("#[tx] tx: &mut Tx"),
         "`#[tx]` marks",
     );
-    refuses(joined, &with("#[tx] tx: Tx"), "its type must be `&mut ..`");
-    refuses(joined, &with("#[tx] tx: &Tx"), "its type must be `&mut ..`");
+    refuses(joined, &with("#[tx] tx: Tx"), "the argument's type must be `&mut ..`");
+    refuses(joined, &with("#[tx] tx: &Tx"), "the argument's type must be `&mut ..`");
     refuses(joined, &with("#[tx] tx: &mut impl Port"), "name the type of the transaction");
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
-    refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
+    refuses(
+        joined,
+        &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"),
+        "only one argument can have `#[tx]`",
+    );
     refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
     // RUN-4: the engine supplies the `#[lease]` argument, like the `#[tx]` argument.
     let lease = "key = order.id";
     takes(lease, &with("#[lease] lease: &Lease"));
     takes(lease, &with("#[lease] mut lease: retryproof::Lease"));
     takes(joined, &with("#[lease] lease: &Lease, #[tx] tx: &mut Tx"));
-    refuses(lease, &with("#[lease] a: &Lease, #[lease] b: &Lease"), "a second `#[lease]`");
+    refuses(
+        lease,
+        &with("#[lease] a: &Lease, #[lease] b: &Lease"),
+        "only one argument can have `#[lease]`",
+    );
     refuses(lease, &with("#[lease] lease: impl Leases"), "must be `&Lease` or `Lease`");
     refuses(joined, &with("#[lease] #[tx] tx: &mut Tx"), "mark one with `#[lease]`");
     refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is not a lease");
@@ -259,7 +267,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(
         "key = order.id, hold_when = \"timeout\"",
         METHOD,
-        "`hold_when` must be a function of the error",
+        "`hold_when` must be a function that takes the error",
     );
     refuses("key = order.id, codec = \"json\"", METHOD, "`codec` must be an expression");
     refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` must be the path");
@@ -294,14 +302,10 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
 
 #[test]
 fn ann_2_items_that_cannot_be_guarded() {
-    refuses("http", "struct Pay;", "belongs on a function or a method");
-    refuses("http", "impl Pay {}", "belongs on a function or a method");
+    refuses("http", "struct Pay;", "can be used only on a function or a method");
+    refuses("http", "impl Pay {}", "can be used only on a function or a method");
     refuses("http", "fn fn", "expected identifier");
-    refuses(
-        "key = id",
-        "async fn f(&self) -> Result<(), E>;",
-        "a declaration has no body to guard",
-    );
+    refuses("key = id", "async fn f(&self) -> Result<(), E>;", "this function has no body");
     refuses("key = id", "const fn f(&self) -> Result<(), E> {}", "a `const fn` cannot wait");
     refuses(
         "key = id",

@@ -101,14 +101,15 @@ pub(crate) fn validate(
     if let Some(second) = function.second() {
         errors.at(
             second,
-            "the function has two `#[idempotent]` attributes; keep one, because a call is never \
+            "the function has two `#[idempotent]` attributes; keep one, because a call cannot be \
              guarded twice",
         );
     }
     if function.body.is_none() {
         errors.at(
             &function.sig,
-            "a declaration has no body to guard; annotate the function that has one",
+            "this function has no body, so there is nothing to guard; annotate the implementation \
+             instead",
         );
     }
     if let Some(token) = &function.sig.constness {
@@ -141,22 +142,22 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
     };
     let engine = match framework {
         Framework::Axum => "the filter in the router's state has an engine",
-        Framework::Actix => "the handler is mounted with a filter, which has an engine",
+        Framework::Actix => "the filter with which the handler is mounted has an engine",
     };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
-        ("fingerprint", "the filter fingerprints the request (`web.fingerprint`)"),
-        ("codec", "the response is stored as it is"),
-        ("completion", "the filter's configuration decides (`completion-failure-policy`)"),
-        ("hold_when", "the answer's `AnswerFate` decides"),
+        ("fingerprint", "the filter computes the fingerprint of the request (`web.fingerprint`)"),
+        ("codec", "the response is stored without a codec"),
+        ("completion", "the setting `completion-failure-policy` takes its place"),
+        ("hold_when", "the response's `AnswerFate` decides whether the key is held"),
         ("engine", engine),
     ] {
         if let Some(arg) = args.get(name) {
             errors.at(
                 &arg.name,
                 format!(
-                    "`{name}` cannot be used on an HTTP endpoint: {reason}; remove it, or \
-                     remove `http` if this is not an endpoint"
+                    "`{name}` cannot be used on an HTTP endpoint, because {reason}; remove \
+                     `{name}`, or remove `http` if this function is not an endpoint"
                 ),
             );
         }
@@ -190,7 +191,8 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         errors.at(
             &sig.generics,
             format!(
-                "a generic handler cannot be annotated, because it becomes a {structure}; {layer}"
+                "a generic handler cannot be annotated, because the attribute turns the handler \
+                 into a {structure}; {layer}"
             ),
         );
     }
@@ -210,8 +212,8 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
         match input {
             FnArg::Receiver(receiver) => errors.at(
                 receiver,
-                "a method cannot be an endpoint: `self` is not extracted from a request; annotate \
-                 a free function, or use `key` instead of `http`",
+                "a method cannot be an endpoint, because `self` cannot be extracted from a \
+                 request; annotate a free function, or use `key` instead of `http`",
             ),
             FnArg::Typed(input) if mentions(&input.ty, "impl") => errors.at(
                 &input.ty,
@@ -223,20 +225,22 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
             FnArg::Typed(input) if mentions(&input.ty, "Self") => {
                 errors.at(
                     &input.ty,
-                    "an endpoint must be a free function, and there `Self` has no meaning",
+                    "an endpoint must be a free function, where `Self` has no meaning; name the \
+                     type instead",
                 );
             }
             FnArg::Typed(input) if elides_a_lifetime(&input.ty) => {
                 errors.at(
                     &input.ty,
-                    "a handler's arguments must be owned: an extractor cannot \
-                     return a borrow",
+                    "a handler's arguments must be owned, because an extractor cannot return a \
+                     reference",
                 );
             }
             FnArg::Typed(input) if input.attrs.iter().any(|attr| attr.path().is_ident("cfg")) => {
                 errors.at(
                     &input.ty,
-                    "an endpoint's argument cannot have a `#[cfg]`; write the function twice",
+                    "an argument of an endpoint cannot have a `#[cfg]`; write the function twice, \
+                     once for each configuration",
                 );
             }
             FnArg::Typed(_) => {}
@@ -265,8 +269,8 @@ fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(
             &arg.value,
-            "`scope` must be a string literal, as in `scope = \"payments\"`: a scope is code, not \
-             data",
+            "`scope` must be a string literal, as in `scope = \"payments\"`, because a scope is \
+             part of the code and not of the data",
         );
         return None;
     };

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(check(None, None), None);
         assert_eq!(check(Some(&secret), Some(secret.mark())), None);
         for (own, recorded, text) in [
-            (Some(&secret), None, "set up with plain identities"),
+            (Some(&secret), None, "set up without an identity secret"),
             (None, Some(secret.mark()), "this program has no identity secret"),
             (Some(&secret), Some(1), "another identity secret"),
         ] {

@@ -143,7 +143,7 @@ fn ops_5_id_5_the_form_of_the_keys_and_another_secret_are_named_on_every_store()
     let [postgres, mariadb, redis] = hashed_on_servers();
     let hashed = [Place::hashed_sqlite(), postgres, mariadb, redis];
     for (places, kept, other) in [
-        (plain, "keeps keys as they are sent", "set up with plain identities"),
+        (plain, "keeps keys as they are sent", "set up without an identity secret"),
         (hashed, "keeps digests", "set up with another identity secret"),
     ] {
         for place in places {

@@ -135,21 +135,21 @@ impl Builder {
     pub fn build(self) -> Result<IdempotencyMiddleware, CallError> {
         let refuse = |detail: String| Err(CallError::new(ErrorKind::Config, detail));
         if self.attempts == 0 {
-            return refuse("attempts cannot be 0; use 1 to turn off retries".to_owned());
+            return refuse("`attempts` cannot be 0; to turn off retries, use 1".to_owned());
         }
         for (name, time) in [("deadline", self.deadline), ("attempt_timeout", self.attempt_timeout)]
         {
             if time.is_zero() || time > LONGEST {
                 return refuse(format!(
-                    "{name} must be above 0 and at most one day, but is {time:?}"
+                    "`{name}` is {time:?}, but must be above 0 and at most one day"
                 ));
             }
         }
         if self.backoff_base > self.backoff_cap || self.backoff_cap > LONGEST {
             let (base, cap) = (self.backoff_base, self.backoff_cap);
             return refuse(format!(
-                "the backoff's base ({base:?}) must not exceed its cap ({cap:?}), and the cap must \
-                 not exceed one day"
+                "the base of the backoff is {base:?} and its cap is {cap:?}; the base must not \
+                 exceed the cap, and the cap must not exceed one day"
             ));
         }
         Ok(IdempotencyMiddleware::with(self))

@@ -50,7 +50,7 @@ async fn an_answer_that_always_breaks_off_is_none() {
     assert!(ours.transport().is_some_and(|error| !error.is_connect()), "{ours:?}");
     assert_eq!(
         error.to_string(),
-        "no answer in 3 attempts: the last attempt failed, and no attempts are left"
+        "the call got no answer in 3 attempts: the last attempt failed, and no attempts are left"
     );
 }
 

@@ -116,7 +116,7 @@ async fn silence_ends_each_attempt_and_the_deadline_ends_the_call() {
     assert!(ours.key().is_some());
     assert_eq!(
         error.to_string(),
-        "no answer in 3 attempts: the last attempt timed out, and no time is left"
+        "the call got no answer in 3 attempts: the last attempt timed out, and no time is left"
     );
 }
 

@@ -16,8 +16,9 @@ pub const fn default_scope(path: &'static str) -> &'static str {
     path
 }
 
-pub(super) const TOO_LONG: &str =
-    "the path of this function is too long for a scope; name the scope explicitly";
+pub(super) const TOO_LONG: &str = "the default scope of this function is its path, which is longer \
+                                   than the 255 bytes that a scope can have; name a shorter scope, \
+                                   as in `scope = \"payments\"`";
 
 /// Returns the full path of the function that encloses a closure, as the compiler writes it.
 /// Early-bound lifetimes, which the compiler writes as `<'_>`, are removed. The path has no type or

@@ -40,8 +40,11 @@ impl Owned {
             .enable_all()
             .build()
             .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "the heartbeat thread could not be started")
-                    .because(error)
+                Error::new(
+                    ErrorKind::Unexpected,
+                    "the engine could not start the thread that sends its heartbeats",
+                )
+                .because(error)
             })?;
         Ok(Self(Some(runtime)))
     }
@@ -52,14 +55,18 @@ impl Owned {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a blocking call was made inside a tokio runtime and would stall it; inside a \
-                 runtime, use the async `IdempotencyEngine` and `retryproof::connect`, or a thread \
-                 from `std::thread` (a `spawn_blocking` thread is inside the runtime too)",
+                "a blocking method was called inside a tokio runtime, which it would block; inside \
+                 a runtime, use the async `IdempotencyEngine` and `retryproof::connect`, or call \
+                 the method on a thread from `std::thread` (a `spawn_blocking` thread is still \
+                 inside the runtime)",
             ));
         }
         match &self.0 {
             Some(runtime) => Ok(RuntimeEntry(runtime)),
-            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime has shut down")),
+            None => Err(Error::new(
+                ErrorKind::ShuttingDown,
+                "the engine's runtime has shut down, so the engine accepts no more calls",
+            )),
         }
     }
 }

@@ -156,7 +156,10 @@ impl Loading {
                 // Report only the error's `message()`. The error's full text also quotes the line,
                 // which can contain a password (ID-4).
                 let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
-                return self.problem(format_args!("{place}: not TOML: {}", error.message()));
+                return self.problem(format_args!(
+                    "{place}: the file is not valid TOML: {}",
+                    error.message()
+                ));
             }
         };
         for (key, value) in &document {
@@ -164,7 +167,7 @@ impl Loading {
                 match value.get_ref() {
                     DeValue::Table(table) => self.table(file, table, &mut Vec::new()),
                     _ => self.problem(format_args!(
-                        "idempotency ({}): expected a table",
+                        "idempotency ({}): expected a table of settings",
                         file.at(key.span())
                     )),
                 }
@@ -189,7 +192,7 @@ impl Loading {
                 }
                 (None, _) if settings::is_table(path) => {
                     self.problem(format_args!(
-                        "idempotency.{} ({}): expected a table",
+                        "idempotency.{} ({}): expected a table of settings",
                         spelled(path),
                         place()
                     ));
@@ -220,10 +223,15 @@ impl Loading {
         if name.starts_with("IDEMPOTENCY_SCOPE_") {
             tracing::warn!(
                 variable = name,
-                "variable ignored: scopes can be configured only in the file (CFG-1)"
+                "an environment variable has no effect, because a scope can be configured only in \
+                 the configuration file; move the setting to the file (CFG-1)"
             );
         } else {
-            tracing::warn!(variable = name, "variable ignored: no setting has this name (CFG-1)");
+            tracing::warn!(
+                variable = name,
+                "an environment variable has no effect, because no setting has this name; correct \
+                 the name, or remove the variable (CFG-1)"
+            );
         }
     }
 

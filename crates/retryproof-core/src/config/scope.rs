@@ -71,7 +71,12 @@ impl ScopeConfig {
             }
         }
         if self.shadow == Some(true) && self.enabled == Some(false) {
-            return Err(refused(key("shadow"), true, "`enabled` to be true, or no `shadow`"));
+            return Err(refused(
+                key("shadow"),
+                true,
+                "no `shadow = true` in a scope with `enabled = false`; remove one of the two \
+                 settings",
+            ));
         }
         if let Some(status) = self.mismatch_status
             && !matches!(status, 409 | 422)
@@ -81,14 +86,15 @@ impl ScopeConfig {
         let pointers = &self.fingerprint_ignore;
         if pointers.len() > MAX_POINTERS {
             let expected = format!("at most {MAX_POINTERS} JSON pointers");
-            return Err(refused(key("fingerprint-ignore"), pointers.len(), &expected));
+            let given = format!("({} JSON pointers)", pointers.len());
+            return Err(refused(key("fingerprint-ignore"), given, &expected));
         }
         match pointers.iter().find(|pointer| !is_pointer(pointer)) {
             Some(pointer) => {
                 let expected = format!(
                     "JSON pointers such as `/meta/sent-at`, each 2 to {MAX_POINTER_BYTES} bytes \
                      long, that begin with `/` and contain `~` only as `~0` or `~1`; {pointer:?} \
-                     is not one"
+                     is not such a pointer"
                 );
                 Err(refused(key("fingerprint-ignore"), format!("{pointers:?}"), &expected))
             }

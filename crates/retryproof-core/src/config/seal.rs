@@ -38,19 +38,21 @@ impl SealSettings {
         let message = match (&self.keys, &self.master) {
             (None, None) => return Ok(()),
             (Some(_), None) => {
-                "idempotency.seal.keys needs idempotency.seal.master: a file of master keys, or \
-                 `env:NAME`"
+                "idempotency.seal.keys is set, but idempotency.seal.master is missing; set \
+                 idempotency.seal.master to a file of master keys, or to `env:NAME`"
             }
             (None, Some(_)) => {
-                "idempotency.seal.master needs idempotency.seal.keys: the URL of the table of keys"
+                "idempotency.seal.master is set, but idempotency.seal.keys is missing; set \
+                 idempotency.seal.keys to the URL of the table of keys"
             }
             (Some(_), Some(_)) if config.identity_secret.is_none() => {
-                "idempotency.seal.keys needs idempotency.identity-secret: a store with sealed \
-                 results has hashed identities"
+                "idempotency.seal.keys is set, but idempotency.identity-secret is missing; sealed \
+                 results need the secret, because their records contain hashes instead of keys"
             }
             (Some(keys), Some(_)) if config.store.as_ref() == Some(keys) => {
-                "idempotency.seal.keys names the store; keep the table of keys apart from it, \
-                 because a backup of both can be read after a key was destroyed"
+                "idempotency.seal.keys and idempotency.store name the same database; keep the \
+                 table of keys apart from the store, because a backup that contains both can be \
+                 read even after a key was destroyed"
             }
             (Some(_), Some(_)) => return Ok(()),
         };
@@ -84,15 +86,15 @@ mod tests {
             assert!(error.to_string().contains(part), "{error}");
         };
         config.seal.master = Some("canary".to_owned());
-        refused(&config, "needs idempotency.seal.keys");
+        refused(&config, "idempotency.seal.keys is missing");
         config.seal.keys = Some("sqlite:canary".to_owned());
-        refused(&config, "needs idempotency.identity-secret");
+        refused(&config, "idempotency.identity-secret is missing");
         config.identity_secret = Some(IdentitySecret::new("s".repeat(32)).unwrap());
         assert!(config.check_seal().is_ok());
         config.store = config.seal.keys.clone();
-        refused(&config, "apart from it");
+        refused(&config, "apart from the store");
         config.seal.master = None;
-        refused(&config, "needs idempotency.seal.master");
+        refused(&config, "idempotency.seal.master is missing");
         assert!(!format!("{config:?}").contains("canary"), "ID-4");
         config = IdempotencyConfig::default();
         config.seal.cache = Duration::from_secs(86_401);

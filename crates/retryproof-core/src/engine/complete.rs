@@ -201,7 +201,8 @@ impl LeaseState {
     /// Reports the terminal event of a refused completion (CMP-2).
     pub(super) fn end_as_lost(&self) {
         tracing::warn!(identity = %self.identity, token = %self.token,
-            "completion refused: the lease was lost");
+            "the result of an action was not recorded, because the call had lost its lease; \
+             another caller may have run the same work");
         self.end(End::Lost);
     }
 
@@ -289,7 +290,7 @@ async fn complete_until_over(
         tracing::error!(
             identity = %state.identity, token = %state.token, %error,
             "the action ran, but its result was not recorded; a retry after the lease ends may run \
-             it again"
+             the action again"
         );
         state.end(End::Failed(Phase::Completion));
         return CompletionResult::Unconfirmed(error);
@@ -303,7 +304,8 @@ pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
     release_until(&state.store, &state.identity, state.owner, state.until()).await.inspect_err(
         |error| {
             tracing::warn!(identity = %state.identity, %error,
-                "the release failed; the key may stay taken until its lease runs out");
+                "the store did not confirm the release of a key, so the key may stay taken until \
+                 its lease ends");
         },
     )
 }
@@ -334,7 +336,8 @@ where
         match call().await {
             Err(error) if error.kind() == ErrorKind::Unavailable && store.now() < until() => {
                 failures += 1;
-                tracing::debug!(%error, failures, "the call to end a lease failed; repeating it");
+                tracing::debug!(%error, failures,
+                    "a store call that ends a lease failed and will be repeated");
                 sleep(REPEAT.after(failures)).await;
             }
             answer => return answer,

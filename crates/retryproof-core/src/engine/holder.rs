@@ -57,8 +57,8 @@ impl HolderNotes {
 fn trace_of(current: CurrentTrace) -> Option<TraceContext> {
     catch_panic(current).unwrap_or_else(|_| {
         tracing::error!(
-            "the function given to `current_trace` panicked; the grant has no trace, and the \
-             function will be called again at the next acquire"
+            "the function given to `EngineBuilder::current_trace` panicked, so the record of this \
+             call names no trace; the function will be called again for the next call"
         );
         None
     })

@@ -60,7 +60,10 @@ pub enum JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LeaseLost => f.write_str("the lease was lost; roll the transaction back"),
+            Self::LeaseLost => f.write_str(
+                "the call lost its lease, so its result was not recorded; roll the transaction \
+                 back",
+            ),
             Self::Failed(error) => write!(f, "{error}"),
         }
     }
@@ -341,8 +344,8 @@ impl OpenCommit {
         if !state.store.guards() {
             state.end(End::Failed(Phase::Completion));
             return Err(Error::unavailable(
-                "the scope is switched off or in shadow mode, so no record shows whether the \
-                 transaction was committed",
+                "it is unknown whether the transaction was committed: the scope is switched off or \
+                 in shadow mode, so there is no record that would show it",
             ));
         }
         let is_committed = match release_until_over(self.lease.clone()).await {
@@ -364,8 +367,8 @@ impl OpenCommit {
             Err(error) => {
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,
-                    "it is unknown whether a joined transaction was committed; a retry after the \
-                     lease ends finds the result or runs the work again"
+                    "it is unknown whether a joined transaction was committed; after the lease \
+                     ends, a retry either gets the recorded result or runs the work again"
                 );
                 state.end(End::Failed(Phase::Completion));
                 Err(error)

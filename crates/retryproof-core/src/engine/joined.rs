@@ -200,8 +200,8 @@ async fn write_and_commit<T: Send>(
         // Another engine granted the lease, so the lease's record can be in a different store.
         false => Err(Error::new(
             ErrorKind::Unsupported,
-            "the lease was granted by another engine; create the joined engine from the engine \
-             that grants the lease",
+            "the result cannot be recorded, because another engine granted the lease; create the \
+             `JoinedEngine` from the engine that grants the lease",
         )),
     };
     let mut freed = true;
@@ -221,8 +221,8 @@ async fn write_and_commit<T: Send>(
             }
             Error::new(
                 ErrorKind::Unsupported,
-                "the transaction does not see the record that the store sees: the transaction is \
-                 on a different database, or its snapshot is older than the grant",
+                "the transaction does not see the record of the call, although the store does: the \
+                 transaction is on a different database, or its snapshot is older than the lease",
             )
         }
         Err(error) => {
@@ -234,17 +234,17 @@ async fn write_and_commit<T: Send>(
     let key = if freed {
         "is free"
     } else {
-        "stays taken until the store confirms its release or the lease ends"
+        "stays taken until the store confirms the release or the lease ends"
     };
-    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back, \
-         and the key {key}");
+    tracing::error!(error = %failed,
+        "a joined call failed: its transaction was rolled back, and its key {key}");
     CompletionResult::RolledBack(failed.during("commit"))
 }
 
 async fn roll_back<T>(source: &dyn DynTxSource<T>, tx: T, limit: Duration) {
     if let Err(error) = in_time(limit, source.roll_back(tx)).await {
-        tracing::warn!(%error, "a rollback was not confirmed; the database rolls the transaction \
-                                back when the connection ends");
+        tracing::warn!(%error, "the database did not confirm a rollback; the database will roll \
+                                the transaction back when the connection ends");
     }
 }
 

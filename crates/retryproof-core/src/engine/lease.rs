@@ -389,7 +389,9 @@ impl HeldLease {
         }
         if grant.took_over {
             tracing::info!(
-                identity = %state.identity, token = %state.token, "took over an expired lease"
+                identity = %state.identity, token = %state.token,
+                "a call took over a key, because the lease of the key's last holder had expired; \
+                 the action runs again"
             );
             store.observers.tell(|o| o.taken_over(state.event()));
         }

@@ -62,8 +62,8 @@ impl PurgeTask {
             if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     store = profile.name,
-                    "expired records are never deleted: the store does not delete them itself, and \
-                     was built without `with_purge()`"
+                    "expired records are never deleted, because the store does not delete them \
+                     itself and was built without `with_purge()`"
                 );
             }
             // Start no task. The flag only prevents this check from running again at every later
@@ -88,8 +88,8 @@ impl PurgeTask {
                 continue;
             }
             if let Err(error) = purge(&store, self.interval).await {
-                tracing::warn!(%error, "the purge failed; it will be retried after the next \
-                                        interval");
+                tracing::warn!(%error, "expired records could not be deleted; the purge will be \
+                                        tried again after `purge.interval`");
             }
         }
     }
@@ -124,8 +124,9 @@ impl PurgeTask {
                 {
                     tracing::warn!(
                         %error,
-                        "the purge cannot be claimed, so each process purges; does the store's user \
-                         lack the privilege to write the `_meta` table? (logged once, STO-6)"
+                        "each process deletes expired records, although one would be enough, \
+                         because the purge cannot be claimed; check that the store's user may \
+                         write the `_meta` table (logged once, STO-6)"
                     );
                 }
                 true
@@ -199,8 +200,9 @@ async fn purge_batches(
             tracing::warn!(
                 deleted = *deleted,
                 after = ?took,
-                "the purge is not keeping up with expiring records, or is working off a backlog; \
-                 on a server, look for long-running transactions or a slow disk"
+                "deleting expired records takes longer than `purge.interval`: the purge is working \
+                 off a backlog, or it cannot keep up; if this line recurs, look for long-running \
+                 transactions or a slow disk on the database server"
             );
         }
         tokio::task::yield_now().await;

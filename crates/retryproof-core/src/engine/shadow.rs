@@ -47,8 +47,8 @@ pub(super) fn stand_in(
     for scope in &scopes {
         tracing::warn!(
             scope,
-            "this scope is in shadow mode (`shadow = true`): every call runs, also a retry, and \
-             what the guard would have done is only counted (CTX-6)"
+            "this scope is in shadow mode (`shadow = true`): every call runs, even a retry, and \
+             the library only counts what the guard would have done (CTX-6)"
         );
     }
     let watching = ShadowStore {
@@ -145,8 +145,9 @@ impl IdempotencyStore for ShadowStore {
         if let Some((calls, stopped)) = self.calls.count(id.scope().as_str(), now, stopped) {
             tracing::warn!(
                 scope = %id.scope(), calls, stopped,
-                "calls of this scope ran in shadow mode since the last warning (`shadow = true`); \
-                 the guard would have stopped some of them (CTX-6)"
+                "calls in this scope have run in shadow mode (`shadow = true`): `calls` counts \
+                 them since the last warning, and `stopped` counts those that the guard would have \
+                 stopped (CTX-6)"
             );
         }
         let token = grant.unwrap_or_else(|| self.calls.token(now));

@@ -155,9 +155,12 @@ impl StoreClient {
         if longest <= self.max_duration {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Invalid, "a duration exceeds the store's limit")
-            .with("limit", format_args!("{:?}", self.max_duration))
-            .for_identity(identity))
+        Err(Error::new(
+            ErrorKind::Invalid,
+            "the ttl or the lease is longer than the store supports",
+        )
+        .with("limit", format_args!("{:?}", self.max_duration))
+        .for_identity(identity))
     }
 
     /// Admits an acquire or a peek through the circuit breaker.
@@ -399,8 +402,8 @@ impl CircuitBreaker {
         let mut probing = self.probing.lock();
         if probing.is_some_and(|since| now < since + limit) {
             return Err(Error::unavailable(
-                "the store keeps failing, so only one call at a time is sent to it; this call was \
-                 not sent",
+                "this call was not sent, because the store keeps failing; until the store \
+                 recovers, only one call at a time is sent to it",
             ));
         }
         *probing = Some(now);

@@ -201,7 +201,8 @@ pub(super) fn current_runtime() -> Result<Handle> {
     Handle::try_current().map_err(|error| {
         Error::new(
             ErrorKind::Unsupported,
-            "the engine needs a tokio runtime; outside one, use `blocking::Engine`",
+            "the engine was used outside a tokio runtime; use the engine inside a runtime, or use \
+             `blocking::Engine`",
         )
         .because(error)
     })
@@ -229,10 +230,12 @@ impl<F: Future + Send + 'static> DetachOnDrop<F> {
         identity: &Identity,
     ) -> Result<F::Output> {
         timeout(limit, self).await.map_err(|_| {
-            Error::unavailable("the call was not confirmed in time; it continues in the background")
-                .with("after", format_args!("{limit:?}"))
-                .during(operation)
-                .for_identity(identity)
+            Error::unavailable(
+                "the store did not confirm the call in time; the call continues in the background",
+            )
+            .with("after", format_args!("{limit:?}"))
+            .during(operation)
+            .for_identity(identity)
         })
     }
 }

@@ -102,18 +102,18 @@ impl IdentitySecret {
             (0, None) => return Ok(()),
             (mark, Some(secret)) if mark == secret.mark() => return Ok(()),
             (0, Some(_)) => {
-                "the store was set up with plain identities, but this program has an identity \
-                 secret; remove the program's `identity-secret`, or migrate a new store with that \
-                 secret, under another table name or prefix"
+                "the store was set up without an identity secret, but this program has one; remove \
+                 the program's `identity-secret`, or migrate a new store with that secret, under \
+                 another table name or prefix"
             }
             (_, None) => {
-                "the store was set up with hashed identities, but this program has no identity \
+                "the store was set up with an identity secret, but this program has no identity \
                  secret; set the program's `identity-secret` to the store's secret"
             }
             (_, Some(_)) => {
-                "the store was set up with another identity secret than this program's; set the \
-                 program's `identity-secret` to the store's secret, or migrate a new store with the \
-                 new secret, under another table name or prefix"
+                "the store was set up with another identity secret than the one that this program \
+                 has; set the program's `identity-secret` to the store's secret, or migrate a new \
+                 store with the new secret, under another table name or prefix"
             }
         };
         Err(Error::new(ErrorKind::Config, message))
@@ -366,10 +366,14 @@ mod tests {
         assert!(IdentitySecret::check(None, Some(0)).is_ok());
         assert!(IdentitySecret::check(Some(&one), Some(one.mark())).is_ok());
         for (secret, recorded, text) in [
-            (Some(&one), None, "set up with plain identities"),
+            (Some(&one), None, "set up without an identity secret"),
             (Some(&one), Some(0), "remove the program's `identity-secret`"),
             (None, Some(one.mark()), "this program has no identity secret"),
-            (Some(&two), Some(one.mark()), "another identity secret than this program's"),
+            (
+                Some(&two),
+                Some(one.mark()),
+                "another identity secret than the one that this program has",
+            ),
         ] {
             let error = IdentitySecret::check(secret, recorded).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);

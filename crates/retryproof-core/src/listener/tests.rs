@@ -93,7 +93,7 @@ fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
         Identity::of(long, "k").unwrap_err(),
         crate::IdempotencyContext::builder("s", "k").lease(NOW).build().unwrap_err(),
         Fingerprint::new(&[]).unwrap_err(),
-        Error::new(ErrorKind::Invalid, "a duration exceeds the store's limit"),
+        Error::new(ErrorKind::Invalid, "the ttl or the lease is longer than the store supports"),
     ];
     for mistake in mistakes {
         assert_eq!(mistake.kind(), ErrorKind::Invalid);

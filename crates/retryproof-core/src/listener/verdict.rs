@@ -210,10 +210,21 @@ impl Verdict {
         let (why, identity) = (self.reason().as_str(), identity.map(tracing::field::display));
         match self {
             Self::DeadLetter { .. } => {
-                tracing::error!(broker, why, identity, "message becomes a dead letter");
+                tracing::error!(
+                    broker,
+                    why,
+                    identity,
+                    "the message becomes a dead letter and will not be delivered again; `why` \
+                     gives the reason"
+                );
             }
             Self::Nack { .. } if self.is_failure() => {
-                tracing::warn!(broker, why, identity, "message failed; it will be redelivered");
+                tracing::warn!(
+                    broker,
+                    why,
+                    identity,
+                    "the message was not processed and will be redelivered; `why` gives the reason"
+                );
             }
             Self::Nack { after, .. } => {
                 tracing::debug!(
@@ -221,11 +232,17 @@ impl Verdict {
                     why,
                     identity,
                     ?after,
-                    "message delayed, because its key is in flight"
+                    "the message will be redelivered later, because another call with the same key \
+                     is still running"
                 );
             }
             Self::Ack { .. } => {
-                tracing::debug!(broker, why, identity, "message acknowledged");
+                tracing::debug!(
+                    broker,
+                    why,
+                    identity,
+                    "the message is acknowledged, because its work is done"
+                );
             }
         }
     }

@@ -38,15 +38,18 @@ impl StoredResult {
         if envelope.starts_with(&SEALED_HEADER) {
             return Ok(Some(envelope.skip(HEADER)));
         }
-        Err(Error::corrupt("the stored value is sealed in a form that this version cannot read"))
+        Err(Error::corrupt(
+            "the stored value is sealed in a form that this version cannot open, probably because \
+             a newer version of retryproof wrote the value; upgrade this program",
+        ))
     }
 }
 
 #[cold]
 pub(super) fn is_still_sealed() -> Error {
     Error::corrupt(
-        "the stored value is sealed, but this program does not open sealed values; configure \
-         `seal.keys` and the master key, as in the programs that write them",
+        "the stored value is sealed, but this program has no keys to open it; set `seal.keys` and \
+         `seal.master` as in the programs that write sealed values",
     )
 }
 

@@ -37,7 +37,8 @@ impl FingerprintMask {
         if raw.len() == MAX_FINGERPRINT_BYTES {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "a store with sealed results takes fingerprints of at most 63 bytes",
+                "the fingerprint is too long: a store with sealed results accepts fingerprints of \
+                 at most 63 bytes",
             ));
         }
         let mut bytes = raw.to_vec();

@@ -119,8 +119,8 @@ impl CallSeal {
             }
             SubjectKey::Destroyed => Err(Error::new(
                 ErrorKind::Codec,
-                "the key of the call's subject was destroyed, so its results are not stored; the \
-                 record says only that the work is done",
+                "the result was not stored, because the key that seals the results of the call's \
+                 subject was destroyed; the record says only that the work is done",
             )),
         }
     }

@@ -118,7 +118,7 @@ pub trait Join: IdempotencyStore {
 /// The part of a driver's transaction that a completion needs. An implementation usually takes
 /// about ten lines.
 #[diagnostic::on_unimplemented(
-    message = "a record cannot join `{Self}`",
+    message = "`{Self}` is not a transaction in which the store can write a record",
     label = "not a transaction on the store's database",
     note = "use a transaction from a driver that the store supports, on the store's database, or \
             implement `TxPort` for a wrapper around your driver's transaction"
@@ -148,7 +148,7 @@ pub trait TxPort<D: Dialect> {
 /// An owned transaction, which the engine can move, commit and roll back. A drop rolls the
 /// transaction back.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be committed by the engine",
+    message = "the engine cannot commit `{Self}`",
     label = "expected an owned transaction",
     note = "use the transaction type of your `TxSource`: `SqliteTx`, `PostgresTx` or `MysqlTx`; \
             for another driver, implement `OwnedTx`"
@@ -185,7 +185,7 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 
 /// A source of transactions on the store's database, usually the application's connection pool.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not open transactions that a record can join",
+    message = "`{Self}` does not open transactions in which the store can write a record",
     label = "not a source of transactions",
     note = "use a `SqliteTxSource` for SQLite, or sqlx's `PgPool` or `MySqlPool` for PostgreSQL or \
             MySQL (sqlx 0.9, or 0.8 with the feature `postgres-sqlx-08` or `mysql-sqlx-08`); for \

@@ -215,7 +215,8 @@ impl<S: Join> DynJoin for S {
         if let Err(error) = caught_now(|| self.committed(id)) {
             tracing::error!(
                 identity = %id, %error,
-                "waiters were not woken; they will find the result by polling"
+                "duplicates that wait for a result were not woken, because the store's code \
+                 panicked; they will find the result a little later, by polling"
             );
         }
     }
@@ -388,8 +389,8 @@ impl SharedStore {
         let Some(force) = &self.force else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "operators cannot change records of this store; build it with the force capability \
-                 (`into_shared` or `with_force`)",
+                "operators cannot change records of this store; build the store with the force \
+                 capability (`into_shared` or `with_force`)",
             )
             .during("force")
             .with("store", self.store.dyn_profile().name));
@@ -412,8 +413,8 @@ impl SharedStore {
         let Some(secret) = &self.secret else {
             return Err(Error::new(
                 ErrorKind::Config,
-                "sealed results need a store with hashed identities; set `identity-secret`, and \
-                 migrate a new store with it",
+                "results cannot be sealed, because the store was set up without an identity \
+                 secret; set `identity-secret`, and migrate a new store with that secret",
             ));
         };
         self.sealing = Some(Sealing::new(sealer, secret.clone()));
@@ -520,11 +521,12 @@ impl SharedStore {
         let (dialect, spoken) = join.dyn_dialect();
         if dialect != TypeId::of::<D>() {
             return Err(refused(
-                "the transaction's database is of a different kind than the store's database",
+                "the transaction and the store belong to different kinds of database; use a \
+                 transaction on the store's database",
             )
             .with("store", name)
-            .with("store_speaks", spoken)
-            .with("transaction_speaks", D::NAME));
+            .with("store_dialect", spoken)
+            .with("transaction_dialect", D::NAME));
         }
         Ok(join)
     }

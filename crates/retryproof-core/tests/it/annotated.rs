@@ -18,5 +18,5 @@ async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
         .await;
     let Err(Rejected::Store(error)) = answer else { panic!("an error of the call") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("name the scope"), "{error}");
+    assert!(error.to_string().contains("name a shorter scope"), "{error}");
 }

@@ -575,8 +575,8 @@ async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
         let (sink, _guard) = crate::redaction::Sink::start();
         world.pay("a").await.map(drop).expect_err("it is not recorded");
         let said = sink.take();
-        assert!(said.contains("a joined completion failed"), "{fault:?}: {said}");
-        assert_eq!(said.contains("the key is free"), is_free, "{fault:?}: {said}");
+        assert!(said.contains("a joined call failed"), "{fault:?}: {said}");
+        assert_eq!(said.contains("its key is free"), is_free, "{fault:?}: {said}");
         let standing = world.db.0.records.peek(ctx("k").identity()).await.unwrap();
         assert!(!is_free || matches!(standing, Peeked::Absent), "{fault:?}: {standing:?}");
     }
@@ -688,7 +688,7 @@ async fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
     let refused = engine.joined(Foreign).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(
-        refused.to_string().contains("store_speaks = toy, transaction_speaks = other"),
+        refused.to_string().contains("store_dialect = toy, transaction_dialect = other"),
         "{refused}"
     );
     assert_eq!(db.log(), [""; 0], "nothing ran");

@@ -77,7 +77,8 @@ pub enum ViaRequest {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint must be an axum extractor, with the body last",
-    note = "arguments implement `FromRequestParts`; the last one may implement `FromRequest` instead"
+    note = "each argument must implement `FromRequestParts`; the last argument may implement \
+            `FromRequest` instead"
 )]
 pub trait LastArgument<S, M>: Sized + Send + 'static {
     /// The part that is extracted before the grant.

@@ -120,9 +120,10 @@ pub struct NotGuarded(());
 impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request is not guarded: it has no key, its method is not guarded, or its route \
-             has neither `#[idempotent(http)]` nor the layer; if keys are optional, declare the \
-             argument as an `Option`",
+            "the request is not guarded, so the handler's argument for the key, the lease or the \
+             transaction has no value: the request has no key, its method is not guarded, or its \
+             route has neither `#[idempotent(http)]` nor the layer; if keys are optional, declare \
+             the argument as an `Option`",
         )
     }
 }
@@ -202,8 +203,8 @@ impl fmt::Display for GuardedTxRejection {
         match self {
             Self::NotGuarded(rejection) => write!(f, "{rejection}"),
             Self::Another => f.write_str(
-                "two arguments need transactions of different types, but a request has only one \
-                 transaction",
+                "two arguments of the handler need transactions of different types, but a request \
+                 has only one transaction; use the same type for both arguments",
             ),
         }
     }

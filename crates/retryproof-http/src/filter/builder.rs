@@ -393,14 +393,15 @@ impl<C> FilterBuilder<C> {
         {
             return Err(Error::new(
                 ErrorKind::Config,
-                "`fingerprint-ignore` of a scope needs the fingerprint `json`, but this filter has \
-                 a different one: only members of a JSON body can be left out",
+                "a scope has the setting `fingerprint-ignore`, which needs the fingerprint `json`, \
+                 but this filter has a different fingerprint; remove the setting, or use the \
+                 fingerprint `json`",
             ));
         }
         if fate.is_some() && switches.choose_statuses() {
             tracing::warn!(
-                "the setting `store` of a scope has no effect in this filter, because the filter's \
-                 fate hook decides about all responses without a mark (HTTP-19)"
+                "the setting `store` of a scope has no effect, because the filter's `fate` hook \
+                 decides which responses are stored; remove the hook or the setting (HTTP-19)"
             );
         }
         let max_value = engine.store().profile().max_value;

@@ -119,11 +119,11 @@ impl fmt::Debug for CallerSet {
 /// The state of a [`FilterBuilder`](crate::FilterBuilder) that can be built: its hook tells callers
 /// apart, or callers share keys. This trait is sealed.
 #[diagnostic::on_unimplemented(
-    message = "a filter cannot be built before its callers are configured",
+    message = "the filter cannot be built until you configure how it tells callers apart",
     label = "call `.caller(hook)` or `.callers_share_keys()` first",
     note = "two callers that choose the same key must not see each other's responses: \
-         `.caller(hook)` folds the principal or tenant into every key; with \
-         `.callers_share_keys()` the application ensures that their keys differ"
+            `.caller(hook)` adds the caller's name to every key; call `.callers_share_keys()` only \
+            if the application ensures that different callers never use the same key"
 )]
 pub trait CallerConfigured: sealed::Sealed {
     #[doc(hidden)]
@@ -154,8 +154,11 @@ impl CallerConfigured for CallerSet {
                 let value =
                     HeaderValue::from_str(&challenge).ok().filter(|value| value.to_str().is_ok());
                 Absent::Refused(Some(value.ok_or_else(|| {
-                    Error::new(ErrorKind::Config, "the challenge is not a valid header value")
-                        .with("challenge", &challenge)
+                    Error::new(
+                        ErrorKind::Config,
+                        "the challenge for requests without a caller is not a valid header value",
+                    )
+                    .with("challenge", &challenge)
                 })?))
             }
             (true, Some(_)) => {

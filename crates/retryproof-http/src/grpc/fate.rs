@@ -20,8 +20,8 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
         b"stream" => AnswerFate::Stream,
         _ => {
             tracing::error!(
-                "the fate of a gRPC response is not `store`, `release`, `hold` or `stream`; the \
-                 key is held (HTTP-7)"
+                "a gRPC response has an unknown value in `retryproof-fate`, so its key stays taken \
+                 until the lease ends; use `store`, `release`, `hold` or `stream` (HTTP-7)"
             );
             AnswerFate::Hold
         }

@@ -138,7 +138,10 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
     match finding {
         Finding::NoKey => Problem::new(
             Code::KeyMissing,
-            format!("send the header {header} with a key of your choice, the same for every retry"),
+            format!(
+                "the request has no header {header}; choose a key for the request, and send the \
+                 same key with every retry"
+            ),
         ),
         Finding::BadKey(why) => {
             Problem::new(Code::KeyInvalid, format!("the header {header} {}", why.reason()))
@@ -149,10 +152,16 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
                 Code::BodyTooLarge,
                 match read {
                     OversizeBody::Declared => {
-                        format!("the declared body is over the limit of {limit} bytes")
+                        format!(
+                            "the request declares a body that is larger than the limit of {limit} \
+                             bytes; the request was not carried out"
+                        )
                     }
                     OversizeBody::Partly => {
-                        format!("the body is over the limit of {limit} bytes")
+                        format!(
+                            "the request body is larger than the limit of {limit} bytes; the \
+                             request was not carried out"
+                        )
                     }
                 },
             )
@@ -161,14 +170,15 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             close: true,
             ..Problem::new(
                 Code::BodyUnreadable,
-                "the body ended early or was malformed; nothing ran",
+                "the request body ended early or was malformed; the request was not carried out",
             )
         },
         Finding::Mismatch { status } => Problem {
             status,
             ..Problem::new(
                 Code::FingerprintMismatch,
-                "a retry must repeat the first request; use a new key for a new request",
+                "the key was used before with a different request; send the first request again, \
+                 or use a new key for a new request",
             )
         },
         Finding::Tombstone { original_status, location } => Problem {
@@ -176,7 +186,8 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             location,
             ..Problem::new(
                 Code::ResultNotReplayable,
-                "the request was carried out once and will not be carried out again",
+                "the request was carried out, but its response was not stored; the request will \
+                 not be carried out again",
             )
         },
         Finding::InFlight { retry_after } => Problem {
@@ -184,41 +195,44 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
             retry_after: Some(retry_after),
             ..Problem::new(
                 Code::InFlight,
-                "the first request with this key is still being carried out; this one did not run",
+                "an earlier request with this key is still being carried out; this request was not \
+                 carried out",
             )
         },
         Finding::ResponseFailed => Problem::new(
             Code::ResponseFailed,
             // The text does not say that the work will never run again, because a retry does run it
             // if the guard of the scope is switched off.
-            "the request was carried out, but its response broke off; do not send it again",
+            "the request was carried out, but its response was interrupted; do not send the \
+             request again",
         ),
         Finding::CompletionFailed(Recorded::Tombstone) => Problem {
             retryable: false,
             ..Problem::new(
                 Code::CompletionFailed,
-                "the request was carried out, but its response could not be recorded; it will \
-                 not be carried out again",
+                "the request was carried out, but its response could not be recorded; the request \
+                 will not be carried out again",
             )
         },
         Finding::CompletionFailed(_) => Problem::new(
             Code::CompletionFailed,
-            "the request was carried out, but its result was not recorded; a retry after the lease \
-             ends may run it again",
+            "the request was carried out, but its response was not recorded; a later retry may \
+             carry out the request again",
         ),
         Finding::NotCommitted(what) => Problem::new(
             Code::CompletionFailed,
             match what {
                 CommitFailure::RolledBack => {
-                    "the request was rolled back as a whole; send it again"
+                    "all changes of the request were rolled back; send the request again"
                 }
                 CommitFailure::LeaseLost => {
-                    "another run of the request took over, and this one was rolled back; send the \
-                     request again to get the other run's response"
+                    "another attempt to carry out the request took over, so all changes of this \
+                     attempt were rolled back; send the request again to get the response of the \
+                     other attempt"
                 }
                 CommitFailure::InDoubt => {
-                    "the outcome of the request is not known yet; it was carried out completely or \
-                     not at all; send the request again"
+                    "it is not known yet whether the request was carried out completely or not at \
+                     all; send the request again to find out"
                 }
             },
         ),
@@ -226,14 +240,15 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         Finding::NoTx { what, ticket } => no_tx(what, ticket),
         Finding::NoScope => Problem::new(
             Code::ScopeInvalid,
-            "the service must name a scope for this endpoint; nothing ran",
+            "the service is misconfigured, because this endpoint has no idempotency scope; the \
+             request was not carried out",
         ),
         Finding::NoCaller => Problem {
             status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
             challenge: settings.challenge.map(str::to_owned),
             ..Problem::new(
                 Code::CallerMissing,
-                "the request does not identify its caller; nothing ran",
+                "the request does not identify its caller; the request was not carried out",
             )
         },
     }
@@ -245,23 +260,32 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
         ..Problem::new(code, detail)
     };
     match kind {
-        ErrorKind::Unavailable => {
-            later(Code::StoreUnavailable, "the idempotency store did not answer; nothing ran")
-        }
-        ErrorKind::Full => {
-            later(Code::StoreUnavailable, "the idempotency store accepts no new keys; nothing ran")
-        }
-        ErrorKind::ShuttingDown => {
-            later(Code::ShuttingDown, "the service is not starting new work; nothing ran")
-        }
-        ErrorKind::TooBusy => {
-            later(Code::TooBusy, "the service has reached its concurrency limit; nothing ran")
-        }
+        ErrorKind::Unavailable => later(
+            Code::StoreUnavailable,
+            "the idempotency store did not answer; the request was not carried out",
+        ),
+        ErrorKind::Full => later(
+            Code::StoreUnavailable,
+            "the idempotency store is full and accepts no new keys; the request was not carried \
+             out",
+        ),
+        ErrorKind::ShuttingDown => later(
+            Code::ShuttingDown,
+            "the service is shutting down and starts no new work; the request was not carried out",
+        ),
+        ErrorKind::TooBusy => later(
+            Code::TooBusy,
+            "the service is already carrying out as many requests as its limit allows; the request \
+             was not carried out",
+        ),
         ErrorKind::Corrupt | ErrorKind::Codec => Problem::new(
             Code::RecordUnreadable,
-            "the stored response for this key cannot be read; nothing ran",
+            "the stored response for this key cannot be read; this request was not carried out",
         ),
-        _ => Problem::new(Code::StoreError, "the idempotency store failed; nothing ran"),
+        _ => Problem::new(
+            Code::StoreError,
+            "the idempotency store failed; the request was not carried out",
+        ),
     }
 }
 
@@ -272,12 +296,14 @@ pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
             retry_after: Some(retry_after_spread(ticket)),
             ..Problem::new(
                 Code::StoreUnavailable,
-                "no transaction could be opened; nothing was written",
+                "the service could not open a database transaction; nothing was written",
             )
         },
-        NoTx::Misused => {
-            Problem::new(Code::StoreError, "the endpoint used its transaction at the wrong time")
-        }
+        NoTx::Misused => Problem::new(
+            Code::StoreError,
+            "the service has a bug: the endpoint used its database transaction before the handler \
+             started or after it returned",
+        ),
     }
 }
 

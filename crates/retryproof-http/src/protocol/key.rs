@@ -31,13 +31,14 @@ impl KeyError {
     /// header NAME".
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::Repeated => "must occur exactly once",
-            Self::Empty => "must contain a key that is not empty or blank",
+            Self::Repeated => "must occur only once",
+            Self::Empty => "must contain a key, but is empty or blank",
             Self::TooLong => {
-                "must contain a key of at most 255 bytes, on a line of at most 1024 bytes"
+                "must contain a key of at most 255 bytes, and may itself have at most 1024 bytes"
             }
             Self::Malformed => {
-                "must be visible ASCII without a comma, or a quoted string (RFC 9651)"
+                "must contain only visible ASCII characters and no comma, or must be a quoted \
+                 string (RFC 9651)"
             }
         }
     }

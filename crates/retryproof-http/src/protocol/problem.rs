@@ -106,16 +106,16 @@ impl Code {
             Self::FingerprintMismatch => "The idempotency key was used with another request",
             Self::InFlight => "A request with this idempotency key is in progress",
             Self::ResultNotReplayable => {
-                "The request was carried out, and its response cannot be repeated"
+                "The request was carried out, but its response cannot be repeated"
             }
             Self::StoreUnavailable => "The idempotency store is unavailable",
             Self::ShuttingDown => "The service is shutting down",
             Self::TooBusy => "Too many requests are in progress",
-            Self::ResponseFailed => "The response broke off",
+            Self::ResponseFailed => "The response was interrupted",
             Self::CompletionFailed => "The result could not be recorded",
             Self::RecordUnreadable => "The stored response cannot be read",
             Self::StoreError => "The idempotency store failed",
-            Self::CallerMissing => "The caller is not known",
+            Self::CallerMissing => "The caller could not be identified",
             Self::ScopeInvalid => "The endpoint has no valid idempotency scope",
         }
     }

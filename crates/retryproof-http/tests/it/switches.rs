@@ -463,7 +463,7 @@ fn fp_5_a_filter_with_another_fingerprint_is_not_built() {
     web.fingerprint = FingerprintMode::Request;
     let built = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build();
     let message = built.unwrap_err().to_string();
-    assert!(message.contains("`fingerprint-ignore` of a scope needs the fingerprint `json`"));
+    assert!(message.contains("`fingerprint-ignore`, which needs the fingerprint `json`"));
 }
 
 const EXPIRES: &str = "idempotency-expires";

@@ -18,13 +18,13 @@ pub(super) fn keyed(
     match &key {
         None => errors.at_span(
             Span::call_site(),
-            "`key` is missing: give an expression over the parameters, as in `key = order.id`, \
-             or write `http` first if this is an HTTP endpoint",
+            "`key` is missing; add an expression that uses the parameters, as in `key = order.id`, \
+             or write `http` first if this function is an HTTP endpoint",
         ),
         Some(key) if is_literal(key) => errors.at(
             key,
             "a literal key is the same for every call, so the function would run only once; write \
-             an expression over the parameters, without quotes, as in `key = order.id`",
+             an expression that uses the parameters, without quotes, as in `key = order.id`",
         ),
         Some(_) => {}
     }
@@ -32,9 +32,9 @@ pub(super) fn keyed(
     if let Some(text) = fingerprint.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "a literal fingerprint is the same for every call, so it distinguishes nothing; write \
-             an expression over the parameters, without quotes, as in `fingerprint = (order.amount, \
-             &order.currency)`",
+            "a literal fingerprint is the same for every call, so it distinguishes no calls; write \
+             an expression that uses the parameters, without quotes, as in `fingerprint = \
+             (order.amount, &order.currency)`",
         );
     }
     let codec = args.get("codec").map(|arg| arg.value.clone());
@@ -49,9 +49,9 @@ pub(super) fn keyed(
         if completion == CompletionMode::Joined && function.marked(TX_MARK).next().is_none() {
             errors.at(
                 &arg.value,
-                "`completion = \"joined\"` needs a transaction argument: mark one with `#[tx]`, \
-                 as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and \
-                 callers do not pass it",
+                "`completion = \"joined\"` needs a transaction argument; mark an argument with \
+                 `#[tx]`, as in `#[tx] tx: &mut SqliteTx` (the engine opens the transaction, and \
+                 callers do not pass this argument)",
             );
             return None;
         }
@@ -63,8 +63,8 @@ pub(super) fn keyed(
     if let Some(text) = hold_when.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "`hold_when` must be a function of the error, as in `hold_when = PayError::is_unknown` \
-             or `hold_when = |error| matches!(error, PayError::TimedOut)`",
+            "`hold_when` must be a function that takes the error, as in `hold_when = \
+             PayError::is_unknown` or `hold_when = |error| matches!(error, PayError::TimedOut)`",
         );
     }
     let engine = args.get("engine").map(|arg| arg.value.clone());
@@ -87,9 +87,9 @@ pub(super) fn keyed(
 /// `Self` distinguishes its instantiations. Lifetimes are allowed, because they create no
 /// instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
-    const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
-         name the scope, as in `scope = \"orders.consume\"`, and put what distinguishes them into \
-         the key";
+    const ONE_SCOPE: &str = "all instantiations of a generic function would share their records; \
+                             name the scope, as in `scope = \"orders.consume\"`, and make sure \
+                             that the key differs between the instantiations";
     for param in &sig.generics.params {
         match param {
             GenericParam::Type(param) => errors.at(&param.ident, ONE_SCOPE),
@@ -121,14 +121,18 @@ fn transaction(
     let mut marked = function.marked(TX_MARK);
     let Some(tx) = marked.next() else { return };
     for second in marked {
-        errors.at(second, "a second `#[tx]`: the record can join only one transaction");
+        errors.at(
+            second,
+            "only one argument can have `#[tx]`, because the record is written in only one \
+             transaction",
+        );
     }
     // Add no second error if `completion` itself was refused.
     if !given || completion.is_some_and(|completion| completion != CompletionMode::Joined) {
         errors.at(
             tx,
-            "`#[tx]` marks the transaction of `completion = \"joined\"`; add this `completion`, or \
-             remove the mark",
+            "`#[tx]` marks the transaction of `completion = \"joined\"`, which this function does \
+             not have; add `completion = \"joined\"`, or remove `#[tx]`",
         );
     }
     let FnArg::Typed(argument) = tx else {
@@ -140,18 +144,22 @@ fn transaction(
             if mentions(&lent.elem, "impl") {
                 errors.at(
                     &lent.elem,
-                    "name the type of the transaction: it determines which joined engine is used",
+                    "name the type of the transaction, because the type determines which \
+                     `JoinedEngine` is used",
                 );
             } else if elides_a_lifetime(&lent.elem) {
                 errors.at(
                     &lent.elem,
-                    "the engine owns the transaction, so its type cannot borrow: write `'static`",
+                    "the engine owns the transaction, so the transaction's type cannot contain \
+                     borrowed data; write `'static`",
                 );
             }
         }
-        other => {
-            errors.at(other, "the engine lends the transaction, so its type must be `&mut ..`")
-        }
+        other => errors.at(
+            other,
+            "the engine owns the transaction and lends it to the function, so the argument's type \
+             must be `&mut ..`",
+        ),
     }
 }
 
@@ -161,7 +169,8 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };
     for second in marked {
-        errors.at(second, "a second `#[lease]`: a call has only one lease");
+        errors
+            .at(second, "only one argument can have `#[lease]`, because a call has only one lease");
     }
     match lease {
         FnArg::Receiver(_) => {
@@ -184,8 +193,9 @@ fn lease(function: &AnnotatedFunction, errors: &mut Errors) {
 /// Returns the return type, or adds an error if the type is certainly not a `Result`. An alias is
 /// left to the type checker.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
-    const RESULT: &str = "a function with a `key` must return a `Result`, so that it can report a \
-         call in flight; its error type must implement `From<retryproof::Rejected>`";
+    const RESULT: &str = "a function with a `key` must return a `Result`, so that the function can \
+                          report a rejected call; the error type must implement \
+                          `From<retryproof::Rejected>`";
     let ReturnType::Type(_, ty) = output else {
         errors.at_span(name, RESULT);
         return None;
@@ -193,8 +203,8 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
     if mentions(ty, "impl") {
         errors.at(
             ty,
-            "a replay returns the stored value, so its type must be named; write the type instead \
-             of `impl ..`",
+            "a replay returns the stored value, so the value's type must be named; write the type \
+             instead of `impl ..`",
         );
         return None;
     }

@@ -131,7 +131,7 @@ async fn ops_5_id_5_another_identity_secret_is_named() {
     let (plain, hashed) = (tables.0.config(), tables.1.config());
     hashed.clone().with_identity_secret(secret("a")).migrate().await.expect("migrated");
     for (config, text) in [
-        (plain.clone().with_identity_secret(secret("a")), "set up with plain identities"),
+        (plain.clone().with_identity_secret(secret("a")), "set up without an identity secret"),
         (hashed.clone(), "this program has no identity secret"),
         (hashed.clone().with_identity_secret(secret("b")), "another identity secret"),
     ] {

@@ -223,9 +223,9 @@ impl SqliteTx {
             if self.limit.0.has_passed() {
                 self.roll_back();
                 return Err(Error::unavailable(
-                    "the transaction was open for so long that it could have delayed the \
-                     heartbeats of other keys, so it was rolled back; open it later, or use longer \
-                     leases",
+                    "the transaction was rolled back, because it was open for longer than the \
+                     limit and could have delayed the heartbeats of other keys; open the \
+                     transaction later, or use longer leases",
                 )
                 .with("limit", format_args!("{:?}", self.limit.1)));
             }

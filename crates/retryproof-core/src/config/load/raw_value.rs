@@ -56,7 +56,7 @@ impl RawValue<'_> {
 
     pub(super) fn text(&self) -> Parsed<String> {
         match self.text_or("expected text")? {
-            "" => Err("the value is empty".to_owned()),
+            "" => Err("expected text, but the value is empty".to_owned()),
             text => Ok(text.to_owned()),
         }
     }
@@ -134,7 +134,7 @@ pub(super) fn shown(value: &RawValue<'_>) -> String {
             return "(hidden)".to_owned();
         }
         match text.char_indices().nth(MAX_CHARS) {
-            Some((cut, _)) => format!("{:?} and more", &text[..cut]),
+            Some((cut, _)) => format!("{:?} (shortened)", &text[..cut]),
             None => format!("{text:?}"),
         }
     };

@@ -41,8 +41,9 @@ impl<'a> AcquireLoop<'a> {
             // (CTX-6).
             Err(error) if self.durations.guarding == Guarding::Shadow => {
                 tracing::warn!(identity = %self.identity(), %error,
-                    "there is no key for the result of a call in shadow mode, so a tombstone is \
-                     recorded instead");
+                    "the result of a call in shadow mode will not be stored, because the key that \
+                     seals the result could not be loaded; the record will say only that the work \
+                     is done");
                 sealing.without_key(self.identity(), None)
             }
             call => call,
@@ -79,7 +80,7 @@ pub(in crate::engine) async fn opened(
 /// Awaits a call to the sealer for at most `limit`.
 async fn in_time<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, call).await.unwrap_or_else(|_| {
-        Err(Error::unavailable("the keys of sealed results did not arrive in time")
+        Err(Error::unavailable("the key that seals the result could not be loaded in time")
             .with("after", format_args!("{limit:?}")))
     })
 }

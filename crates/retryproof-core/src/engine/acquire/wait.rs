@@ -173,8 +173,10 @@ impl AcquireLoop<'_> {
 
     fn refuse(&self, kind: ErrorKind) -> Error {
         let message = match kind {
-            ErrorKind::ShuttingDown => "no new leases are granted; retry on another instance",
-            _ => "the `max-running` limit is reached; retry later",
+            ErrorKind::ShuttingDown => {
+                "this instance is shutting down and starts no new work; retry on another instance"
+            }
+            _ => "as many actions are running as the `max-running` setting allows; retry later",
         };
         self.named(Error::new(kind, message))
     }

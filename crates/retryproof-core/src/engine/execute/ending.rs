@@ -113,7 +113,9 @@ where
         return Err(ExecuteError::Completion(failure));
     }
     let policy = options.policy;
-    tracing::error!(identity = %ctx.identity(), error = %failure, ?policy, "completion failed");
+    tracing::error!(identity = %ctx.identity(), error = %failure, ?policy,
+        "the result of a call was not recorded; `policy` says whether the caller gets the value \
+         (LogAndReturn) or an error (Propagate)");
     match policy {
         CompletionFailurePolicy::LogAndReturn => Ok(executed(value, recorded)),
         CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),

@@ -24,9 +24,10 @@ pub enum OnDrop {
 /// Receives the value that a refused completion could not store, so that the caller can compensate
 /// for the work (CMP-2).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot receive the value `{T}` of a call whose completion was refused",
-    label = "this is not a hook for the call's value",
-    note = "pass `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
+    message = "`{Self}` cannot be the `on_fenced` hook of a call with the value `{T}`",
+    label = "this hook does not take the value of the call",
+    note = "`on_fenced` takes a closure with the value of the action as its argument: `|value: \
+            {T}| ..`"
 )]
 pub trait OnFenced<T> {
     /// Receives the value. The engine calls this method at most once, before the call gets the

@@ -141,7 +141,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => {
                 let error = error.during("commit").for_identity(ctx.identity());
                 tracing::error!(
-                    %error, "a joined completion failed; its transaction is being rolled back"
+                    %error, "a joined call failed, and its transaction is being rolled back"
                 );
                 undo(guard, InTransaction { joined, tx }, Phase::RolledBack).await;
                 Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)))
@@ -209,8 +209,9 @@ fn rolling_back(held: HeldLease) -> DropGuard {
 
 fn open_too_long(limit: Duration) -> Error {
     Error::unavailable(
-        "the transaction was open for so long that it could have delayed the heartbeats of other \
-         keys, so it was rolled back; open it later, or use longer leases",
+        "the transaction was rolled back, because it was open for longer than the limit and could \
+         have delayed the heartbeats of other keys; open the transaction later, or use longer \
+         leases",
     )
     .with("limit", format_args!("{limit:?}"))
 }

@@ -3,11 +3,9 @@
 //!
 //! A lease's heartbeat runs in the runtime in which the lease was granted, so that it can run for
 //! as long as the action. A program can have several runtimes (actix-web has one for each worker),
-//! and any of them can end before the others.
-//!
-//! A lease is queued at its next due time and removed when it ends. The queue therefore has one
-//! entry for each lease, and a lease that ends before its first heartbeat costs two map operations.
-//! The task starts with the first lease and ends when it wakes up and finds the queue empty.
+//! and any of them can end before the others. A lease is queued at its next due time and removed
+//! when it ends. The queue has one entry for each lease, and a lease that ends before its first
+//! heartbeat costs two map operations. The task ends when it wakes up and finds the queue empty.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -237,7 +235,8 @@ impl LeaseState {
         }
         self.changed.notify_waiters();
         tracing::warn!(identity = %self.identity, token = %self.token, ?loss,
-            "the lease was lost while its action was running");
+            "a call lost its lease while its action was running; another caller may run the same \
+             work");
         self.store.observers.tell(|o| o.loss_noticed(self.event(), loss));
     }
 
@@ -350,7 +349,8 @@ impl LeaseState {
                         return None;
                     }
                     Err(error) => {
-                        tracing::debug!(identity = %self.identity, %error, "a heartbeat failed");
+                        tracing::debug!(identity = %self.identity, %error,
+                            "a heartbeat failed and will be repeated until the lease ends");
                         self.beat_failed(error.kind());
                         next_try = store.now() + again;
                     }

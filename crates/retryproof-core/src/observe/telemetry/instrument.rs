@@ -215,7 +215,9 @@ impl Instrument {
             Self::StoreDuration => "How long store calls took.",
             Self::OpenCircuits => "Engines whose store has failed several times in a row.",
             Self::Purged => "Expired records that were deleted.",
-            Self::PurgeBacklog => "1 while the purge is not keeping up with expiring records.",
+            Self::PurgeBacklog => {
+                "1 if records expire faster than the purge deletes them, otherwise 0."
+            }
         }
     }
 }

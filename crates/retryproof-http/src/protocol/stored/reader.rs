@@ -98,8 +98,9 @@ impl StoredResponse {
         let mut record = Vec::with_capacity(draft.len());
         encode_response(&draft, &mut record);
         if !(200..600).contains(&status) || Self::decode(record.clone().into()).is_err() {
-            return Err(Error::new(ErrorKind::Invalid, "the response cannot be stored")
-                .with("status", status));
+            let message = "the response cannot be stored: its status is not 200 to 599, or a \
+                           header field is not valid";
+            return Err(Error::new(ErrorKind::Invalid, message).with("status", status));
         }
         Ok(Payload::new(CodecId::HTTP, SCHEMA, &record))
     }
@@ -215,7 +216,7 @@ impl<'a> StoredReader<'a> {
         let mut reader = Self { rest: record };
         let [version, kind, high, low] = *reader.take_array::<4>()?;
         if version != VERSION {
-            return Err(Corrupt("has an unknown version; a newer version of retryproof wrote it"));
+            return Err(Corrupt("was written by a newer version of retryproof; upgrade this one"));
         }
         let tombstone = match kind {
             RESPONSE => false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2: the response is stored as it is
+// ANN-2: the response is stored without a codec
 use retryproof::idempotent;
 
 #[idempotent(http, codec = retryproof::BytesCodec)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// HTTP-16: a filter cannot be built before its callers are configured
+// HTTP-16: the filter cannot be built until you configure how it tells callers apart
 use retryproof::http::IdempotencyFilter;
 use retryproof::{IdempotencyEngine, MemoryStore};
 
