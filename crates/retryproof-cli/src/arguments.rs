@@ -190,7 +190,7 @@ pub(crate) struct RecordArguments {
     /// The key. Without `--caller` and `--shared`, give the key as it is stored. Write `--` before
     /// a key that begins with a dash.
     pub(crate) key: String,
-    /// This caller sent the key over HTTP, to a filter with `.caller(..)`.
+    /// The caller that sent the key over HTTP to a filter with `.caller(..)`.
     #[arg(long, value_name = "CALLER", conflicts_with = "shared")]
     pub(crate) caller: Option<String>,
     /// The key was sent over HTTP to a filter with `.callers_share_keys()`.
@@ -232,7 +232,8 @@ pub(crate) struct ListArguments {
     /// Only records in this state.
     #[arg(long, value_enum)]
     pub(crate) state: Option<ListedState>,
-    /// Only records that were granted at least this long ago: an ISO 8601 duration, such as PT10M.
+    /// Only records whose key was granted at least this long ago: an ISO 8601 duration, such as
+    /// PT10M.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) older_than: Option<Duration>,
     /// Only records whose holder's name contains this text.

@@ -55,7 +55,9 @@ pub(crate) async fn run(
             Err(in_flight(&engine, &id, show_keys, busy).await)
         }
         // A run has no fingerprint, so it never mismatches an earlier run.
-        Acquisition::Mismatch => Err(VerbError::other("the key is in use for another request")),
+        Acquisition::Mismatch => Err(VerbError::other(
+            "the command was not run, because the key was used before for a different request",
+        )),
     }
 }
 
@@ -86,8 +88,8 @@ async fn execute(
                 Ok(chunks) => held.complete(recording::payload(code, &chunks)).await,
                 Err(size) => {
                     remark(format_args!(
-                        "the output of {name} ({size} bytes) is larger than --max-output, so it is \
-                         not kept; a duplicate gets only the exit code"
+                        "the output of {name} ({size} bytes) is larger than --max-output, so the \
+                         output is not kept; a duplicate gets only the exit code"
                     ));
                     held.complete_tombstone(recording::tombstone(code, size)).await
                 }
@@ -109,7 +111,7 @@ async fn execute(
                 exit::RUN_FAILED,
                 format!(
                     "the lease of {name} was lost ({loss:?}), so the command was stopped; another \
-                     process may be running it"
+                     process may be running the command"
                 ),
             ))
         }
@@ -140,12 +142,13 @@ fn recorded(
         CompletionResult::Recorded => return Ok(code_as_u8(code)),
         CompletionResult::Tombstoned(error) => {
             remark(format_args!(
-                "the store refused the output of {name}, so a duplicate cannot get it: {error}"
+                "the store did not accept the output of {name}, so a duplicate gets only the exit \
+                 code: {error}"
             ));
             return Ok(code_as_u8(code));
         }
         CompletionResult::Unconfirmed(error) => error.to_string(),
-        _ => "another process took over".to_owned(),
+        _ => "another process took over the key".to_owned(),
     };
     let message = format!(
         "the command of {name} ended with exit code {code}, but its result was not recorded, so \
@@ -175,17 +178,21 @@ fn replay(stored: &StoredResult) -> Result<u8, VerbError> {
             Ok(code_as_u8(recording.code()))
         }
         Opened::Tombstone(tombstone) if tombstone.detail().codec() == recording::CODEC => {
-            remark("the command has run; its output was too large to be kept");
+            remark(
+                "the command was run before; its output was too large to be kept, so only its exit \
+                 code is repeated",
+            );
             Ok(code_as_u8(recording::code_of_tombstone(tombstone.detail())?))
         }
         Opened::Tombstone(_) => Err(VerbError::new(
             exit::RUN_FAILED,
-            "the work is done, but its result was not kept, so it cannot be replayed",
+            "the command was not run, because an earlier run did the work; the result of the \
+             earlier run was not kept",
         )),
         _ => Err(VerbError::new(
             exit::RUN_FAILED,
-            "the work is done, but not by `retryproof run`; `retryproof get --body` shows the \
-             result",
+            "the command was not run, because the work is done already; `retryproof run` did not \
+             do it, so run `retryproof get --body` to see the result",
         )),
     }
 }

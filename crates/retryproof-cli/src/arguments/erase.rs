@@ -20,7 +20,7 @@ pub(crate) struct EraseArguments {
     /// a key that begins with a dash.
     #[arg(requires = "token")]
     key: Option<String>,
-    /// This caller sent the key over HTTP, to a filter with `.caller(..)`.
+    /// The caller that sent the key over HTTP to a filter with `.caller(..)`.
     #[arg(long, value_name = "CALLER", conflicts_with_all = ["shared", "subject"])]
     caller: Option<String>,
     /// The key was sent over HTTP to a filter with `.callers_share_keys()`.
@@ -52,7 +52,9 @@ impl EraseArguments {
     /// The arguments of a change of one record.
     pub(crate) fn of_record(&self) -> Result<CompleteArguments, VerbError> {
         let (Some(scope), Some(key), Some(token)) = (&self.scope, &self.key, self.token) else {
-            return Err(VerbError::usage("name a record by SCOPE, KEY and `--token`"));
+            return Err(VerbError::usage(
+                "name the record with SCOPE, KEY and `--token`, or name a subject with `--subject`",
+            ));
         };
         let record = RecordArguments {
             scope: scope.clone(),

@@ -9,11 +9,11 @@ Exit codes:
   2    an argument or a setting is wrong; or the verb asks for confirmation, stdin is not a
        terminal, and `--yes` is missing
   3    the store does not answer
-  4    refused: by the store, by the state of the record, or by your answer to the question;
-       or `doctor` has found an error
+  4    the store, the state of the record or your answer to the question did not allow the
+       operation; or `doctor` has found an error
   5    any other failure
   130  interrupted
-`run` has its own: see `retryproof run --help`.";
+`run` has its own exit codes: see `retryproof run --help`.";
 
 pub(super) const GET: &str = "\
 Examples:
@@ -22,8 +22,8 @@ Examples:
   retryproof get payments order-17 --shared --output json
 
 Durations come from the store's clock, and the times beside them (UTC) from this machine's clock. A
-record does not say when its work ended. `exit code` and `HTTP status` are those of the stored
-result of a command or of an HTTP handler: a failed command is complete, too.";
+record does not say when its work ended. `exit code` and `HTTP status` come from the stored result
+of a command or of an HTTP handler. The record of a failed command is complete, too.";
 
 pub(super) const LS: &str = "\
 Examples:
@@ -39,12 +39,12 @@ Columns:
   TOKEN    the token for `release`, `resolve`, `forget` and `erase`";
 
 pub(super) const STUCK: &str = "\
-A holder extends its lease when half of it has passed. If it dies, its record is therefore listed
-only when more than half of the lease has passed since its last heartbeat: with a lease of 30 s,
-after 15 s. An empty list does not prove that all holders are alive. `ls --state in-progress` lists
-all records in progress. For the columns, see `retryproof ls --help`.
+A holder extends its lease when half of the lease has passed. If the holder dies, its record is
+therefore listed only when more than half of the lease has passed since the last heartbeat: with a
+lease of 30 s, after 15 s. An empty list does not prove that all holders are alive. To list all
+records in progress, use `ls --state in-progress`. For the columns, see `retryproof ls --help`.
 
-By default, a holder is named HOST:PID. To see whether it is alive, look on that host:
+By default, a holder is named HOST:PID. To see whether the holder is alive, look on that host:
   TZ=UTC ps -o pid,lstart,args -p PID
 If the process is gone, or started after the grant, the holder is dead. In a container, HOST is the
 host name of the container: look whether that container still exists, and run `ps` inside it.";
@@ -59,9 +59,9 @@ Totals (names in JSON have underscores):
 
 Columns of --by-scope:
   IN PROGRESS  as above
-  LEASE OVER   those of IN PROGRESS whose lease is over: the next call takes over
+  LEASE OVER   records in progress whose lease is over: the next call takes over
   COMPLETE     as above
-  EXPIRED      those of COMPLETE that have expired: the next call runs the work again
+  EXPIRED      complete records that have expired: the next call runs the work again
   VALUE BYTES  the stored results alone, as `value bytes` in `get`
   OLDEST       the time since the oldest grant of any record, in progress or complete
 
@@ -75,8 +75,8 @@ Examples:
 
 Columns (names in JSON have underscores):
   IN PROGRESS   as in `stats`: the records without a result, also those whose lease is over
-  STUCK         those of IN PROGRESS that `stuck` lists: no heartbeat for more than half of the
-                lease. It includes LEASE OVER of `stats --by-scope`
+  STUCK         records in progress that `stuck` lists: no heartbeat for more than half of the
+                lease. This number includes LEASE OVER of `stats --by-scope`
   LONGEST HELD  the time since the oldest grant of a record in progress; in JSON,
                 `longest_held_ms`, or null if no record is in progress
   COMPLETE      as in `stats`: the records with a result, also those that have expired";
@@ -86,6 +86,6 @@ Example:
   retryproof release payments order-17 --token 1763857500000000 --reason \"pod-7 was deleted\"
 
 If the lease is over, a release is not needed: the next call takes over, and knows that it does
-(RETRYPROOF_ATTEMPT is `takeover`), so it can check what the dead holder did. After a release, the
-next call is a first attempt (`first`) and skips this check. Release a record only if the work had
-no effect, or if its effect may happen twice.";
+(RETRYPROOF_ATTEMPT is `takeover`), so the next call can check what the dead holder did. After a
+release, the next call is a first attempt (`first`) and skips this check. Release a record only if
+the work had no effect, or if its effect may happen twice.";

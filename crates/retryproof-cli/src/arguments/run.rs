@@ -50,8 +50,9 @@ key), RETRYPROOF_ATTEMPT (`first`, or `takeover` if an earlier run lost its leas
 and RETRYPROOF_KEY. On Linux, the command is killed if retryproof is killed, but processes that the
 command has started are not.
 
-Exit codes: that of the command; 128 plus the signal's number if a signal killed it; 75 if another
-run is still in progress; 125 if retryproof failed; 126 or 127 if the command could not be started.";
+Exit codes: the exit code of the command; 128 plus the signal's number if a signal killed the
+command; 75 if another run is still in progress; 125 if retryproof failed; 126 or 127 if the command
+could not be started.";
 
 /// Exit codes of a command: a single code or a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

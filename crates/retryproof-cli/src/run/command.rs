@@ -158,7 +158,9 @@ fn end_of(watched: io::Result<(ExitStatus, Option<Loss>)>) -> CommandEnd {
         Ok((status, None)) => match (status.code(), status.signal()) {
             (Some(code), _) => CommandEnd::Exited(code),
             (None, Some(signal)) => CommandEnd::Killed(signal),
-            (None, None) => CommandEnd::Unknown(io::Error::other("no exit code and no signal")),
+            (None, None) => CommandEnd::Unknown(io::Error::other(
+                "the command ended with neither an exit code nor a signal",
+            )),
         },
     }
 }

@@ -82,7 +82,10 @@ impl<'a> Trail<'a> {
         let entry = self.entry.clone().with_outcome(outcome);
         if let Err(error) = self.store.append_audit(&entry).await {
             let error = VerbError::from(error);
-            remark(format_args!("the outcome is missing in the audit table: {error}"));
+            remark(format_args!(
+                "the outcome could not be written to the audit table, so the table says only that \
+                 the change was requested: {error}"
+            ));
         }
     }
 
@@ -146,10 +149,13 @@ pub(crate) async fn audit(
     let header = ["time", "scope", "key", "token", "verb", "outcome", "operator", "reason"];
     print.long_list(header, rows, values)?;
     if unreadable > 0 {
-        remark(format_args!("entries that this version cannot read: {unreadable}"));
+        remark(format_args!("entries that this version of the command cannot read: {unreadable}"));
     }
     match end {
-        Ok(true) => remark(format_args!("the list ends at `--limit` {}", arguments.limit)),
+        Ok(true) => remark(format_args!(
+            "there may be more entries, because the list ends at `--limit` {}",
+            arguments.limit
+        )),
         Ok(false) => {}
         Err(_) => remark("the list is incomplete"),
     }

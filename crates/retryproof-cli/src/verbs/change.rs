@@ -46,7 +46,7 @@ impl<'a> Change<'a> {
             }
             Verb::Resolve(resolve) => {
                 let (effect, release) =
-                    ("retries get this result, and nothing runs", &resolve.lease);
+                    ("retries get this result, and their work does not run", &resolve.lease);
                 let result = Some(completion(resolve, config)?);
                 let arguments = Cow::Borrowed(&release.change);
                 ("resolve", effect, arguments, release.token, release.even_if_live, result)
@@ -60,7 +60,7 @@ impl<'a> Change<'a> {
                 let CompleteArguments { change, token } = erase.of_record()?;
                 ("erase", effect, Cow::Owned(change), token, false, None)
             }
-            _ => return Err(VerbError::other("the verb changes no record")),
+            _ => return Err(VerbError::other("this verb changes no record")),
         };
         let token = FencingToken::new(token);
         Ok(Self { verb, effect, arguments, token, result, even_if_live })
@@ -159,7 +159,7 @@ fn print_done(
     print: Printer,
 ) -> Result<(), VerbError> {
     let done = match is_repeated {
-        true => "done already; nothing was changed",
+        true => "this was done before, so nothing was changed",
         false => "done",
     };
     let mut rows = vec![("record", shown(identity, show_keys)), (change.verb, done.to_owned())];
@@ -263,8 +263,8 @@ fn question(change: &Change<'_>, name: &str, record: &RecordSummary) -> String {
     let Change { verb, effect, token, .. } = change;
     let advice = match (*verb, record.state, record.remaining) {
         ("release", RecordState::InProgress, None) => {
-            "Not needed: the next call takes over, and knows that it does. After a release, the \
-             next call does not know that an earlier run may have begun the work.\n"
+            "A release is not needed: the next call takes over, and knows that an earlier run may \
+             have begun the work. After a release, the next call does not know this.\n"
         }
         _ => "",
     };

@@ -31,7 +31,7 @@ pub(crate) async fn doctor(config: &IdempotencyConfig, print: &Printer) -> Resul
         Err(error) => findings.push(StoreFinding::error(
             "connect",
             format!("The store cannot be used ({error})."),
-            "Do what the message says, then repeat this.",
+            "Do what the message says, then run `retryproof doctor` again.",
         )),
     }
     if !is_in_memory(&findings) {
@@ -81,7 +81,7 @@ async fn opened(
     let mut findings = vec![StoreFinding::note(
         "latency",
         format!("{LOOKS} reads took {:.2} ms (p50) and {:.2} ms (p99).", ms(p50), ms(p99)),
-        "Each guarded call waits for at least two such round trips, a replay for one.",
+        "A guarded call waits for at least two such reads or writes, and a replay for one.",
     )];
     findings.extend(short_leases(config, p99));
     if !is_in_memory(found) {
@@ -129,10 +129,12 @@ fn short_leases(config: &IdempotencyConfig, p99: Duration) -> Option<StoreFindin
             "lease",
             format!(
                 "These leases are shorter than {MIN_ROUND_TRIPS} round trips to the store, so \
-                 heartbeats are cut off and keys are taken over while their work runs: {}.",
+                 heartbeats come too late and other calls take over keys whose work is still \
+                 running: {}.",
                 short.join(", ")
             ),
-            "Raise `default-lease`, or `lease` of the scope; or find out why the store is slow.",
+            "Raise `default-lease`, or the `lease` of the scope, or find out why the store is \
+             slow.",
         )
     })
 }
@@ -140,8 +142,8 @@ fn short_leases(config: &IdempotencyConfig, p99: Duration) -> Option<StoreFindin
 fn backup() -> StoreFinding {
     StoreFinding::note(
         "backup",
-        "After a restore from a backup, what was completed since the backup is unknown, so a retry \
-         runs it again.",
+        "After a restore from a backup, the store does not know what was completed after the \
+         backup, so a retry runs that work again.",
         "Before you restore, read \"The database is restored from a backup\" in the operations \
          guide; keep the service closed until clients have stopped retrying.",
     )

@@ -50,7 +50,8 @@ pub(crate) async fn export(
     match counts.unreadable + scan.unreadable() {
         0 => Ok(exit::OK),
         missing => Err(VerbError::other(format!(
-            "the export is incomplete: this version cannot read {missing} of the records"
+            "the export is incomplete, because this version of the command cannot read {missing} \
+             of the records"
         ))),
     }
 }

@@ -97,7 +97,7 @@ pub(crate) async fn import(
     if !arguments.yes {
         confirm(&format!(
             "import into the {name} store? Calls with the imported keys then get the imported \
-             results, and nothing runs. [y/N] "
+             results, and their work does not run. [y/N] "
         ))?;
     }
     trail.request("nothing was imported").await?;
@@ -200,7 +200,7 @@ impl ImportCounts {
             Imported::Refused(why) => {
                 self.refused += 1;
                 if self.refused <= NAMED {
-                    remark(format_args!("line {number} is refused: {why}"));
+                    remark(format_args!("line {number} was not imported: {why}"));
                 }
             }
         }
@@ -217,7 +217,9 @@ async fn one(store: SharedStore, record: RecordLine) -> Result<Imported, Error> 
     }
     let done = Completion::new(result, Duration::from_millis(left), fingerprint);
     if done.ttl > store.profile().max_duration {
-        return Ok(Imported::Refused("it expires later than this store can keep it".to_owned()));
+        return Ok(Imported::Refused(
+            "it expires later than this store can keep a record".to_owned(),
+        ));
     }
     // A result that is already sealed is left unchanged. Any other result is sealed here if this
     // store seals results.
@@ -342,18 +344,19 @@ fn as_json(counts: &ImportCounts) -> Value {
 /// Prints remarks about the lines that were not imported.
 fn remark_rest(counts: &ImportCounts) {
     if counts.refused > NAMED {
-        remark(format_args!("more refused lines: {}", counts.refused - NAMED));
+        remark(format_args!("further lines that were not imported: {}", counts.refused - NAMED));
     }
     if counts.busy > 0 {
         remark(format_args!(
-            "keys in progress in this store, which were left alone: {}; import again when their \
-             holders have ended",
+            "records that were not imported, because their keys are in progress in this store: {}; \
+             import again when the work under these keys has ended",
             counts.busy
         ));
     }
     if counts.unfinished > 0 {
         remark(format_args!(
-            "records that were in progress when they were exported: {}; their work runs again here",
+            "records that were not imported, because they were in progress when they were \
+             exported: {}; with this store, the next call runs their work",
             counts.unfinished
         ));
     }

@@ -20,7 +20,7 @@ pub(crate) async fn erase(
 ) -> Result<u8, VerbError> {
     let seals = seals(config)?;
     let Some(secret) = &config.identity_secret else {
-        return Err(VerbError::usage("`--subject` needs `identity-secret`"));
+        return Err(VerbError::usage("`--subject` needs the setting `identity-secret`"));
     };
     // Print the subject's digest, because the subject's name may be personal data (ID-4).
     let subject = DataSubject::named(secret, arguments.subject.as_deref().unwrap_or_default());
@@ -49,11 +49,11 @@ pub(crate) async fn erase(
     });
     let done = match destroyed? {
         Destruction::Destroyed => "done",
-        Destruction::Already => "done already; nothing was changed",
+        Destruction::Already => "this was done before, so nothing was changed",
         Destruction::Absent => {
             let message = format!(
-                "the subject {subject} has no key, so nothing was changed: no answer was sealed for \
-                 it, or it was named in another way"
+                "nothing was changed, because the subject {subject} has no key: no answer was \
+                 sealed for the subject, or the subject was named in another way"
             );
             return Err(VerbError::new(exit::NOT_FOUND, message));
         }

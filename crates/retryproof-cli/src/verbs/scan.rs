@@ -80,7 +80,10 @@ impl<'a> Scan<'a> {
     /// Prints on stderr how many records could not be read.
     pub(crate) fn remark_unreadable(&self) {
         if self.unreadable > 0 {
-            remark(format_args!("{} records cannot be read by this version", self.unreadable));
+            remark(format_args!(
+                "this version of the command cannot read {} records",
+                self.unreadable
+            ));
         }
     }
 
@@ -93,8 +96,8 @@ impl<'a> Scan<'a> {
                 position::written(after)
             )),
             (Some(_), false) => remark(format_args!(
-                "{why}; with `--show-keys`, the command prints where to continue, which contains a \
-                 key"
+                "{why}; to learn where to continue, repeat the command with `--show-keys` (the \
+                 position contains a key)"
             )),
             (None, _) => remark(format_args!("{why}; to continue, repeat the command")),
         }

@@ -134,7 +134,7 @@ fn ops_3_a_repeated_forget_or_erase_spares_the_next_result() {
     let (applied, said, _) = done("erase", &first);
     assert!(applied == 0 && !said.contains("already"), "{said}");
     let (again, said, audit) = done("erase", &first);
-    assert!(again == 0 && said.contains("done already; nothing was changed"), "{said}");
+    assert!(again == 0 && said.contains("this was done before, so nothing was changed"), "{said}");
     assert!(audit.contains("already_applied"), "{audit}");
 
     // The answer to a forget was lost: its repetition finds no record.

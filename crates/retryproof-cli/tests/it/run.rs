@@ -210,5 +210,5 @@ fn a_record_of_another_program_is_not_replayed() {
     });
     let run = place.run(&[], "echo run").output().unwrap();
     assert_eq!((code(&run), out(&run)), (125, String::new()));
-    assert!(err(&run).contains("not by `retryproof run`"), "{}", err(&run));
+    assert!(err(&run).contains("`retryproof run` did not do it"), "{}", err(&run));
 }

@@ -59,7 +59,10 @@ fn id_4_a_position_is_printed_with_keys_only() {
     with_records(&place, 2);
     let cut = place.retryproof(["ls", "--limit", "1"]).output().unwrap();
     let said = err(&cut);
-    assert!(said.contains("ends at `--limit` 1; with `--show-keys`, the command prints"), "{said}");
+    assert!(
+        said.contains("ends at `--limit` 1; to learn where to continue, repeat the command"),
+        "{said}"
+    );
     assert_eq!(position(&said), None);
 }
 

@@ -121,7 +121,7 @@ fn ops_6_an_export_has_a_scope_and_says_what_is_in_progress() {
     let imported = import(&target, &file);
     let counts = counts(&imported);
     assert_eq!((&counts["created"], &counts["unfinished"]), (&2.into(), &1.into()));
-    assert!(err(&imported).contains("their work runs again here"), "{}", err(&imported));
+    assert!(err(&imported).contains("the next call runs their work"), "{}", err(&imported));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn ops_7_a_line_that_cannot_be_imported_is_named_and_the_others_are_imported() {
     let said = err(&imported);
     assert_eq!(code(&imported), 4, "{said}");
     assert!(
-        said.contains("line 1 is refused: a newer version") && said.contains("line 2"),
+        said.contains("line 1 was not imported: a newer version") && said.contains("line 2"),
         "{said}"
     );
     let counts = counts(&imported);
