@@ -206,7 +206,7 @@ impl ContextBuilder {
     }
 
     /// Sets the fingerprint, a digest of what the caller sent. A different request with the same
-    /// key is then refused (FP-1).
+    /// key is then refused (FP-1). Its first byte must not be 0 (SEAL-6).
     #[inline]
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = Some(fingerprint);
@@ -248,14 +248,18 @@ impl ContextBuilder {
     /// Checks all values and builds the context.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a scope or key that breaks ID-3, or a duration outside the bounds
-    /// of CTX-2. No value is silently wrapped or clamped.
+    /// [`ErrorKind::Invalid`] for a scope or key that breaks ID-3, a duration outside the bounds of
+    /// CTX-2, or a fingerprint that begins with the byte 0 (SEAL-6). No value is silently wrapped or
+    /// clamped.
     #[inline]
     pub fn build(self) -> Result<IdempotencyContext> {
         let identity = self.identity?;
         within("ttl", self.ttl, &TTL_BOUNDS)?;
         within("lease", self.lease, &LEASE_BOUNDS)?;
         within("wait_timeout", self.wait, &WAIT_BOUNDS)?;
+        if self.fingerprint.is_some_and(|fingerprint| fingerprint.is_hidden()) {
+            return Err(reserved_fingerprint());
+        }
         Ok(IdempotencyContext {
             identity,
             ttl: self.ttl,
@@ -267,6 +271,15 @@ impl ContextBuilder {
             subject: self.subject,
         })
     }
+}
+
+#[cold]
+fn reserved_fingerprint() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        "the fingerprint begins with the byte 0, which marks fingerprints that are stored hidden; \
+         begin it with another byte, such as 128, or use `Fingerprint::of`",
+    )
 }
 
 fn within(name: &str, value: Option<Duration>, bounds: &RangeInclusive<Duration>) -> Result<()> {
@@ -309,6 +322,20 @@ mod tests {
         assert!(error.to_string().contains("wait_timeout"), "{error}");
         assert!(IdempotencyContext::builder("", "k").build().is_err());
         assert!(IdempotencyContext::builder("s", "a\tb").build().is_err());
+    }
+
+    /// The byte 0 marks a hidden fingerprint, so no other fingerprint may begin with it.
+    #[test]
+    fn seal_6_a_fingerprint_that_begins_with_zero_is_refused() {
+        for bytes in [&[0][..], &7_u64.to_be_bytes(), &[0; 64]] {
+            let fingerprint = Fingerprint::new(bytes).expect("stores read hidden fingerprints");
+            let builder = IdempotencyContext::builder("s", "k").fingerprint(fingerprint);
+            let error = builder.build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("begins with the byte 0"), "{error}");
+        }
+        let own = Fingerprint::new(&[1, 0]).unwrap();
+        assert!(IdempotencyContext::builder("s", "k").fingerprint(own).build().is_ok());
     }
 
     #[test]

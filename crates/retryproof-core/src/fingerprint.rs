@@ -12,7 +12,8 @@ mod value;
 /// The maximum length of a fingerprint in bytes: one byte for the algorithm, and 63 for the digest.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
-/// The first byte of a hidden fingerprint. No algorithm has this byte (SEAL-6).
+/// The first byte of a hidden fingerprint. A context refuses any other fingerprint with this byte
+/// (SEAL-6).
 pub(crate) const HIDDEN: u8 = 0;
 
 /// Decides whether two fingerprints can be compared at all (FP-3).
@@ -38,9 +39,10 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Creates a fingerprint from 1 to 64 bytes. The first byte names the algorithm. The byte 0 is
-    /// reserved for fingerprints that are stored hidden, and a store with sealed results takes at
-    /// most 63 bytes (SEAL-6).
+    /// Creates a fingerprint from 1 to 64 bytes. The first byte names the algorithm: choose 128 to
+    /// 255 for your own, because retryproof uses others. The byte 0 marks fingerprints that are
+    /// stored hidden, so [`ContextBuilder::build`](crate::ContextBuilder::build) refuses a
+    /// fingerprint that begins with it. A store with sealed results takes at most 63 bytes (SEAL-6).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.

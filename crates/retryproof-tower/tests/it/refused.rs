@@ -46,7 +46,7 @@ async fn http_10_ann_5_in_flight_is_an_error_with_the_time_to_come_back_after() 
 async fn fp_1_another_request_under_the_same_key_is_a_mismatch() {
     let runs = Runs::default();
     let layer = EngineLayer::new(engine(), |job: &Job| {
-        let fingerprint = Fingerprint::new(&job.amount.to_be_bytes())?;
+        let fingerprint = Fingerprint::of(&job.amount)?;
         Ok::<_, Error>(IdempotencyContext::builder("jobs", &job.id).fingerprint(fingerprint))
     });
     let jobs = slow(&layer, &runs, SEC);

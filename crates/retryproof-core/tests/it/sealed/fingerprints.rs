@@ -5,7 +5,7 @@ use retryproof_core::config::ScopeConfig;
 use retryproof_core::store::{Completion, ForceRequest, Forced};
 use retryproof_core::{
     Acquisition, ErrorKind, ExecuteError, FencingToken, Fingerprint, IdempotencyConfig,
-    MAX_FINGERPRINT_BYTES,
+    MAX_FINGERPRINT_BYTES, Tombstone,
 };
 
 use super::{MINUTE, SCOPE, World, ctx, id, kind, of};
@@ -69,6 +69,27 @@ async fn seal_6_fingerprints_are_compared_in_flight() {
         let answer = world.engine.try_acquire(&with(algorithm, byte)).await.unwrap();
         assert_eq!(matches!(answer, Acquisition::Mismatch), is_other, "{answer:?}");
     }
+}
+
+/// An exported tombstone without detail has a hidden fingerprint and nothing that is sealed. An
+/// import hides the fingerprint no second time.
+#[tokio::test(start_paused = true)]
+async fn seal_6_a_hidden_fingerprint_is_not_hidden_again() {
+    let world = World::new();
+    let with = |byte| ctx("k").fingerprint(Fingerprint::tagged(1, &[byte; 32])).build().unwrap();
+    let Acquisition::Granted(held) = world.engine.try_acquire(&with(7)).await.unwrap() else {
+        panic!("expected a lease")
+    };
+    let _ = held.complete_tombstone(Tombstone::new()).await;
+    let fingerprint = world.stored("k").await.fingerprint().copied();
+    let forget = ForceRequest::forget(token(&world, "k").await);
+    assert!(matches!(world.raw.force(&id("k"), &forget).await.unwrap(), Forced::Applied));
+
+    let exported = Completion::new(Tombstone::new().into_envelope(), MINUTE, fingerprint);
+    let imported = world.engine.store().seal(&id("k"), None, exported).await.unwrap();
+    world.put("k", imported).await;
+    assert!(matches!(world.run(with(7)).await, Err(ExecuteError::NotReplayable(_))));
+    assert!(matches!(world.run(with(8)).await, Err(ExecuteError::Mismatch)));
 }
 
 #[tokio::test(start_paused = true)]
