@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::store_client::{StoreClient, no_answer};
 use super::unguarded::UnguardedStore;
@@ -95,15 +95,17 @@ impl ShadowStore {
         answer
     }
 
-    /// What the guard would have answered a call that found this result.
+    /// What the guard would have answered a call that found this result. The call waits for it
+    /// until `until`.
     async fn verdict_on(
         &self,
         id: &Identity,
         stored: StoredResult,
         req: &AcquireRequest,
+        until: Instant,
     ) -> ShadowVerdict {
         let opening = self.real.shared().open_sealed(id, stored);
-        match timeout(self.limit, opening).await {
+        match timeout_at(until, opening).await {
             Ok(Ok(stored)) => of_record(&stored, req),
             Ok(Err(error)) => ShadowVerdict::Refused(error.kind()),
             Err(_) => ShadowVerdict::Refused(ErrorKind::Unavailable),
@@ -126,6 +128,7 @@ impl ShadowStore {
 
 impl IdempotencyStore for ShadowStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        let until = Instant::now() + self.limit;
         let (mut grant, mut took_over) = (None, false);
         let verdict = match self.ask(id, req).await {
             Ok(Acquired::Granted(granted)) => {
@@ -133,7 +136,7 @@ impl IdempotencyStore for ShadowStore {
                 grant = Some(granted.token);
                 ShadowVerdict::Executed
             }
-            Ok(Acquired::Complete(stored)) => self.verdict_on(id, stored, req).await,
+            Ok(Acquired::Complete(stored)) => self.verdict_on(id, stored, req, until).await,
             // If the fingerprints differ, the guard would have refused the call, immediately (FP-6)
             // or after a wait (FP-1).
             Ok(Acquired::Busy(lease)) if lease.mismatch => ShadowVerdict::Mismatch,

@@ -11,7 +11,8 @@ use crate::blob::Blob;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, IdentitySecret};
-use crate::panics::{caught, caught_now};
+use crate::owner::OwnerId;
+use crate::panics::{Panic, catch_panic, catch_panic_of};
 use crate::payload::{self, StoredResult, Tombstone};
 
 /// The sealer of a store with hashed identities.
@@ -37,7 +38,8 @@ impl Sealing {
             Some(name) => DataSubject::named(&self.secret, name),
             None => DataSubject::of_scope(&self.secret, id.scope()),
         };
-        let key = caught(pin!(async { self.sealer.key_for(&subject).await })).await;
+        let key = catch_panic_of(pin!(async { self.sealer.key_for(&subject).await })).await;
+        let key = key.unwrap_or_else(|panic| Err(panicked(panic)));
         self.with_key(key.map_err(|error| error.with("subject", subject))?, id, fingerprint)
     }
 
@@ -79,11 +81,26 @@ impl Sealing {
         }
         let Some(sealed) = stored.sealed_body()? else { return Ok(stored) };
         let binding = binding::of(&id);
-        let opened = caught(pin!(async { self.sealer.open(&sealed, &binding).await })).await?;
+        let opened =
+            catch_panic_of(pin!(async { self.sealer.open(&sealed, &binding).await })).await;
+        let opened = opened.unwrap_or_else(|panic| Err(panicked(panic)))?;
         Ok(stored.with_envelope(match opened {
             Unsealed::Result(envelope) => envelope.into(),
             Unsealed::Destroyed => Tombstone::new().into_envelope(),
         }))
+    }
+}
+
+impl Sealing {
+    /// The owner id under which the result of a resolve is stored. [`ForceRequest::resolve`] derives
+    /// `by` from the result, so a guessed result could be tested against `by` in the store.
+    ///
+    /// [`ForceRequest::resolve`]: crate::store::ForceRequest::resolve
+    pub(crate) fn hidden_owner(&self, by: OwnerId) -> OwnerId {
+        let hash = self.secret.keyed(&[b"retryproof resolver 1", by.as_bytes()]);
+        let mut owner = [0; 16];
+        owner.copy_from_slice(&hash[..16]);
+        OwnerId::from_bytes(owner)
     }
 }
 
@@ -114,14 +131,20 @@ impl CallSeal {
         }
         match &self.key {
             SubjectKey::Key(key) => {
-                let sealed = caught_now(|| key.seal(&envelope, &self.binding))??;
+                let sealing = catch_panic(|| key.seal(&envelope, &self.binding));
+                let sealed = sealing.map_err(panicked)??;
                 Ok(payload::sealed_envelope(&sealed))
             }
             SubjectKey::Destroyed => Err(Error::new(
                 ErrorKind::Codec,
-                "the result was not stored, because the key that seals the results of the call's \
-                 subject was destroyed; the record says only that the work is done",
+                "the key of the result's subject was destroyed, so the result cannot be stored",
             )),
         }
     }
+}
+
+#[cold]
+fn panicked(_: Panic) -> Error {
+    // The panic's message can contain anything, so the error does not repeat it (ID-4).
+    Error::unavailable("the sealer panicked")
 }

@@ -396,8 +396,11 @@ impl SharedStore {
             .with("store", self.store.dyn_profile().name));
         };
         let mut req = req.clone();
-        if let ForceAction::Resolve { done, .. } = &mut req.action {
+        if let ForceAction::Resolve { by, done } = &mut req.action
+            && let Some(sealing) = &self.sealing
+        {
             *done = self.seal(id, req.subject.as_deref(), done.clone()).await?;
+            *by = sealing.hidden_owner(*by);
         }
         Arc::clone(force).dyn_force(id.clone(), req).await
     }

@@ -34,7 +34,11 @@ impl<'a> AcquireLoop<'a> {
         owner: OwnerId,
     ) -> Result<Acquisition> {
         let (subject, fingerprint) = (self.ctx.subject(), self.ctx.fingerprint());
-        let limit = self.store.operation_timeout();
+        let limit = match self.durations.guarding {
+            // As for the store (CTX-6).
+            Guarding::Shadow => self.store.operation_timeout() / 2,
+            Guarding::On | Guarding::Off => self.store.operation_timeout(),
+        };
         let call = in_time(limit, sealing.of_call(self.identity(), subject, fingerprint)).await;
         let seal = match call {
             // In shadow mode, the call runs even if no key can be read, and a tombstone is recorded
