@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::seal::DataSubject;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
 
 use crate::cipher::DataKey;
 use crate::table::KeyId;
 
 /// How many keys a process keeps at most.
 const MOST: usize = 10_000;
+/// The shortest time between two searches for keys whose time is over.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A key as the table has it.
 #[derive(Debug, Clone)]
@@ -23,7 +27,8 @@ pub(crate) struct Known {
     pub(crate) key: Option<Arc<DataKey>>,
 }
 
-/// Keys that were looked up. An entry ends a fixed time after its look-up began.
+/// Keys that were looked up. An entry ends a fixed time after its look-up began. A task drops it
+/// then, even if no call follows.
 #[derive(Debug)]
 pub(crate) struct KeyCache {
     keeps: Duration,
@@ -34,6 +39,9 @@ pub(crate) struct KeyCache {
 struct Entries {
     by_id: HashMap<KeyId, (Known, Instant)>,
     of_subject: HashMap<DataSubject, KeyId>,
+    /// When the keys were forgotten.
+    forgotten: Option<Instant>,
+    sweeper: Option<AbortHandle>,
 }
 
 impl KeyCache {
@@ -51,13 +59,23 @@ impl KeyCache {
         entries.live(id, self.keeps)
     }
 
-    /// Adds a key whose look-up began at `began`, and drops the keys whose time is over.
-    pub(crate) fn add(&self, known: Known, subject: Option<&DataSubject>, began: Instant) {
+    /// Adds a key whose look-up began at `began`.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        known: Known,
+        subject: Option<&DataSubject>,
+        began: Instant,
+    ) {
+        // Without a runtime, nothing would drop the key in time.
+        let Ok(runtime) = Handle::try_current() else { return };
         let mut entries = self.entries.lock();
-        let keeps = self.keeps;
-        entries.by_id.retain(|_, (_, began)| began.elapsed() < keeps);
+        // A look-up that ran while a key was destroyed may have read the key before.
+        let is_forgotten = entries.forgotten.is_some_and(|forgotten| began <= forgotten);
+        if is_forgotten || began.elapsed() >= self.keeps {
+            return;
+        }
         if entries.by_id.len() >= MOST {
-            entries.by_id.clear();
+            entries.clear();
         }
         let id = known.id;
         // Do not overwrite the result of a look-up that began later, because it is more recent. For
@@ -65,18 +83,37 @@ impl KeyCache {
         if entries.by_id.get(&id).is_none_or(|(_, other)| *other <= began) {
             entries.by_id.insert(id, (known, began));
         }
-        let Entries { by_id, of_subject } = &mut *entries;
-        of_subject.retain(|_, id| by_id.contains_key(id));
         if let Some(subject) = subject {
-            of_subject.insert(*subject, id);
+            entries.of_subject.insert(*subject, id);
+        }
+        if entries.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            entries.sweeper = Some(self.sweep_on(&runtime));
         }
     }
 
-    /// Drops the key of a subject, so that this process looks it up again.
-    pub(crate) fn forget(&self, subject: &DataSubject, id: KeyId) {
+    /// Starts the task that drops keys. It ends with the last key.
+    fn sweep_on(self: &Arc<Self>, runtime: &Handle) -> AbortHandle {
+        let cache = Arc::downgrade(self);
+        let sweeping = runtime.spawn(async move {
+            while let Some(next) = cache.upgrade().and_then(|cache| cache.swept()) {
+                sleep_until(next.max(Instant::now() + PAUSE)).await;
+            }
+        });
+        sweeping.abort_handle()
+    }
+
+    /// Drops the keys whose time is over, and returns when the next one ends.
+    fn swept(&self) -> Option<Instant> {
         let mut entries = self.entries.lock();
-        entries.of_subject.remove(subject);
-        entries.by_id.remove(&id);
+        let Entries { by_id, of_subject, sweeper, .. } = &mut *entries;
+        by_id.retain(|_, (_, began)| began.elapsed() < self.keeps);
+        of_subject.retain(|_, id| by_id.contains_key(id));
+        let ends = by_id.values().filter_map(|(_, began)| began.checked_add(self.keeps));
+        let next = ends.min();
+        if next.is_none() {
+            *sweeper = None;
+        }
+        next
     }
 }
 
@@ -84,5 +121,66 @@ impl Entries {
     fn live(&self, id: KeyId, keeps: Duration) -> Option<Known> {
         let (known, began) = self.by_id.get(&id)?;
         (began.elapsed() < keeps).then(|| known.clone())
+    }
+
+    fn clear(&mut self) {
+        self.by_id.clear();
+        self.of_subject.clear();
+    }
+}
+
+/// Forgets all keys when it is dropped, and does not keep what is being looked up, so that this
+/// process notices at once what became of them.
+pub(crate) struct ForgetsKeys<'a>(pub(crate) &'a KeyCache);
+
+impl Drop for ForgetsKeys<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.0.entries.lock();
+        entries.clear();
+        entries.forgotten = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const KEEPS: Duration = Duration::from_secs(60);
+
+    fn known(id: u8) -> (Known, Weak<DataKey>) {
+        let key = Arc::new(DataKey::random().unwrap());
+        let weak = Arc::downgrade(&key);
+        (Known { id: KeyId([id; 16]), key: Some(key) }, weak)
+    }
+
+    /// No call follows, and the keys are overwritten all the same.
+    #[tokio::test(start_paused = true)]
+    async fn seal_8_a_key_is_dropped_in_time() {
+        let cache = Arc::new(KeyCache::new(KEEPS));
+        for _ in 0..2 {
+            let ((one, first), (two, second)) = (known(1), known(2));
+            cache.add(one, None, Instant::now());
+            advance(Duration::from_secs(20)).await;
+            cache.add(two, None, Instant::now());
+            sleep(Duration::from_secs(39)).await;
+            assert!(first.upgrade().is_some() && cache.by_id(KeyId([1; 16])).is_some());
+            sleep(Duration::from_secs(2)).await;
+            assert!(first.upgrade().is_none() && second.upgrade().is_some());
+            sleep(Duration::from_secs(20)).await;
+            assert!(second.upgrade().is_none());
+        }
+        assert!(cache.entries.lock().sweeper.is_none(), "nothing is left to do");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn seal_8_without_a_cache_no_key_is_kept() {
+        let cache = Arc::new(KeyCache::new(Duration::ZERO));
+        let (known, key) = known(1);
+        cache.add(known, None, Instant::now());
+        assert!(key.upgrade().is_none());
     }
 }

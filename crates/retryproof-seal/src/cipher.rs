@@ -59,7 +59,7 @@ impl DataKey {
     }
 
     fn cipher(&self) -> Aes256GcmSiv {
-        Aes256GcmSiv::new(&(*self.0).into())
+        Aes256GcmSiv::new((&*self.0).into())
     }
 }
 

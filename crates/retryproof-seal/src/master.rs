@@ -73,7 +73,15 @@ impl MasterKeys {
                 return Err(wrong(
                     "the master keys cannot be used, because two of them have the same id",
                 )
-                .with("id", id)
+                .with("id", shown(&id))
+                .with("line", at + 1));
+            }
+            // A rotation to such a key would leave copies of the table readable.
+            if keys.iter().any(|(_, known)| known.expose() == key.expose()) {
+                return Err(wrong(
+                    "the master keys cannot be used, because two of them have the same key",
+                )
+                .with("id", shown(&id))
                 .with("line", at + 1));
             }
             keys.push((id, key));
@@ -213,7 +221,8 @@ mod tests {
 
     #[test]
     fn seal_3_master_keys_are_lines_and_the_first_wraps() {
-        let keys = master(&format!("# new\n\n two : {}\n1-a:{A}\n", A.to_uppercase()));
+        let other = A.replace('a', "b").to_uppercase();
+        let keys = master(&format!("# new\n\n two : {other}\n1-a:{A}\n"));
         assert_eq!(keys.current(), "two");
         assert_eq!(format!("{keys:?}"), r#"["two", "1-a"]"#);
     }
@@ -231,6 +240,7 @@ mod tests {
             (format!("odd:{}zz", &A[..62]), "id = odd"),
             (format!("{A}:id"), "id = (hidden)"),
             (format!("one:{A}\none:{A}"), "the same id (id = one, line = 2)"),
+            (format!("one:{A}\ntwo:{A}"), "the same key (id = two, line = 2)"),
         ] {
             let error = MasterKeys::parse(&text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);

@@ -9,7 +9,7 @@ use retryproof_core::seal::{DataSubject, SealFuture, Sealer, SealingKey, Subject
 use retryproof_core::{Error, Result};
 use tokio::time::Instant;
 
-use crate::cache::{KeyCache, Known};
+use crate::cache::{ForgetsKeys, KeyCache, Known};
 use crate::cipher::DataKey;
 use crate::master::KeyProvider;
 use crate::table::{KeyId, KeyRow, KeyTable};
@@ -27,7 +27,7 @@ pub struct Seals(Arc<Inner>);
 struct Inner {
     table: Box<dyn KeyTable>,
     provider: Box<dyn KeyProvider>,
-    cache: KeyCache,
+    cache: Arc<KeyCache>,
 }
 
 /// What [`Seals::destroy`] found.
@@ -48,12 +48,13 @@ impl Seals {
         Self::caching(table, provider, CACHED_FOR)
     }
 
-    /// Creates a sealer that keeps a plain key for `keeps` after its look-up. This is also how long
-    /// it takes at most until this process notices that a key was destroyed (SEAL-4). With zero,
-    /// every call looks its keys up.
+    /// Creates a sealer that keeps a plain key for `keeps` after its look-up, and overwrites it
+    /// within a second afterwards. A call that is running keeps its key until it ends. `keeps` is
+    /// also how long it takes at most until this process notices that a key was destroyed (SEAL-4).
+    /// With zero, every call looks its keys up.
     #[must_use]
     pub fn caching(table: impl KeyTable, provider: impl KeyProvider, keeps: Duration) -> Self {
-        let cache = KeyCache::new(keeps);
+        let cache = Arc::new(KeyCache::new(keeps));
         Self(Arc::new(Inner { table: Box::new(table), provider: Box::new(provider), cache }))
     }
 
@@ -69,10 +70,11 @@ impl Seals {
     /// # Cancel safety
     /// A dropped call took effect either completely or not at all.
     pub async fn destroy(&self, subject: &DataSubject) -> Result<Destruction> {
+        // Also after an error, or if this call is dropped: the key may be destroyed.
+        let _forgets = ForgetsKeys(&self.0.cache);
         let Some(row) = self.0.table.destroy(subject).await? else {
             return Ok(Destruction::Absent);
         };
-        self.0.cache.forget(subject, row.id);
         Ok(if row.wrapped.is_some() { Destruction::Destroyed } else { Destruction::Already })
     }
 

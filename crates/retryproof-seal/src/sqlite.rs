@@ -9,7 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::seal::DataSubject;
 use retryproof_core::{Error, ErrorKind, Result};
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ffi, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension as _, Row, Transaction, TransactionBehavior, ffi,
+    params,
+};
 
 use crate::master::WrappedKey;
 use crate::table::{KeyId, KeyRow, KeyTable, TableFuture};
@@ -109,12 +112,15 @@ impl KeyTable for SqliteKeyTable {
     fn destroy<'a>(&'a self, subject: &'a DataSubject) -> TableFuture<'a, Option<KeyRow>> {
         let subject = *subject.digest();
         self.run(move |conn| {
-            let before = find(conn, "subject", &subject)?;
-            conn.prepare_cached(
+            // The lock comes first, so that no other process changes the row in between.
+            let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+            let before = find(&tx, "subject", &subject)?;
+            tx.prepare_cached(
                 "UPDATE retryproof_keys SET master=NULL, wrapped=NULL, \
                  destroyed_at=CAST(strftime('%s','now') AS INTEGER) WHERE subject=?1 AND wrapped IS NOT NULL",
             )?
             .execute([subject])?;
+            tx.commit()?;
             // Rewrite the file, because SQLite may have moved the row earlier and left a copy of
             // the wrapped key in the unused part of a page.
             if before.is_some() {

@@ -66,7 +66,8 @@ pub trait KeyTable: fmt::Debug + Send + Sync + 'static {
     /// Same as for [`of_subject`](Self::of_subject).
     fn add(&self, row: KeyRow) -> TableFuture<'_, KeyRow>;
 
-    /// Removes the wrapped key from the row of a subject, for good. Returns the row as it was.
+    /// Removes the wrapped key from the row of a subject, for good, and returns the row as it was. Of
+    /// two calls at once, only one returns the wrapped key.
     ///
     /// # Errors
     /// Same as for [`of_subject`](Self::of_subject).

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SEAL-4: a destroyed key is noticed in every process when its cache ends, and not later.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_seal::{Destruction, MemoryKeyTable, Seals};
+use retryproof_seal::{
+    DataKey, Destruction, KeyProvider, MasterKeys, MemoryKeyTable, ProviderFuture, Seals,
+    WrappedKey,
+};
+use tokio::sync::Barrier;
 use tokio::time::advance;
 
 use crate::{ada, call, engine, is_replayed, is_tombstone, master, store};
@@ -49,4 +54,50 @@ async fn seal_4_without_a_cache_the_next_call_notices() {
     assert!(call(&engines[1], "ada", "k").await.unwrap().is_executed());
     seals[0].destroy(&ada()).await.unwrap();
     assert!(is_tombstone(&call(&engines[1], "ada", "k").await));
+}
+
+/// Master keys that unwrap a key only when the test lets them.
+#[derive(Debug)]
+struct Slow {
+    keys: MasterKeys,
+    /// Passed when an unwrap begins, and again before it ends.
+    gate: Arc<Barrier>,
+}
+
+impl KeyProvider for Slow {
+    fn current(&self) -> &str {
+        self.keys.current()
+    }
+
+    fn wrap<'a>(&'a self, key: &'a DataKey, bound: &'a [u8]) -> ProviderFuture<'a, WrappedKey> {
+        self.keys.wrap(key, bound)
+    }
+
+    fn unwrap<'a>(&'a self, key: &'a WrappedKey, bound: &'a [u8]) -> ProviderFuture<'a, DataKey> {
+        Box::pin(async move {
+            self.gate.wait().await;
+            self.gate.wait().await;
+            self.keys.unwrap(key, bound).await
+        })
+    }
+}
+
+/// A look-up that read the key before it was destroyed, and ends after that, brings no key back.
+#[tokio::test]
+async fn seal_4_a_look_up_beside_the_destruction_is_not_cached() {
+    let (table, store, gate) = (MemoryKeyTable::new(), store(), Arc::new(Barrier::new(2)));
+    let other = engine(&store, &Seals::new(table.clone(), master(&["one"])));
+    assert!(call(&other, "ada", "k").await.unwrap().is_executed());
+    let seals = Seals::new(table, Slow { keys: master(&["one"]), gate: Arc::clone(&gate) });
+    let engine = engine(&store, &seals);
+    let beside = tokio::spawn({
+        let engine = engine.clone();
+        async move { call(&engine, "ada", "k").await }
+    });
+    gate.wait().await;
+    assert_eq!(seals.destroy(&ada()).await.unwrap(), Destruction::Destroyed);
+    gate.wait().await;
+    drop(beside.await.unwrap());
+    let after = call(&engine, "ada", "k").await;
+    assert!(is_tombstone(&after), "this process notices at once: {after:?}");
 }

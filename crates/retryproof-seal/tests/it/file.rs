@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use retryproof_core::ErrorKind;
-use retryproof_core::seal::DataSubject;
+use retryproof_core::seal::{DataSubject, Sealer as _};
 use retryproof_seal::{Destruction, KeyTable as _, Seals, SqliteKeyTable};
 use retryproof_testkit::folder::Folder;
 
@@ -101,6 +101,49 @@ async fn seal_4_a_destroyed_key_is_in_no_file() {
         "canary-bob"
     ));
     assert!(found(DataSubject::named(&secret(), "canary-bob").digest()));
+}
+
+/// Lets the table's other connections reach the lock that the test holds.
+const REACHED: Duration = Duration::from_millis(200);
+
+/// Of two processes that destroy a key at once, one destroys it, and one is told that it is gone.
+#[tokio::test]
+async fn seal_4_of_two_processes_one_destroys() {
+    let (_folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    let seals = [0, 1].map(|_| Seals::new(SqliteKeyTable::open(&path).unwrap(), master(&["one"])));
+    seals[0].key_for(&ada()).await.unwrap();
+    let lock = rusqlite::Connection::open(&path).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let both = seals.map(|seals| tokio::spawn(async move { seals.destroy(&ada()).await.unwrap() }));
+    tokio::time::sleep(REACHED).await;
+    lock.execute_batch("COMMIT").unwrap();
+    let [one, two] = both;
+    let mut found = [one.await.unwrap(), two.await.unwrap()];
+    found.sort_by_key(|found| *found != Destruction::Destroyed);
+    assert_eq!(found, [Destruction::Destroyed, Destruction::Already]);
+}
+
+/// A key that another process creates meanwhile is either destroyed, or not touched.
+#[tokio::test]
+async fn seal_4_a_destruction_beside_the_creation_tells_the_truth() {
+    let (_folder, path) = file();
+    SqliteKeyTable::migrate(&path).unwrap();
+    let table = SqliteKeyTable::open(&path).unwrap();
+    let creating = rusqlite::Connection::open(&path).unwrap();
+    creating.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let row = "INSERT INTO retryproof_keys(id, subject, master, wrapped, created_at) \
+               VALUES(randomblob(16), ?1, 'one', randomblob(60), 0)";
+    creating.execute(row, [ada().digest()]).unwrap();
+    let destroying = tokio::spawn({
+        let table = table.clone();
+        async move { table.destroy(&ada()).await.unwrap() }
+    });
+    tokio::time::sleep(REACHED).await;
+    creating.execute_batch("COMMIT").unwrap();
+    let found = destroying.await.unwrap().and_then(|row| row.wrapped);
+    let left = table.of_subject(&ada()).await.unwrap().unwrap().wrapped;
+    assert_ne!(found.is_some(), left.is_some(), "found {found:?}, left {left:?}");
 }
 
 /// SQLite moves rows when a page gets full, and leaves copies of them in the unused part of the page.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SEAL-2, SEAL-7: a missing or wrong key fails closed, and changes nothing.
 
-use retryproof_core::store::Peeked;
-use retryproof_core::{ErrorKind, ExecuteError, IdempotencyStore as _, Identity};
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Completion, FencedWrite, Peeked};
+use retryproof_core::{ErrorKind, ExecuteError, IdempotencyStore as _, Identity, OwnerId};
 use retryproof_seal::{KeyTable as _, MasterKeys, MemoryKeyTable, Seals};
 
 use crate::{Answer, ada, call, engine, is_replayed, master, store};
@@ -59,4 +61,29 @@ async fn seal_3_a_wrapped_key_opens_in_its_own_row_alone() {
     let fresh = engine(&store, &Seals::new(table, master(&["one"])));
     assert_eq!(kind(call(&fresh, "bob", "bob").await), ErrorKind::Config);
     assert!(is_replayed(&call(&fresh, "ada", "ada").await, "ada", "ada"));
+}
+
+/// A result that was moved to another record, or changed, is unreadable there, and nothing runs.
+#[tokio::test(start_paused = true)]
+async fn seal_5_a_moved_or_changed_result_does_not_open() {
+    let store = store();
+    let engine = engine(&store, &Seals::new(MemoryKeyTable::new(), master(&["one"])));
+    assert!(call(&engine, "ada", "k").await.unwrap().is_executed());
+    let id = |key: &str| Identity::of("pay", key).unwrap();
+    let Peeked::Complete(stored) = store.peek(&id("k")).await.unwrap() else {
+        panic!("expected a result")
+    };
+    let sealed = stored.sealed().expect("a sealed result").to_vec();
+    let mut changed = sealed.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    for (key, bytes) in [("moved", sealed), ("changed", changed)] {
+        let (owner, minute) = (OwnerId::new(), Duration::from_secs(60));
+        let acquire = AcquireRequest::new(owner, minute, minute);
+        let _ = store.acquire(&id(key), &acquire).await.unwrap();
+        let done = Completion::new(bytes.into(), minute, None);
+        let written = store.complete(&id(key), owner, &done).await.unwrap();
+        assert_eq!(written, FencedWrite::Applied);
+        assert_eq!(kind(call(&engine, "ada", key).await), ErrorKind::Corrupt, "{key}");
+    }
+    assert!(is_replayed(&call(&engine, "ada", "k").await, "ada", "k"));
 }
