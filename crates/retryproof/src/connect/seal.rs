@@ -6,6 +6,7 @@ use retryproof_core::{Error, ErrorKind, IdempotencyConfig, Result, SharedStore};
 #[cfg(feature = "seal")]
 use {
     retryproof_seal::{MasterKeys, Seals, SqliteKeyTable},
+    std::path::{Path, PathBuf},
     std::sync::Arc,
 };
 
@@ -93,15 +94,42 @@ fn seals_with(_: &IdempotencyConfig) -> Result<Seals> {
     Err(without())
 }
 
-/// The path in the URL `sqlite:FILE`. The message does not repeat the URL (ID-4).
+/// The path in the URL `sqlite:FILE`. No message repeats a URL (ID-4).
 #[cfg(feature = "seal")]
 fn file(config: &IdempotencyConfig) -> Result<&str> {
     let url = config.seal.keys.as_deref().unwrap_or_default();
-    let path = url.strip_prefix("sqlite:").filter(|path| !path.is_empty() && !path.contains('?'));
-    path.ok_or_else(|| {
+    let usable = |path: &&str| !path.is_empty() && !path.contains('?') && *path != ":memory:";
+    let Some(path) = path_in(url).filter(usable) else {
         let message = "idempotency.seal.keys is not the URL of a table of keys; expected \
                        `sqlite:FILE`, where FILE is not the store's own file";
-        Error::new(ErrorKind::Config, message)
+        return Err(Error::new(ErrorKind::Config, message));
+    };
+    let store = config.store.as_deref().and_then(path_in);
+    let store = store.and_then(|store| whole(store.split('?').next()?));
+    if store.is_some() && store == whole(path) {
+        let message = "idempotency.seal.keys names the store's file; keep the table of keys apart \
+                       from the store, because a backup of both can be read after a key was \
+                       destroyed";
+        return Err(Error::new(ErrorKind::Config, message));
+    }
+    Ok(path)
+}
+
+/// The path in the URL of a SQLite file, as the store reads it.
+#[cfg(feature = "seal")]
+fn path_in(url: &str) -> Option<&str> {
+    let path = url.strip_prefix("sqlite:")?;
+    Some(path.strip_prefix("//").unwrap_or(path))
+}
+
+/// The path without links and detours, of a file that may not exist yet.
+#[cfg(feature = "seal")]
+fn whole(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    path.canonicalize().ok().or_else(|| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(folder.join(path.file_name()?))
     })
 }
 
@@ -112,4 +140,38 @@ fn without() -> Error {
         "this build cannot seal results (`idempotency.seal.keys`); enable the feature `seal` of \
          the crate `retryproof`",
     )
+}
+
+#[cfg(all(test, feature = "seal"))]
+mod tests {
+    use super::*;
+
+    fn configured(store: &str, keys: &str) -> IdempotencyConfig {
+        let mut config = IdempotencyConfig::default();
+        config.store = Some(store.to_owned());
+        config.seal.keys = Some(keys.to_owned());
+        config
+    }
+
+    #[test]
+    fn seal_8_the_table_of_keys_is_not_in_the_stores_file() {
+        for (store, keys) in [
+            ("sqlite:records.db?table=canary", "sqlite:records.db"),
+            ("sqlite:./records.db", "sqlite:records.db"),
+            ("sqlite://src/../records.db", "sqlite:records.db"),
+            ("sqlite:Cargo.toml", "sqlite://src/../Cargo.toml"),
+        ] {
+            let error = file(&configured(store, keys)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            let said = error.to_string();
+            assert!(said.contains("the store's file") && !said.contains("canary"), "{said}");
+        }
+        for store in ["memory:", "sqlite:other.db", "sqlite:no/such/folder/keys.db"] {
+            let keys = configured(store, "sqlite://keys.db");
+            assert_eq!(file(&keys).unwrap(), "keys.db", "as the URL of a store is read");
+        }
+        for keys in ["keys.db", "sqlite:", "sqlite::memory:", "sqlite:keys.db?table=x"] {
+            assert_eq!(file(&configured("memory:", keys)).unwrap_err().kind(), ErrorKind::Config);
+        }
+    }
 }
