@@ -37,7 +37,8 @@ pub(crate) struct EraseArguments {
     /// unreadable, in every scope.
     #[arg(long, value_name = "SUBJECT")]
     pub(crate) subject: Option<String>,
-    /// Why you erase. The audit lines on stderr contain the reason.
+    /// Why you erase. The audit lines on stderr and the store's audit table contain the reason. At
+    /// most 1,024 bytes.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) reason: String,
     /// Who you are, for the audit. Nothing verifies the name. Default: USER@HOST.
@@ -83,7 +84,8 @@ pub(crate) enum KeysVerb {
 #[cfg(feature = "seal")]
 #[derive(Debug, Args)]
 pub(crate) struct RotateArguments {
-    /// Why you rotate. The audit lines on stderr contain the reason.
+    /// Why you rotate. The audit lines on stderr and the store's audit table contain the reason. At
+    /// most 1,024 bytes.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) reason: String,
     /// Who you are, for the audit. Nothing verifies the name. Default: USER@HOST.

@@ -4,6 +4,8 @@
 
 use std::io::{self, Write as _};
 
+#[cfg(feature = "seal")]
+use retryproof::seal::DataSubject;
 use retryproof::store::AuditEntry;
 use retryproof::{
     FencingToken, IdempotencyConfig, IdempotencyStore as _, Identity, Scope, SharedStore,
@@ -64,6 +66,15 @@ impl<'a> Trail<'a> {
         self
     }
 
+    /// Names the subject that the request is about, by its digest, because its name may be personal
+    /// data (ID-4).
+    #[cfg(feature = "seal")]
+    pub(super) fn with_subject(mut self, subject: &DataSubject) -> Self {
+        self.line["subject"] = json!(subject.to_string());
+        self.entry.verb += &format!(" --subject {subject}");
+        self
+    }
+
     /// Writes down the request. If that fails, the verb must change nothing; `unchanged` says so.
     pub(super) async fn request(&self, unchanged: &str) -> Result<(), VerbError> {
         self.print("requested", &Value::Null).map_err(|error| unwritten(unchanged, &error))?;
@@ -100,19 +111,19 @@ impl<'a> Trail<'a> {
 }
 
 /// Writes one audit line to stderr.
-pub(super) fn write_line(line: &Value) -> io::Result<()> {
+fn write_line(line: &Value) -> io::Result<()> {
     io::stderr().write_all(format!("{line}\n").as_bytes())
 }
 
 /// The error of a verb whose audit line could not be written. `unchanged` says what did not change.
-pub(super) fn unwritten(unchanged: &str, error: &io::Error) -> VerbError {
+fn unwritten(unchanged: &str, error: &io::Error) -> VerbError {
     VerbError::other(format!(
         "{unchanged}, because the audit line could not be written to stderr: {error}"
     ))
 }
 
 /// The user and the host of this process, as `USER@HOST`.
-pub(super) fn own_name() -> String {
+fn own_name() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
     let user = ["LOGNAME", "USER", "USERNAME"].into_iter().find_map(variable);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();

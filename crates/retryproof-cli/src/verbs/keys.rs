@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `erase --subject` and `keys rotate`: an operator changes the keys of sealed results (SEAL-8).
-//! Each change leaves two audit lines on stderr: the request, before the change, and its outcome.
+//! Each change has its audit: the request, before the change, and its outcome (OPS-10).
 
 use retryproof::seal::{DataSubject, Destruction, Seals};
-use retryproof::{IdempotencyConfig, seals_with};
-use serde_json::json;
+use retryproof::{IdempotencyConfig, connect_with, seals_with};
+use serde_json::{Value, json};
 
-use super::audit::{own_name, unwritten, write_line};
+use super::audit::Trail;
 use super::confirm::confirm;
 use crate::arguments::{EraseArguments, RotateArguments};
 use crate::exit::{self, VerbError};
@@ -24,29 +24,24 @@ pub(crate) async fn erase(
     };
     // Print the subject's digest, because the subject's name may be personal data (ID-4).
     let subject = DataSubject::named(secret, arguments.subject.as_deref().unwrap_or_default());
+    let store = connect_with(config).await?;
+    let trail = Trail::new(&store, "erase", arguments.operator.as_deref(), &arguments.reason)?
+        .with_subject(&subject);
     if !arguments.yes {
         confirm(&format!(
             "destroy the key of the subject {subject}? Then all its sealed answers are gone in every \
              scope, their work does not run again, and later answers are not stored. [y/N] "
         ))?;
     }
-    let operator = arguments.operator.clone().unwrap_or_else(own_name);
-    let audit = |outcome| {
-        let (subject, reason) = (subject.to_string(), &arguments.reason);
-        write_line(&json!({
-            "audit": "erase", "subject": subject, "operator": operator, "reason": reason,
-            "outcome": outcome,
-        }))
-    };
-    audit("requested").map_err(|error| unwritten("nothing was changed", &error))?;
+    trail.request("nothing was changed").await?;
     let destroyed = seals.destroy(&subject).await;
-    // Ignore a failed write. A request whose outcome is missing from the log counts as unknown.
-    let _ = audit(match destroyed {
+    let outcome = match destroyed {
         Ok(Destruction::Destroyed) => "applied",
         Ok(Destruction::Already) => "already_applied",
         Ok(Destruction::Absent) => "absent",
         Err(_) => "unknown",
-    });
+    };
+    trail.outcome(outcome, Value::Null).await;
     let done = match destroyed? {
         Destruction::Destroyed => "done",
         Destruction::Already => "this was done before, so nothing was changed",
@@ -81,26 +76,22 @@ pub(crate) async fn rotate(
     print: &Printer,
 ) -> Result<u8, VerbError> {
     let seals = seals(config)?;
+    let store = connect_with(config).await?;
+    let operator = arguments.operator.as_deref();
+    let trail = Trail::new(&store, "keys rotate", operator, &arguments.reason)?;
     if !arguments.yes {
         confirm(
             "wrap every key with the first master key? A program without that master key then \
              cannot open sealed answers. [y/N] ",
         )?;
     }
-    let operator = arguments.operator.clone().unwrap_or_else(own_name);
-    let audit = |outcome, keys: Option<usize>| {
-        write_line(&json!({
-            "audit": "keys rotate", "operator": operator, "reason": arguments.reason,
-            "outcome": outcome, "keys": keys,
-        }))
-    };
-    audit("requested", None).map_err(|error| unwritten("nothing was changed", &error))?;
+    trail.request("nothing was changed").await?;
     let rotated = seals.rotate().await;
     let (outcome, keys) = match &rotated {
         Ok(keys) => ("applied", Some(*keys)),
         Err(_) => ("incomplete", None),
     };
-    let _ = audit(outcome, keys);
+    trail.outcome(outcome, json!({ "keys": keys })).await;
     let keys = rotated?;
     print.one(&[("keys wrapped", keys.to_string())], &json!({ "keys_wrapped": keys }))?;
     Ok(exit::OK)

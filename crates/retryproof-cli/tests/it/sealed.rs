@@ -174,6 +174,50 @@ fn seal_8_the_answers_of_a_subject_are_erased() {
     }
 }
 
+/// Both verbs are in the audit table, without a subject's name. If the table cannot be written, no
+/// key changes.
+#[test]
+fn ops_10_changes_of_keys_are_in_the_audit_table() {
+    let place = Place::sealed_sqlite();
+    executed(&place, "echo once");
+    let rotate = ["keys", "rotate", "--reason", "yearly", "--operator", "alice", "--yes"];
+    let erase = ["erase", "--subject", "canary", "--reason", "asked", "--operator", "bob", "--yes"];
+    run(&place, &rotate, 0);
+    run(&place, &erase, 1);
+    let audit = run(&place, &["audit", "--show-keys", "--output", "json"], 0);
+    let entries: Vec<serde_json::Value> = serde_json::from_slice(&audit.stdout).unwrap();
+    let told: Vec<_> = entries
+        .iter()
+        .rev()
+        .map(|entry| {
+            let text = |field: &str| entry[field].as_str().unwrap().to_owned();
+            let verb = text("verb").split_inclusive("--subject ").next().unwrap().to_owned();
+            [verb, text("outcome"), text("operator"), text("reason")].join("|")
+        })
+        .collect();
+    let expected = [
+        "keys rotate|requested|alice|yearly",
+        "keys rotate|applied|alice|yearly",
+        "erase --subject |requested|bob|asked",
+        "erase --subject |absent|bob|asked",
+    ];
+    assert_eq!(told, expected);
+    let digest = entries[0]["verb"].as_str().unwrap().rsplit(' ').next().unwrap();
+    let is_digest = digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_digest && !out(&audit).contains("canary"), "{}", out(&audit));
+
+    let broken = "DROP TABLE retryproof_records_audit";
+    rusqlite::Connection::open(place.db()).unwrap().execute_batch(broken).unwrap();
+    let before = std::fs::read(place.path("keys.db")).unwrap();
+    std::fs::write(place.path("master"), format!("{OTHER}\n{MASTER}\n")).unwrap();
+    for verb in [&rotate[..], &erase] {
+        let refused = err(&run(&place, verb, 4));
+        assert!(refused.contains("nothing was changed, because the audit table"), "{refused}");
+        assert!(refused.contains("\"outcome\":\"not_attempted\""), "{refused}");
+    }
+    assert!(before == std::fs::read(place.path("keys.db")).unwrap(), "no key has changed");
+}
+
 /// An export keeps what is sealed, and an import into a store that seals writes nothing plain.
 #[test]
 fn seal_5_sealed_answers_move_as_they_are() {
