@@ -392,7 +392,7 @@ mod tests {
             let stored = StoredResult::new(envelope, Some(hidden));
             let error = stored.open(Some(&Fingerprint::tagged(1, &[7; 32]))).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
-            assert!(error.to_string().contains("configure `seal.keys`"), "{error}");
+            assert!(error.to_string().contains("set `seal.keys`"), "{error}");
         }
     }
 }
