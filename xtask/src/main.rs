@@ -19,6 +19,7 @@ mod rules;
 mod services;
 mod size;
 mod steps;
+mod supply;
 mod tally;
 mod tree;
 
@@ -30,6 +31,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   arch-check     crates and files that ARCHITECTURE.md names exist; no import circles
   names-check    no type name of the shipped crates means two things
   deps-check     who may depend on whom, pins, minimum Rust version, size of core
+  supply-check   licences, sources and bans of the crates that we depend on
+  advisories     known vulnerabilities, by cargo-deny where it is installed and reaches its database
   alerts-check   the alerts of docs/operate by promtool, which is installed first where Debian's package is missing
   features       `cargo check` of the facade: no feature, each alone, all
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
@@ -82,6 +85,8 @@ fn main() -> ExitCode {
         "arch-check" => arch::check(&root),
         "names-check" => names::check(&root),
         "deps-check" => deps::check(&root),
+        "supply-check" => supply::check(&root),
+        "advisories" => supply::advisories(&root),
         "alerts-check" => alerts::check(&root),
         "features" => features::check(&root),
         "lock-check" => lock::check(&root),

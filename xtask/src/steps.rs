@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cargo::{self, Cargo};
 use crate::services::ForTests;
 use crate::tally::{self, Tally};
-use crate::{Verdict, alerts, arch, deps, features, lock, names, rules, size};
+use crate::{Verdict, alerts, arch, deps, features, lock, names, rules, size, supply};
 
 enum Work {
     Check(fn(&Path) -> Verdict),
@@ -44,8 +44,8 @@ fn plan(root: &Path) -> Vec<Step> {
     step("names-check", "a type name means one thing", Work::Check(names::check));
     step("deps-check", "dependencies between crates", Work::Check(deps::check));
     step("alerts-check", "the alerts fire, and only when they should", Work::Check(alerts::check));
-    let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
-    step("deny", "bans, licences and sources of dependencies", deny);
+    step("supply-check", "licences, sources and bans of dependencies", Work::Check(supply::check));
+    step("advisories", "known vulnerabilities of dependencies", Work::Check(supply::advisories));
     // This step and the later ones include all members of the workspace, even those that
     // `default-members` excludes from a plain `cargo build`.
     let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
