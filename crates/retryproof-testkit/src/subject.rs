@@ -49,6 +49,7 @@ struct Hooks {
     joined: Option<Box<dyn JoinedLedger>>,
     identities: Option<OpenStore>,
     sequences: Option<u32>,
+    keeps_claims: bool,
 }
 
 /// A store that a case opens under a name of its own (ID-5).
@@ -148,9 +149,17 @@ impl Subject {
         self.hooks.identities.is_some()
     }
 
-    /// Whether the store has its own clock and the runtime's clock is paused.
-    pub(crate) fn has_own_clock(&self) -> bool {
-        self.paused && self.hooks.clock.is_some()
+    /// Whether the store's clock differs from the runtime's. Only a paused runtime shares its clock.
+    pub(crate) fn has_clock_apart(&self) -> bool {
+        !self.paused || self.hooks.clock.is_some()
+    }
+
+    pub(crate) fn keeps_claims(&self) -> bool {
+        self.hooks.keeps_claims
+    }
+
+    pub(crate) fn counts_writes(&self) -> bool {
+        self.hooks.writes.is_some()
     }
 
     pub(crate) fn can_inspect(&self) -> bool {
@@ -185,9 +194,32 @@ impl Subject {
         self.paused
     }
 
-    /// Lets time pass only for the runtime.
+    /// Lets time pass only for the runtime, at once.
+    ///
+    /// # Panics
+    /// On a runtime of several threads, whose clock cannot be shifted.
     pub(crate) async fn skew(&self, by: Duration) {
-        tokio::time::advance(by).await;
+        if self.paused {
+            tokio::time::advance(by).await;
+        } else {
+            tokio::time::pause();
+            tokio::time::advance(by).await;
+            tokio::time::resume();
+        }
+    }
+
+    /// Lets time pass only for the store. On the host's clock, this stops the runtime for as long.
+    ///
+    /// # Panics
+    /// On the host's clock with a runtime of several threads, whose clock cannot be stopped.
+    pub(crate) fn pass_in_store_alone(&self, by: Duration) {
+        if self.hooks.clock.is_some() {
+            self.pass_in_store(by);
+        } else {
+            tokio::time::pause();
+            std::thread::sleep(by);
+            tokio::time::resume();
+        }
     }
 
     /// Lets time pass only for the store.
@@ -220,6 +252,13 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         S: Purge,
     {
         self.shared = self.shared.with_purge();
+        self
+    }
+
+    /// Declares that at most one process at a time gets a claim on the purge (STO-6). A store whose
+    /// records only one process sees may grant every claim.
+    pub fn with_purge_claims(mut self) -> Self {
+        self.hooks.keeps_claims = true;
         self
     }
 

@@ -104,6 +104,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     };
     Subject::of(store)
         .with_purge()
+        .with_purge_claims()
         .with_inspect()
         .with_force()
         .with_audit()

@@ -106,6 +106,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     };
     Subject::of(store)
         .with_purge()
+        .with_purge_claims()
         .with_inspect()
         .with_force()
         .with_audit()

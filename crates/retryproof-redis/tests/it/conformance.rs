@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
 
+use std::sync::Arc;
+
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::{StoreSetup, Subject};
 
-use crate::support::{ask, key_of, own_prefix, service, stranger};
+use crate::support::{Written, ask, key_of, own_prefix, service, stranger};
 
 async fn subject(variable: &'static str, name: &'static str) -> Subject {
     let prefix = own_prefix();
@@ -32,6 +34,11 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         let config = config.clone();
         async move { RedisStore::connect(config).await.expect("it connects again").into_shared() }
     };
+    let written = Arc::new(Written::below(&primary_url(variable, name).await, &prefix).await);
+    let writes = move || {
+        let written = Arc::clone(&written);
+        async move { written.count().await }
+    };
     let corrupt = move |id: retryproof_core::Identity| {
         let key = key_of(&prefix, &id);
         async move {
@@ -51,6 +58,7 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
         .with_another(another)
         .with_identities(identities)
         .with_corrupt(corrupt)
+        .with_writes(writes)
         .build()
 }
 

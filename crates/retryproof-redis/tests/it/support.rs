@@ -2,6 +2,7 @@
 //! Shared and private servers, short functions for calls, and the check that nothing shows a key.
 
 pub(crate) mod server;
+mod written;
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use crate::support::server::Server;
+pub(crate) use crate::support::written::Written;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);

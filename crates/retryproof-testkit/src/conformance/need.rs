@@ -21,6 +21,8 @@ pub enum Need {
     Another,
     /// Requires [`with_purge`](crate::SubjectBuilder::with_purge).
     Purge,
+    /// Requires [`with_purge_claims`](crate::SubjectBuilder::with_purge_claims).
+    PurgeClaims,
     /// Requires [`with_inspect`](crate::SubjectBuilder::with_inspect).
     Inspect,
     /// Requires [`with_force`](crate::SubjectBuilder::with_force).
@@ -29,8 +31,10 @@ pub enum Need {
     Audit,
     /// Requires [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
     Corrupt,
-    /// Requires [`with_clock`](crate::SubjectBuilder::with_clock) under `time = paused`.
-    OwnClock,
+    /// Requires `time = real`, or [`with_clock`](crate::SubjectBuilder::with_clock).
+    ClockApart,
+    /// Requires [`with_writes`](crate::SubjectBuilder::with_writes).
+    Writes,
     /// Requires [`with_joined`](crate::SubjectBuilder::with_joined).
     Joined,
     /// Requires [`with_identities`](crate::SubjectBuilder::with_identities).
@@ -42,14 +46,16 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Another,
         Self::Purge,
+        Self::PurgeClaims,
         Self::Inspect,
         Self::Force,
         Self::Audit,
         Self::Corrupt,
-        Self::OwnClock,
+        Self::ClockApart,
+        Self::Writes,
         Self::Joined,
         Self::Identities,
         Self::SmallLimit,
@@ -62,11 +68,13 @@ impl fmt::Display for Need {
         f.write_str(match self {
             Self::Another => "a second handle on the same data",
             Self::Purge => "purge",
+            Self::PurgeClaims => "claims that keep other processes from purging",
             Self::Inspect => "inspection",
             Self::Force => "interventions by operators",
             Self::Audit => "an audit table",
             Self::Corrupt => "a way to damage a record",
-            Self::OwnClock => "a clock that the test can advance; a paused runtime is not enough",
+            Self::ClockApart => "a clock that differs from the paused clock of the runtime",
+            Self::Writes => "a count of its writes",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
@@ -82,11 +90,13 @@ impl Subject {
         match need {
             Need::Another => self.has_another(),
             Need::Purge => self.store().can_purge(),
+            Need::PurgeClaims => self.keeps_claims(),
             Need::Inspect => self.can_inspect(),
             Need::Force => self.store().can_force(),
             Need::Audit => self.store().can_audit(),
             Need::Corrupt => self.has_corrupt(),
-            Need::OwnClock => self.has_own_clock(),
+            Need::ClockApart => self.has_clock_apart(),
+            Need::Writes => self.counts_writes(),
             Need::Joined => self.joined().is_some(),
             Need::Identities => self.has_identities(),
             Need::SmallLimit => largest <= TRIED,
@@ -100,7 +110,7 @@ impl Subject {
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();
     let judged =
-        cases().iter().filter(|case| case.needs.is_none_or(|need| !lacking.contains(&need)));
+        cases().iter().filter(|case| case.needs.iter().all(|need| !lacking.contains(need)));
     let mut line = format!(
         "({}): {} of {} cases run",
         subject.store().profile().name,
@@ -109,8 +119,12 @@ pub fn summary(subject: &Subject) -> String {
     );
     let mut link = "; skipped, by what the store does not offer: ";
     for need in lacking {
-        let names: Vec<_> =
-            cases().iter().filter(|case| case.needs == Some(need)).map(|case| case.name).collect();
+        // A case that lacks two needs is named with each of them.
+        let names: Vec<_> = cases()
+            .iter()
+            .filter(|case| case.needs.contains(&need))
+            .map(|case| case.name)
+            .collect();
         line.push_str(&format!("{link}{need} ({}): {}", names.len(), names.join(", ")));
         link = "; ";
     }

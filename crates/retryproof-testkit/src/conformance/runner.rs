@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io::Write as _;
 use std::time::Duration;
 
-use super::{Case, cases, summary};
+use super::{Case, Need, cases, summary};
 use crate::subject::Subject;
 
 /// The clock of a case's runtime.
@@ -34,13 +34,15 @@ where
     Fut: Future<Output = T>,
     T: Into<Option<Subject>>,
 {
-    let runtime = runtime(time);
+    // Only a single-threaded runtime allows a case to shift its clock.
+    let shifts = case.needs.contains(&Need::ClockApart);
+    let runtime = if shifts { single_threaded(time) } else { runtime(time) };
     runtime.block_on(async {
         let Some(subject) = made(time, factory).await else {
             eprintln!("skipped: the factory returned no store");
             return;
         };
-        if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
+        if let Some(need) = case.needs.iter().find(|need| !subject.offers(**need)) {
             eprintln!("skipped: the store does not offer {need}");
             return;
         }
@@ -60,14 +62,18 @@ where
 }
 
 fn runtime(time: Time) -> tokio::runtime::Runtime {
-    let mut runtime = match time {
-        Time::Paused => tokio::runtime::Builder::new_current_thread(),
-        Time::Real => tokio::runtime::Builder::new_multi_thread(),
-    };
     match time {
-        Time::Paused => runtime.start_paused(true),
-        Time::Real => runtime.worker_threads(2),
-    };
+        Time::Paused => single_threaded(time),
+        Time::Real => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2).enable_all().build().expect("the runtime should build")
+        }
+    }
+}
+
+fn single_threaded(time: Time) -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.start_paused(time == Time::Paused);
     runtime.enable_all().build().expect("the runtime should build")
 }
 
