@@ -277,8 +277,8 @@ impl ContextBuilder {
 fn reserved_fingerprint() -> Error {
     Error::new(
         ErrorKind::Invalid,
-        "the fingerprint begins with the byte 0, which marks fingerprints that are stored hidden; \
-         begin it with another byte, such as 128, or use `Fingerprint::of`",
+        "the fingerprint begins with the byte 0, which is reserved for fingerprints that the \
+         engine has hidden; use another first byte, such as 128, or use `Fingerprint::of`",
     )
 }
 

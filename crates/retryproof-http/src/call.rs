@@ -50,8 +50,8 @@ impl ClientKey {
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
             Cow::Borrowed(key) => {
-                // `parse` returned a slice of its input, so the difference of the two addresses is
-                // the key's position in the line.
+                // `parse` returned a slice of its input, so the difference between the two addresses
+                // is the key's position in the line.
                 let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
                 Self::Line { line: line.clone(), start, end: start + key.len() }
             }
@@ -246,7 +246,7 @@ pin_project! {
     pub(crate) struct RunningCall<R> {
         mark: CallMark,
         pub(crate) context: IdempotencyContext,
-        // The request's body, which the handler shares. If the call ends as a duplicate of a record
+        // The request's body, shared with the handler. If the call ends as a duplicate of a record
         // with a different fingerprint algorithm, this body is fingerprinted again (FP-3).
         request_body: Bytes,
         // This field is `None` after the function that ends the lease has taken it.

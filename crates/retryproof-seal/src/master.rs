@@ -115,7 +115,7 @@ impl MasterKeys {
         let text = std::env::var(name).map(Zeroizing::new);
         // Drop the standard library's error, because it would quote the variable's value.
         let text = text.map_err(|_| {
-            named(wrong("the environment variable of the master keys is missing or not text"))
+            named(wrong("the environment variable for the master keys is not set, or is not UTF-8"))
         })?;
         let lines = Zeroizing::new(text.replace(',', "\n"));
         Self::parse(&lines).map_err(named)

@@ -124,8 +124,8 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
         }
         rusqlite::Error::InvalidPath(_) | rusqlite::Error::NulError(_) => (
             ErrorKind::Config,
-            "the path of the database file is invalid for SQLite; it must be UTF-8 without a zero \
-             byte",
+            "the path of the database file is invalid for SQLite; it must be UTF-8 without NUL \
+             bytes",
         ),
         _ => (ErrorKind::Unexpected, "the SQLite driver rejected the call; see the error's source"),
     }

@@ -116,8 +116,9 @@ pub fn audit_columns(entry: &AuditEntry) -> (Option<&[u8]>, Option<&[u8]>, i64) 
 pub fn warn_no_audit_table(table: &str) {
     tracing::warn!(
         table,
-        "the audit table is missing, and this user is not allowed to create it; until a user that \
-         may create tables has called `migrate`, the command `retryproof` changes no record"
+        "the audit table is missing, and this user is not allowed to create it; the command \
+         `retryproof` refuses to change records until a user who may create tables has called \
+         `migrate`"
     );
 }
 

@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout_at};
 /// - `until` is the end of the wait. If no time is left, the record is read once.
 /// - `poll` returns the pauses between reads. If the pauses change, for example because the server
 ///   no longer sends notifications, the waiter starts again at the shortest pause.
-/// - `remaining_lease` reads the record and returns the time left in the lease. `None` ends the
-///   wait. After any other value, the next read comes when that time has passed, or earlier. Return
+/// - `remaining_lease` reads the record and returns the time left in the lease, or `None` to end
+///   the wait. The next read happens when that time has passed, at the latest. Return
 ///   [`Duration::MAX`] to read only after the pauses of `poll`.
 ///
 /// ```

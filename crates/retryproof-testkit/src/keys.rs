@@ -15,7 +15,7 @@ const NUMBER: usize = 8;
 /// A sealer for tests (SEAL-1). Clones share their keys, as processes share a table of keys.
 ///
 /// **The sealed bytes are not encrypted**, only disguised: each byte is changed, so that a search
-/// for a text finds nothing. The binding is stored beside them and compared.
+/// for the plaintext finds nothing. The binding is stored beside them and compared.
 #[derive(Clone, Default)]
 pub struct TestKeys(Arc<Mutex<Keys>>);
 

@@ -79,8 +79,8 @@ impl<'a> Trail<'a> {
     pub(super) async fn request(&self, unchanged: &str) -> Result<(), VerbError> {
         self.print("requested", &Value::Null).map_err(|error| unwritten(unchanged, &error))?;
         let Err(error) = self.store.append_audit(&self.entry).await else { return Ok(()) };
-        // The line `requested` is already on stderr. Print a second line to show that the change
-        // was not attempted.
+        // The `requested` line was already printed to stderr. Print a second line to show that the
+        // change was not attempted.
         let _ = self.print("not_attempted", &Value::Null);
         let what = format!("{unchanged}, because the audit table could not be written");
         Err(VerbError::from(error).about(&what))

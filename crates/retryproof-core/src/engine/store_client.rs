@@ -57,8 +57,8 @@ impl StoreClient {
     ) -> Self {
         let store = shared.as_dyn();
         let profile = store.dyn_profile();
-        // A store with sealed results is never immediate, because each call first waits for a key
-        // (SEAL-2).
+        // A store with sealed results is never immediate, because each call first waits for the
+        // key that seals them (SEAL-2).
         let immediate = profile.immediate && !shared.seals();
         Self {
             shared,

@@ -209,7 +209,7 @@ impl CompletionBatcher {
             // own error.
             Err(error) => {
                 tracing::debug!(%error, completions = batch.len(), "a batch of completions failed; \
-                     each completion is now sent alone");
+                     each completion is now sent on its own");
             }
         }
     }

@@ -144,7 +144,7 @@ impl RequeuePublisher {
             let mut arguments = dead_lettering_to(&self.queue).to_vec();
             let ttl = i64::try_from(seconds * 1_000).unwrap_or(i64::MAX);
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
-            // Declare the queue over a separate channel, because the broker closes the channel if
+            // Declare the queue on a separate channel, because the broker closes the channel if
             // it rejects the declaration.
             let declared_alone = async {
                 let separate = connection.channel().await?;

@@ -171,21 +171,22 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
-    // `extended` is a record whose lease and ttl have ended before its owner extends it.
+    // `extended` is a record whose lease and ttl have already ended when its owner extends it.
     let extended = s.id("extended");
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
     let saved = owner.extend(LONG).await;
-    // `kept` is a record whose lease and ttl have ended before its owner completes it with a longer
-    // ttl.
+    // `kept` is a record whose lease and ttl have already ended when its owner completes it with a
+    // longer ttl.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
     granted(completer.acquire(10 * MS).await);
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
     let counted = completer.complete_with(&done).await;
-    // `asked_again` is a record whose lease and ttl have ended before its owner acquires it again.
+    // `asked_again` is a record whose lease and ttl have already ended when its owner acquires it
+    // again.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
     granted(asking.acquire(10 * MS).await);

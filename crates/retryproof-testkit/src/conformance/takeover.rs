@@ -176,7 +176,7 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
         let again = granted(taker.acquire(lease).await);
         assert!(
             again.took_over && again.token == first.token,
-            "the repeated acquire should get the same token and be a takeover again; first \
+            "the repeated acquire should get the same token and count as a takeover again; first \
              {first:?}, then {again:?}"
         );
     }

@@ -34,8 +34,8 @@ pub enum Acquisition {
 #[derive(Debug)]
 #[must_use]
 pub struct EndedAcquire {
-    /// The same result as that of
-    /// [`try_acquire_tracked`](crate::engine::IdempotencyEngine::try_acquire_tracked).
+    /// The result that
+    /// [`try_acquire_tracked`](crate::engine::IdempotencyEngine::try_acquire_tracked) would return.
     pub acquired: Result<Acquisition>,
     /// When the call began.
     pub began: Instant,
