@@ -26,7 +26,8 @@
 //! millisecond.
 //!
 //! The cases of ACQ-7 shift the runtime's clock by hours, or stop it, while the store's clock runs on.
-//! Only a store that uses the paused clock itself cannot be tested so.
+//! Only a store that uses the runtime's clock itself cannot be tested so; declare such a store with
+//! [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock) if `time = real`.
 //!
 //! # Joined transactions
 //! For a SQL store, use [`with_joined`](crate::SubjectBuilder::with_joined) to declare which

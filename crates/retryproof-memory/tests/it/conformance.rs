@@ -38,7 +38,8 @@ mod on_the_hosts_clock {
     use super::*;
 
     async fn subject() -> Subject {
-        Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force().build()
+        let subject = Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force();
+        subject.with_runtime_clock().build()
     }
 
     conformance! { time = real, factory = subject }

@@ -31,7 +31,8 @@ pub enum Need {
     Audit,
     /// Requires [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
     Corrupt,
-    /// Requires `time = real`, or [`with_clock`](crate::SubjectBuilder::with_clock).
+    /// Requires [`with_clock`](crate::SubjectBuilder::with_clock), or `time = real` without
+    /// [`with_runtime_clock`](crate::SubjectBuilder::with_runtime_clock).
     ClockApart,
     /// Requires [`with_writes`](crate::SubjectBuilder::with_writes).
     Writes,
@@ -73,7 +74,7 @@ impl fmt::Display for Need {
             Self::Force => "interventions by operators",
             Self::Audit => "an audit table",
             Self::Corrupt => "a way to damage a record",
-            Self::ClockApart => "a clock that differs from the paused clock of the runtime",
+            Self::ClockApart => "a clock that differs from the runtime's",
             Self::Writes => "a count of its writes",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",

@@ -48,6 +48,8 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
+            // The case's time limit is on the clock that the case shifts.
+            Time::Real if shifts => PATIENCE_WHILE_PAUSED,
             // If the environment sets the number of sequences, the case gets the longer limit,
             // because many sequences take a long time.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {

@@ -241,6 +241,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
     Subject::of(first)
         .with_joined(books.clone(), books)
         .with_purge()
+        .with_purge_claims()
         .with_inspect()
         .with_force()
         .with_audit()
