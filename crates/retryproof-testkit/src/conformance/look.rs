@@ -60,6 +60,7 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
 /// counts them.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
+    let first = s.writes().await.expect("the store under test should provide what this case needs");
     let holder = s.caller(&held);
     granted(holder.acquire(LONG).await);
     let completer = s.caller(&done);
@@ -68,6 +69,7 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let stats = s.store().stats().await.expect("the stats should be readable");
     let writes =
         s.writes().await.expect("the store under test should provide what this case needs");
+    assert!(writes > first, "the count of writes should grow with each write");
     for _ in 0..20 {
         is_absent(s.caller(&absent).peek().await);
         is_busy(s.caller(&held).peek().await);
