@@ -334,8 +334,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Declares how to count the writes that the store has made. The count may start at any number,
-    /// because only differences matter (ACQ-8).
+    /// Declares how to get a number that changes with every write of the store, such as a count of
+    /// the writes or a hash of all versions of rows (ACQ-8).
     pub fn with_writes<F, Fut>(mut self, writes: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,

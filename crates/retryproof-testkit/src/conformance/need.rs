@@ -75,7 +75,7 @@ impl fmt::Display for Need {
             Self::Audit => "an audit table",
             Self::Corrupt => "a way to damage a record",
             Self::ClockApart => "a clock that differs from the runtime's",
-            Self::Writes => "a count of its writes",
+            Self::Writes => "a number that changes with its writes",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
