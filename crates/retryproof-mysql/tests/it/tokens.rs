@@ -8,7 +8,7 @@ use retryproof_core::store::{FencedWrite, Inspect, Peeked, Purge};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::MysqlStore;
 
-use crate::support::{Table, completion, execute, grant, id, replay, sql, stranger};
+use crate::support::{LONG, Table, completion, execute, grant, id, replay, sql, stranger};
 
 /// Microseconds that the server's clock will not reach during a test.
 const AHEAD: u64 = 3_600_000_000;
@@ -80,6 +80,38 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
         let late = waiting.await.expect("granted");
         assert!(late.get() > first.get() + AHEAD, "{late} after {first}");
     }
+}
+
+/// A beat that waits for the row's lock extends the lease from the instant at which it gets the
+/// lock. Counted from the start of the statement, it would set the lease's end back behind a faster
+/// beat that was sent later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_1_a_beat_that_waited_for_a_lock_counts_from_the_lock() {
+    const LOCKED: Duration = Duration::from_millis(600);
+    let table = Table::new().await;
+    let store = Arc::new(table.store().await);
+    let (key, owner) = (id("k"), OwnerId::new());
+    grant(&*store, &key, owner).await;
+    let mut theirs = stranger().await;
+    sql(&mut theirs, "BEGIN").await;
+    let lock = format!("UPDATE `{}` SET purge_after = purge_after + INTERVAL 1 SECOND", table.name);
+    assert_eq!(sql(&mut theirs, &lock).await, 1);
+    let waiting = {
+        let (store, key) = (Arc::clone(&store), key.clone());
+        tokio::spawn(async move { store.extend(&key, owner, LONG).await })
+    };
+    tokio::time::sleep(LOCKED).await;
+    assert!(!waiting.is_finished());
+    sql(&mut theirs, "COMMIT").await;
+    let beat = waiting.await.expect("the beat should not panic").expect("the beat should succeed");
+    assert_eq!(beat, FencedWrite::Applied);
+    let end = format!(
+        "UPDATE `{}` SET purge_after = purge_after + INTERVAL 1 SECOND \
+         WHERE expires_at > UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
+        table.name,
+        (LONG - LOCKED / 2).as_micros()
+    );
+    assert_eq!(sql(&mut stranger().await, &end).await, 1, "the lease should count from the lock");
 }
 
 /// Every call treats a released record as deleted, and a purge removes it only when no older

@@ -83,13 +83,17 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
         // If two calls were under way at the same time, the first one sent may have taken effect
-        // second, with the time at which its statement began.
+        // second. A beat counts from its effect, and an acquire from the start of its statement.
         let together = |last: &Op| {
             let asked = holder.ops.iter().map(|at| &story.ops[*at]);
             let asked =
                 asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
             let beside = asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
-            beside.map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0)
+            let counted = |op: &Op| match op.fun {
+                Fun::Extend => op.invoke.max(last.invoke).saturating_add(op.lease),
+                _ => op.invoke.saturating_add(op.lease),
+            };
+            beside.map(counted).min().unwrap_or(0)
         };
         let earliest = last.map_or(0, |lease| together(lease).saturating_sub(slop(lease.lease)));
         let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));

@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 54] = [
+const BAD: [(&str, &str, &str); 55] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -266,6 +266,14 @@ const BAD: [(&str, &str, &str); 54] = [
         "the rest of a lease by a client's clock",
         "0-2 acquire A granted 1
          10-12 acquire B busy 1 left=3600000",
+    ),
+    (
+        "S14",
+        "a beat that waited sets the end of the lease back",
+        "0-2 acquire A granted 1
+         10-80 extend A done
+         60-62 extend A done
+         82-83 acquire B busy 1 left=28",
     ),
     (
         "S15",
