@@ -112,6 +112,12 @@ impl<C> AnnotatedCall<C> {
         Self { context, ..self }
     }
 
+    /// Like [`ContextBuilder::subject`], but takes any value with a text form (SEAL-3).
+    #[must_use]
+    pub fn subject<S: Display + ?Sized>(self, subject: &S) -> Self {
+        self.with(|context| context.subject(subject.to_string()))
+    }
+
     fn with(self, change: impl FnOnce(ContextBuilder) -> ContextBuilder) -> Self {
         Self { context: self.context.map(change), ..self }
     }

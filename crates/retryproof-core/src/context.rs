@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`IdempotencyContext`]: the identity and the settings of one call (CTX-1 to CTX-3).
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ pub struct IdempotencyContext {
     fingerprint: Option<Fingerprint>,
     held_bytes: usize,
     comparable: Comparable,
-    subject: Option<Arc<str>>,
+    subject: Option<SubjectName>,
 }
 
 impl IdempotencyContext {
@@ -86,7 +87,7 @@ impl IdempotencyContext {
     /// Whom the call's result is about (SEAL-3).
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
-        self.subject.as_deref()
+        self.subject.as_ref().map(|subject| &*subject.0)
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
@@ -177,7 +178,7 @@ pub struct ContextBuilder {
     fingerprint: Option<Fingerprint>,
     held_bytes: usize,
     comparable: Comparable,
-    subject: Option<Arc<str>>,
+    subject: Option<SubjectName>,
 }
 
 impl ContextBuilder {
@@ -231,7 +232,7 @@ impl ContextBuilder {
     /// ignore the subject.
     #[inline]
     pub fn subject(mut self, subject: impl Into<Arc<str>>) -> Self {
-        self.subject = Some(subject.into());
+        self.subject = Some(SubjectName(subject.into()));
         self
     }
 
@@ -270,6 +271,16 @@ impl ContextBuilder {
             comparable: self.comparable,
             subject: self.subject,
         })
+    }
+}
+
+/// The name of a data subject, which `Debug` does not show (SEAL-3).
+#[derive(Clone)]
+pub(crate) struct SubjectName(pub(crate) Arc<str>);
+
+impl fmt::Debug for SubjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
     }
 }
 
@@ -322,6 +333,15 @@ mod tests {
         assert!(error.to_string().contains("wait_timeout"), "{error}");
         assert!(IdempotencyContext::builder("", "k").build().is_err());
         assert!(IdempotencyContext::builder("s", "a\tb").build().is_err());
+    }
+
+    #[test]
+    fn seal_3_debug_shows_no_subject() {
+        let builder = IdempotencyContext::builder("s", "k").subject("canary");
+        assert!(!format!("{builder:?}").contains("canary"), "{builder:?}");
+        let ctx = builder.build().unwrap();
+        assert!(!format!("{ctx:?}").contains("canary"), "{ctx:?}");
+        assert_eq!(ctx.subject(), Some("canary"));
     }
 
     /// The byte 0 marks a hidden fingerprint, so no other fingerprint may begin with it.

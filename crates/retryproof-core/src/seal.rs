@@ -116,8 +116,9 @@ impl fmt::Debug for Unsealed {
 /// name (SEAL-3).
 ///
 /// A program names the subject of a call with
-/// [`ContextBuilder::subject`](crate::ContextBuilder::subject). The HTTP filter uses the caller of
-/// HTTP-16. Calls without a subject share one subject in each scope.
+/// [`ContextBuilder::subject`](crate::ContextBuilder::subject), with `subject = ..` in the attribute,
+/// or with a hook of the HTTP filter or of a listener. Without its hook, the HTTP filter uses the
+/// caller of HTTP-16. Calls without a subject share one subject in each scope.
 ///
 /// ```
 /// use retryproof_core::seal::DataSubject;

@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     /// The settings that the configuration changes for individual scopes.
     pub(crate) switches: Arc<Switches>,
     pub(crate) callers: Callers,
+    /// Names the data subject of the response (SEAL-3).
+    pub(crate) subject: Option<Arc<CallerHook>>,
     pub(crate) fields: FieldRules,
     pub(crate) edit: Option<Arc<EditHook>>,
     /// Decides the fate of responses without a mark (HTTP-7).
@@ -137,6 +139,7 @@ impl IdempotencyFilter {
             fingerprint: old.fingerprint.clone(),
             switches: Arc::clone(&old.switches),
             callers: old.callers.clone(),
+            subject: old.subject.clone(),
             fields: old.fields.clone(),
             edit: old.edit.clone(),
             fate: old.fate.clone(),

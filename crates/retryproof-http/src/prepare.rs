@@ -2,6 +2,7 @@
 //! Prepares an admitted request for the engine: determines scope and caller (HTTP-16), reads the
 //! body (HTTP-4, HTTP-5), and adds the fingerprint (FP-3) and the policy's durations.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,9 @@ use tokio::task::JoinHandle;
 
 use crate::body::{BodyError, BoxError, ReplayBody, RequestBody, read_request};
 use crate::call::{AdmittedRequest, PreparedRequest};
-use crate::filter::{Absent, Caller, CallerFuture, CallerIdentity, Callers, FingerprintMethod};
+use crate::filter::{
+    Absent, Caller, CallerFuture, CallerIdentity, Callers, FingerprintMethod, IdempotencyFilter,
+};
 use crate::head::{AdmittedHead, RequestHead, RouteTemplate};
 use crate::protocol::decide::{Finding, OversizeBody};
 use crate::protocol::fingerprint::{
@@ -95,12 +98,15 @@ fn scope_and_caller<H: RequestHead>(
         (Some(Caller::Named(caller)), _) => CallerIdentity::Named(caller),
         (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => CallerIdentity::Absent,
         (Some(Caller::Absent), _) => return Err(refuse(admitted, head, Finding::NoCaller)),
-        (Some(Caller::Refused(mut response)), _) => {
-            response.extensions_mut().insert(Served::Refused(Code::CallerMissing));
-            return Err(Box::new(response.map(ReplayBody::from)));
-        }
+        (Some(Caller::Refused(response)), _) => return Err(refused_by_hook(*response)),
     };
     Ok((scope, caller))
+}
+
+#[cold]
+fn refused_by_hook(mut response: http::Response<Bytes>) -> RefusalResponse {
+    response.extensions_mut().insert(Served::Refused(Code::CallerMissing));
+    Box::new(response.map(ReplayBody::from))
 }
 
 #[cold]
@@ -158,7 +164,28 @@ fn canonical_fingerprint(
     })
 }
 
-fn context_of<H: RequestHead>(
+/// The data subject of the response: the one that the program's hook names, else the caller
+/// (SEAL-3).
+fn subject_of<'a>(
+    filter: &IdempotencyFilter,
+    head: &impl AdmittedHead,
+    caller: &'a CallerIdentity,
+) -> Result<Option<Cow<'a, str>>, RefusalResponse> {
+    match filter.0.subject.as_deref().map(|hook| head.caller(hook)) {
+        Some(CallerFuture::Now(Caller::Named(subject))) => return Ok(Some(subject.into())),
+        Some(CallerFuture::Now(Caller::Refused(response))) => {
+            return Err(refused_by_hook(*response));
+        }
+        // The builder accepts no asynchronous hook.
+        None | Some(CallerFuture::Now(Caller::Absent) | CallerFuture::Later(_)) => {}
+    }
+    Ok(match caller {
+        CallerIdentity::Named(caller) => Some(caller.into()),
+        CallerIdentity::Anyone | CallerIdentity::Absent => None,
+    })
+}
+
+fn context_of<H: AdmittedHead>(
     AdmittedRequest { filter, terms, key }: &AdmittedRequest,
     head: &H,
     scope: Scope,
@@ -182,11 +209,10 @@ fn context_of<H: RequestHead>(
     // memory (ACQ-13).
     let mut context =
         context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
-    // The caller is the data subject of the sealed result (SEAL-3).
-    if let CallerIdentity::Named(caller) = caller
-        && filter.0.engine.store().seals()
+    if filter.0.engine.store().seals()
+        && let Some(subject) = subject_of(filter, head, caller)?
     {
-        context = context.subject(caller.as_str());
+        context = context.subject(subject);
     }
     if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);

@@ -34,6 +34,7 @@ pub struct KafkaListenerBuilder {
     topics: Vec<String>,
     scope: Result<Scope>,
     key_of: Option<Arc<KeyOf>>,
+    subject_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
     messages: MessageOptions,
     partition_prefetch: usize,
@@ -49,6 +50,7 @@ pub(crate) struct Settings {
     pub(crate) topics: Vec<String>,
     pub(crate) dead_letters: String,
     pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) subject_of: Option<Arc<KeyOf>>,
     pub(crate) messages: Arc<MessageSettings>,
     pub(crate) rules: AttemptRules,
     pub(crate) partition_prefetch: usize,
@@ -73,6 +75,7 @@ impl KafkaListenerBuilder {
             topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
             scope: scope.into_scope(),
             key_of: None,
+            subject_of: None,
             dead_letters: None,
             messages: MessageOptions::default(),
             partition_prefetch: 100,
@@ -108,6 +111,18 @@ impl KafkaListenerBuilder {
     /// `retryproof-omitted` names the missing parts.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
+        self
+    }
+
+    /// Finds the data subject of a message: the person or tenant whom the result is about. If the
+    /// handler's store has sealed results, the result is sealed with the key of this subject
+    /// (SEAL-3). If `subject_of` returns `None`, as by default, the results of the scope share a
+    /// key. If `subject_of` panics, the message becomes a dead letter.
+    pub fn data_subject<F>(mut self, subject_of: F) -> Self
+    where
+        F: Fn(&OwnedMessage) -> Option<String> + Send + Sync + 'static,
+    {
+        self.subject_of = Some(Arc::new(subject_of));
         self
     }
 
@@ -219,6 +234,7 @@ impl KafkaListenerBuilder {
             topics: self.topics,
             dead_letters,
             key_of,
+            subject_of: self.subject_of,
             messages: Arc::new(messages),
             rules: rules.max_attempts(self.max_attempts.into()),
             partition_prefetch: self.partition_prefetch,

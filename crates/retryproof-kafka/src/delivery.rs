@@ -23,7 +23,7 @@ struct Inner {
     call: MessageCall,
 }
 
-/// Finds the key of a message; `None` if the message has no key.
+/// Finds the key or the data subject of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync;
 
 /// Returns the text of the header `name`. Replaces bytes that are not UTF-8, so that a key with
@@ -44,10 +44,12 @@ impl Delivery {
         message: OwnedMessage,
         settings: Arc<MessageSettings>,
         key_of: &KeyOf,
+        subject_of: Option<&KeyOf>,
     ) -> Self {
         // If rdkafka (0.39) panics on a header name that is not UTF-8, `MessageCall` catches the
         // panic and treats the key as invalid.
-        let call = MessageCall::new(settings, || key_of(&message).map(without_replacements));
+        let call = MessageCall::new(settings, || key_of(&message).map(without_replacements))
+            .about(|| subject_of.and_then(|subject_of| subject_of(&message)));
         Self(Arc::new(Inner { message, call }))
     }
 

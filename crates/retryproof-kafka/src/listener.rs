@@ -29,6 +29,7 @@ pub struct KafkaListener {
     context: Arc<HandlerContext>,
     topics: Vec<String>,
     key_of: Arc<KeyOf>,
+    subject_of: Option<Arc<KeyOf>>,
     messages: Arc<MessageSettings>,
     partition_prefetch: usize,
     drain_timeout: Duration,
@@ -78,6 +79,7 @@ impl KafkaListenerBuilder {
             context: Arc::new(context),
             topics: settings.topics,
             key_of: settings.key_of,
+            subject_of: settings.subject_of,
             messages: settings.messages,
             partition_prefetch: settings.partition_prefetch,
             drain_timeout: settings.drain_timeout,
@@ -154,7 +156,12 @@ impl KafkaListener {
                 Ok(message) => message,
                 Err(error) => break Err(error),
             };
-            let delivery = Delivery::new(message, Arc::clone(&self.messages), &*self.key_of);
+            let delivery = Delivery::new(
+                message,
+                Arc::clone(&self.messages),
+                &*self.key_of,
+                self.subject_of.as_deref(),
+            );
             queues.push(delivery, |messages, revoked| {
                 let (context, handler) = (Arc::clone(&self.context), Arc::clone(&handler));
                 let stop = PartitionStop { revoked, stopping: stopping.clone() };

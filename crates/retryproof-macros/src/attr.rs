@@ -10,9 +10,10 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Token};
 
 /// The arguments with a value, in the order in which error messages list them.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "key",
     "fingerprint",
+    "subject",
     "ttl",
     "lease",
     "wait_timeout",

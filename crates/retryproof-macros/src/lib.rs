@@ -32,6 +32,7 @@ use crate::validate::Framework;
 /// | `http` | none; comes first | required | refused |
 /// | `key` | an expression that uses the parameters and implements `Display`; its value is borrowed once per call, before the body runs | refused | required |
 /// | `fingerprint` | an expression that uses the parameters and implements `Serialize`; its value must be the same in all calls with the same key, and is borrowed once per call, before the body runs | refused | optional |
+/// | `subject` | an expression that uses the parameters and implements `Display`; [names the person or tenant whom the result is about](#sealed-results) | refused | optional |
 /// | `scope` | string literal, 1 to 255 bytes | optional | optional; required if the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept after completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long the key stays taken without a heartbeat | optional | optional |
@@ -166,6 +167,14 @@ use crate::validate::Framework;
 ///   pass this argument**, and it is not part of the key.
 /// * An endpoint has no `hold_when`. To hold the key, it marks its response with an `AnswerFate`;
 ///   to use the lease, it extracts the lease as an argument.
+///
+/// # Sealed results
+///
+/// If the engine's store has sealed results, each result is encrypted with the key of one subject:
+/// the person or tenant whom the result is about. `subject = order.customer` names the subject.
+/// When the key of that customer is destroyed, the result can no longer be read. Without a
+/// `subject`, all calls of the scope share one key. Other stores ignore the subject. An endpoint
+/// has no `subject`: the filter uses the caller, or what its `subject` hook returns.
 ///
 /// # Joined to a transaction
 ///

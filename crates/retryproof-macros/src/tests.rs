@@ -49,7 +49,7 @@ fn refuses(arguments: &str, item: &str, part: &str) {
 
 #[test]
 fn ann_1_every_argument_is_taken() {
-    let every = r#"key = order.id, fingerprint = (order.amount, &order.currency), ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
+    let every = r#"key = order.id, fingerprint = (order.amount, &order.currency), subject = order.customer, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
         codec = retryproof::JsonCodec, completion = "propagate", hold_when = HandlerError::is_unknown, engine = self.engine,
         crate = ::retryproof"#;
     takes(every, METHOD);
@@ -71,6 +71,7 @@ fn ann_2_endpoints_refuse_what_functions_take() {
         ENDPOINT,
         "`fingerprint` cannot be used on an HTTP endpoint",
     );
+    refuses("http, subject = order.customer", ENDPOINT, "what its `subject` hook returns");
     refuses("http, codec = JsonCodec", ENDPOINT, "`codec` cannot be used on an HTTP endpoint");
     refuses(
         "http, completion = \"propagate\"",
@@ -156,6 +157,7 @@ fn ann_2_a_missing_key_and_a_literal_one() {
     refuses("key = \"order.id\"", METHOD, "a literal key is the same for every call");
     refuses("key = 7", METHOD, "a literal key is the same for every call");
     refuses("key = order.id, fingerprint = \"order\"", METHOD, "a literal fingerprint is the same");
+    refuses("key = order.id, subject = \"customer\"", METHOD, "a literal subject is the same");
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub(crate) enum Expansion {
 pub(crate) struct Keyed {
     pub(crate) key: Expr,
     pub(crate) fingerprint: Option<Expr>,
+    /// Whom the result is about (SEAL-3).
+    pub(crate) subject: Option<Expr>,
     pub(crate) codec: Option<Expr>,
     pub(crate) completion: Option<CompletionMode>,
     /// Which errors hold the key until the lease runs out.
@@ -147,6 +149,7 @@ fn endpoint(framework: Framework, args: &Args, function: &AnnotatedFunction, err
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
         ("fingerprint", "the filter computes the fingerprint of the request (`web.fingerprint`)"),
+        ("subject", "the filter names the subject: the caller, or what its `subject` hook returns"),
         ("codec", "the response is stored without a codec"),
         ("completion", "the setting `completion-failure-policy` takes its place"),
         ("hold_when", "the response's `AnswerFate` decides whether the key is held"),

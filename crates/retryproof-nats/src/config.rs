@@ -25,6 +25,7 @@ pub struct NatsListenerBuilder {
     consumer: PullConsumer,
     scope: Result<Scope>,
     key_of: Arc<KeyOf>,
+    subject_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
     messages: MessageOptions,
     prefetch: usize,
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) consumer: PullConsumer,
     pub(crate) dead_letters: String,
     pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) subject_of: Option<Arc<KeyOf>>,
     pub(crate) messages: Arc<MessageSettings>,
     pub(crate) rules: AttemptRules,
     pub(crate) backoff: Backoff,
@@ -76,6 +78,7 @@ impl NatsListenerBuilder {
             // The default key is `Nats-Msg-Id`, which publishers already set for the stream's own
             // duplicate check.
             key_of: Arc::new(|message| header(message, "Nats-Msg-Id")),
+            subject_of: None,
             dead_letters: None,
             messages: MessageOptions::default(),
             prefetch: 100,
@@ -109,6 +112,18 @@ impl NatsListenerBuilder {
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
     {
         self.key_of = Arc::new(key_of);
+        self
+    }
+
+    /// Finds the data subject of a message: the person or tenant whom the result is about. If the
+    /// handler's store has sealed results, the result is sealed with the key of this subject
+    /// (SEAL-3). If `subject_of` returns `None`, as by default, the results of the scope share a
+    /// key. If `subject_of` panics, the message becomes a dead letter.
+    pub fn data_subject<F>(mut self, subject_of: F) -> Self
+    where
+        F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
+    {
+        self.subject_of = Some(Arc::new(subject_of));
         self
     }
 
@@ -235,6 +250,7 @@ impl NatsListenerBuilder {
         Ok(Settings {
             dead_letters,
             key_of: self.key_of,
+            subject_of: self.subject_of,
             messages: Arc::new(messages),
             rules,
             backoff: self.backoff,

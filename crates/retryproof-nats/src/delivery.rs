@@ -38,7 +38,7 @@ pub(crate) struct StreamPosition {
     pub(crate) deliveries: u64,
 }
 
-/// Finds the key of a message; `None` if the message has no key.
+/// Finds the key or the data subject of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 /// The text of the header `name`.
@@ -52,6 +52,7 @@ impl Delivery {
         message: jetstream::Message,
         settings: Arc<MessageSettings>,
         key_of: &KeyOf,
+        subject_of: Option<&KeyOf>,
     ) -> Self {
         let position = message.info().ok().map(|info| StreamPosition {
             stream: info.stream.to_owned(),
@@ -62,7 +63,8 @@ impl Delivery {
                 .map_or(0, |age| age.as_nanos()),
             deliveries: u64::try_from(info.delivered).unwrap_or(1),
         });
-        let call = MessageCall::new(settings, || key_of(&message));
+        let call = MessageCall::new(settings, || key_of(&message))
+            .about(|| subject_of.and_then(|subject_of| subject_of(&message)));
         Self(Arc::new(Inner { message, call, position }))
     }
 

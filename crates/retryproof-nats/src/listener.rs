@@ -38,6 +38,7 @@ pub struct NatsListener {
     context: Arc<HandlerContext>,
     consumer: PullConsumer,
     key_of: Arc<KeyOf>,
+    subject_of: Option<Arc<KeyOf>>,
     messages: Arc<MessageSettings>,
     prefetch: usize,
     drain_timeout: Duration,
@@ -88,6 +89,7 @@ impl NatsListenerBuilder {
             context: Arc::new(context),
             consumer: settings.consumer,
             key_of: settings.key_of,
+            subject_of: settings.subject_of,
             messages: settings.messages,
             prefetch: settings.prefetch,
             drain_timeout: settings.drain_timeout,
@@ -187,7 +189,8 @@ impl NatsListener {
                         fetcher.message_arrived();
                         let context = Arc::clone(&self.context);
                         let settings = Arc::clone(&self.messages);
-                        let delivery = Delivery::new(message, settings, &*self.key_of);
+                        let subject_of = self.subject_of.as_deref();
+                        let delivery = Delivery::new(message, settings, &*self.key_of, subject_of);
                         let (handler, stopping) = (Arc::clone(&handler), stopping.clone());
                         handlers.spawn(context.handle(delivery, handler, permit, stopping));
                     }

@@ -25,6 +25,7 @@ pub struct RabbitmqListenerBuilder {
     queue: String,
     scope: Result<Scope>,
     key_of: Arc<KeyOf>,
+    subject_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
     messages: MessageOptions,
     /// If this is `None`, the prefetch is the same as `concurrency`.
@@ -41,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) queue: String,
     pub(crate) dead_letters: String,
     pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) subject_of: Option<Arc<KeyOf>>,
     pub(crate) messages: Arc<MessageSettings>,
     pub(crate) rules: AttemptRules,
     pub(crate) prefetch: u16,
@@ -56,6 +58,7 @@ impl RabbitmqListenerBuilder {
             queue: queue.into(),
             scope: scope.into_scope(),
             key_of: Arc::new(|message| message.message_id().map(str::to_owned)),
+            subject_of: None,
             dead_letters: None,
             messages: MessageOptions::default(),
             prefetch: None,
@@ -89,6 +92,18 @@ impl RabbitmqListenerBuilder {
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
     {
         self.key_of = Arc::new(key_of);
+        self
+    }
+
+    /// Finds the data subject of a message: the person or tenant whom the result is about. If the
+    /// handler's store has sealed results, the result is sealed with the key of this subject
+    /// (SEAL-3). If `subject_of` returns `None`, as by default, the results of the scope share a
+    /// key. If `subject_of` panics, the message becomes a dead letter.
+    pub fn data_subject<F>(mut self, subject_of: F) -> Self
+    where
+        F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
+    {
+        self.subject_of = Some(Arc::new(subject_of));
         self
     }
 
@@ -216,6 +231,7 @@ impl RabbitmqListenerBuilder {
             queue: self.queue,
             dead_letters,
             key_of: self.key_of,
+            subject_of: self.subject_of,
             messages: Arc::new(messages),
             rules: AttemptRules::new(self.backoff).max_attempts(self.max_attempts.into()),
             prefetch,

@@ -132,7 +132,7 @@ mod tests {
     fn delivery(properties: BasicProperties) -> Delivery {
         let scope = Scope::new("tests").expect("a scope");
         let settings = MessageSettings::new(scope, MessageOptions::default()).expect("valid");
-        Delivery::new(message(properties), Arc::new(settings), &|_| None)
+        Delivery::new(message(properties), Arc::new(settings), &|_| None, None)
     }
 
     fn table(headers: &[(&str, AMQPValue)]) -> FieldTable {

@@ -35,12 +35,18 @@ struct Inner {
     call: MessageCall,
 }
 
-/// Finds the key of a message; `None` if the message has no key.
+/// Finds the key or the data subject of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
 impl Delivery {
-    pub(crate) fn new(message: Message, settings: Arc<MessageSettings>, key_of: &KeyOf) -> Self {
-        let call = MessageCall::new(settings, || key_of(&message));
+    pub(crate) fn new(
+        message: Message,
+        settings: Arc<MessageSettings>,
+        key_of: &KeyOf,
+        subject_of: Option<&KeyOf>,
+    ) -> Self {
+        let call = MessageCall::new(settings, || key_of(&message))
+            .about(|| subject_of.and_then(|subject_of| subject_of(&message)));
         Self(Arc::new(Inner { message, call }))
     }
 

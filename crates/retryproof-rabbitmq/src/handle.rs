@@ -17,6 +17,7 @@ pub(crate) struct HandlerContext {
     pub(crate) replies: BrokerReplies,
     pub(crate) messages: Arc<MessageSettings>,
     pub(crate) key_of: Arc<KeyOf>,
+    pub(crate) subject_of: Option<Arc<KeyOf>>,
     pub(crate) rules: AttemptRules,
     pub(crate) store_pause: StorePause,
     pub(crate) counters: Arc<VerdictCounters>,
@@ -35,7 +36,7 @@ impl HandlerContext {
     {
         let acker = received.acker.clone();
         let (message, messages) = (Message::new(received), Arc::clone(&self.messages));
-        let delivery = Delivery::new(message, messages, &*self.key_of);
+        let delivery = Delivery::new(message, messages, &*self.key_of, self.subject_of.as_deref());
         let verdict = delivery.call().handle(|| handler(delivery.clone())).await;
         let verdict = self.judge(verdict, &delivery);
         self.counters.count(&verdict);

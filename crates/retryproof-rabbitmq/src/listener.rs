@@ -185,6 +185,7 @@ impl RabbitmqListener {
             },
             messages: Arc::clone(&settings.messages),
             key_of: Arc::clone(&settings.key_of),
+            subject_of: settings.subject_of.clone(),
             rules: settings.rules,
             store_pause: StorePause::default(),
             counters: self.counters(),

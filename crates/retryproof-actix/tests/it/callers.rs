@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whose request it is, on which route, and what only a guarded one has.
 
+use std::sync::Arc;
+
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::test;
 use actix_web::web;
 use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse};
 use retryproof_actix::{Idempotency, IdempotencyKey, Lease, NotGuarded};
+use retryproof_core::seal::DataSubject;
+use retryproof_core::{IdempotencyEngine, IdentitySecret, SharedStore};
 use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_memory::MemoryStore;
+use retryproof_testkit::TestKeys;
 
 use crate::world::{POLICY, Runs, engine, post, send};
 
@@ -58,6 +64,34 @@ async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request(
     {
         assert_eq!(send(&app, ask(tenant)).await.text(), answer, "{tenant:?}");
     }
+}
+
+/// The subject hook reads actix's request too.
+#[actix_web::test]
+async fn seal_3_a_hook_names_the_subject_of_an_answer() {
+    let secret = IdentitySecret::new("s".repeat(32)).unwrap();
+    let memory = MemoryStore::builder().identity_secret(secret.clone()).build();
+    let keys = TestKeys::new();
+    let store = SharedStore::from(memory).sealed_by(Arc::new(keys.clone())).unwrap();
+    let filter = IdempotencyFilter::builder(IdempotencyEngine::new(store))
+        .callers_share_keys()
+        .subject(retryproof_actix::caller(|request: &HttpRequest| {
+            request.match_info().get("customer").map(str::to_owned)
+        }))
+        .build()
+        .unwrap();
+    let handler = || std::future::ready("paid");
+    let resource = web::resource("/{customer}").wrap(Idempotency::new(&filter, POLICY)).to(handler);
+    let app = test::init_service(App::new().service(resource)).await;
+    let ask = async |customer: &str| {
+        send(&app, post(&format!("/{customer}"), customer).to_request()).await
+    };
+    for customer in ["ada", "bob"] {
+        assert_eq!(ask(customer).await.text(), "paid");
+    }
+    keys.destroy(&DataSubject::named(&secret, "ada"));
+    assert_eq!(ask("ada").await.code(), "result-not-replayable");
+    assert_eq!(ask("bob").await.text(), "paid");
 }
 
 #[actix_web::test]

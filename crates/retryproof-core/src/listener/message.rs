@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::{Poison, Verdict, body_fingerprint, verdict_of};
-use crate::context::{ContextBuilder, IdempotencyContext};
+use crate::context::{ContextBuilder, IdempotencyContext, SubjectName};
 use crate::error::Result;
 use crate::identity::{Identity, IdentitySecret, Key, Scope};
 use crate::panics::catch_panic;
@@ -87,6 +87,7 @@ impl MessageSettings {
 pub struct MessageCall {
     settings: Arc<MessageSettings>,
     identity: Result<Identity, Poison>,
+    subject: Option<SubjectName>,
 }
 
 impl MessageCall {
@@ -105,13 +106,27 @@ impl MessageCall {
                 None => id,
             }
         });
-        Self { settings, identity }
+        Self { settings, identity, subject: None }
+    }
+
+    /// Finds the data subject of the message with `find_subject`, the program's function: the
+    /// person or tenant whom the result is about (SEAL-3). If `find_subject` returns `None`, the
+    /// result gets the key that the calls of the scope share. If `find_subject` panics, the message
+    /// counts as unreadable, because nobody could erase its result with the subject's other results.
+    #[must_use]
+    pub fn about(mut self, find_subject: impl FnOnce() -> Option<String>) -> Self {
+        match catch_panic(find_subject) {
+            Ok(subject) => self.subject = subject.map(|name| SubjectName(name.into())),
+            Err(_) => self.identity = self.identity.and(Err(Poison::Unreadable)),
+        }
+        self
     }
 
     /// The key.
     ///
     /// # Errors
-    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
+    /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3); [`Poison::Unreadable`] if the function of
+    /// [`about`](Self::about) panicked.
     pub fn key(&self) -> Result<&Key, Poison> {
         self.identity.as_ref().map(Identity::key).map_err(|poison| *poison)
     }
@@ -130,7 +145,11 @@ impl MessageCall {
     /// # Errors
     /// Same as [`key`](Self::key).
     pub fn context_builder(&self, payload: &[u8]) -> Result<ContextBuilder, Poison> {
-        Ok(self.settings.context_builder(self.key()?.expose(), payload))
+        let builder = self.settings.context_builder(self.key()?.expose(), payload);
+        Ok(match &self.subject {
+            Some(SubjectName(subject)) => builder.subject(Arc::clone(subject)),
+            None => builder,
+        })
     }
 
     /// Runs the handler if the message has a usable key. If the handler panics, the message still
@@ -178,6 +197,22 @@ mod tests {
         let panicked = call(|| panic!("planted"));
         assert_eq!(panicked.key().map(drop), Err(Poison::BadKey));
         assert!(panicked.identity().is_none());
+    }
+
+    #[test]
+    fn seal_3_a_function_names_the_subject_of_a_message() {
+        let about = |find: fn() -> Option<String>| {
+            call(MessageOptions::default(), || Some("o-1".into())).about(find)
+        };
+        let named = about(|| Some("canary".into()));
+        assert!(!format!("{named:?}").contains("canary"), "{named:?}");
+        assert_eq!(named.context(b"").expect("a context").subject(), Some("canary"));
+        assert_eq!(about(|| None).context(b"").expect("a context").subject(), None);
+        // A result about an unknown person could not be erased with the person's other results.
+        let panicked = about(|| panic!("planted"));
+        assert_eq!(panicked.context(b"").map(drop), Err(Poison::Unreadable));
+        let no_key = call(MessageOptions::default(), || None).about(|| panic!("planted"));
+        assert_eq!(no_key.key().map(drop), Err(Poison::NoKey));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::{Completion, IdempotencyStore, LiveLease, RecordState, RecordSummary};
+use crate::context::SubjectName;
 use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
@@ -88,7 +89,7 @@ pub struct ForceRequest {
     /// work.
     pub even_if_live: bool,
     /// Whom the result of a resolve is about, if the store has sealed results (SEAL-3).
-    pub(crate) subject: Option<Arc<str>>,
+    pub(crate) subject: Option<SubjectName>,
 }
 
 /// What an operator does to a record.
@@ -171,7 +172,7 @@ impl ForceRequest {
     /// subject, the result is sealed under the one that the calls of the scope share (SEAL-3).
     #[must_use]
     pub fn about(mut self, subject: impl Into<Arc<str>>) -> Self {
-        self.subject = Some(subject.into());
+        self.subject = Some(SubjectName(subject.into()));
         self
     }
 

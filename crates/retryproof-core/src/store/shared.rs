@@ -399,7 +399,8 @@ impl SharedStore {
         if let ForceAction::Resolve { by, done } = &mut req.action
             && let Some(sealing) = &self.sealing
         {
-            *done = self.seal(id, req.subject.as_deref(), done.clone()).await?;
+            let subject = req.subject.as_ref().map(|subject| &*subject.0);
+            *done = self.seal(id, subject, done.clone()).await?;
             *by = sealing.hidden_owner(*by);
         }
         Arc::clone(force).dyn_force(id.clone(), req).await

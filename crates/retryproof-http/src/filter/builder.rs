@@ -16,7 +16,7 @@ use retryproof_core::{
 };
 
 use super::caller::{
-    CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
+    CallerConfigured, CallerFuture, CallerHook, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
 };
 use super::{EditHook, FateHook, FingerprintMethod, FormatHook, IdempotencyFilter, Inner};
 use crate::fate::AnswerFate;
@@ -40,6 +40,7 @@ struct FilterSettings {
     engine: IdempotencyEngine,
     web: WebConfig,
     fingerprint: Option<Box<dyn FingerprintRequest>>,
+    subject: Option<Arc<CallerHook>>,
     fields: FieldRules,
     edit: Option<Arc<EditHook>>,
     fate: Option<Arc<FateHook>>,
@@ -54,6 +55,7 @@ impl FilterBuilder<NoCaller> {
             engine,
             web,
             fingerprint: None,
+            subject: None,
             fields: FieldRules::default(),
             edit: None,
             fate: None,
@@ -212,6 +214,40 @@ impl<C> FilterBuilder<C> {
         self
     }
 
+    /// Names the subject of each response: the person or tenant whom the response is about. If the
+    /// store has sealed results, the response is sealed with the key of this subject (SEAL-3).
+    /// Without a hook, and where the hook finds no subject, the subject is the caller. Without a
+    /// caller, the requests of a scope share one subject.
+    ///
+    /// The hook has the form of a [caller hook](FilterBuilder::caller), and can refuse the request.
+    /// It runs inline after the body was read, for every guarded request with a key, but only if the
+    /// store has sealed results.
+    /// # When to use
+    /// Set this hook if one caller, such as a shop, sends requests about many people, or if callers
+    /// share keys.
+    /// ```
+    /// # use retryproof_core::IdempotencyEngine;
+    /// # use retryproof_memory::MemoryStore;
+    /// use http::request::Parts;
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .subject(|request: &Parts| {
+    ///         request.headers.get("x-customer")?.to_str().ok().map(str::to_owned)
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    pub fn subject<R: IntoCaller>(
+        mut self,
+        hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.subject =
+            Some(Arc::new(move |request| CallerFuture::Now(hook(request).into_caller())));
+        self
+    }
+
     /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate,
     /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the cookie or
     /// challenge of the first response again.
@@ -358,6 +394,7 @@ impl<C> FilterBuilder<C> {
             engine,
             web,
             fingerprint,
+            subject,
             fields,
             edit,
             fate,
@@ -412,6 +449,7 @@ impl<C> FilterBuilder<C> {
             fingerprint,
             switches: Arc::new(switches),
             callers,
+            subject,
             fields,
             edit,
             fate,

@@ -193,7 +193,7 @@ impl CallerConfigured for CallerSet {
 /// # let (request, ()) = http::Request::builder().header("x-tenant", "a").body(()).unwrap().into_parts();
 /// # assert!(matches!(caller(&request), Caller::Named(_)));
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use]
 pub enum Caller {
     /// The hook found no caller. The request is refused, unless [absent callers share
@@ -204,6 +204,17 @@ pub enum Caller {
     Named(String),
     /// The hook refuses the request with this response: nothing runs and nothing is stored.
     Refused(Box<Response<Bytes>>),
+}
+
+/// Does not show the caller, who is the subject of sealed results (SEAL-3).
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("Absent"),
+            Self::Named(_) => f.write_str("Named(hidden)"),
+            Self::Refused(response) => f.debug_tuple("Refused").field(&response.status()).finish(),
+        }
+    }
 }
 
 impl Caller {

@@ -87,6 +87,9 @@ async fn seal_3_the_caller_is_the_subject_of_an_answer() {
     for caller in callers {
         let answer = send(&app, from(caller, "k")).await;
         assert_eq!(answer.is_replay(), caller != Some("ada"), "{caller:?}: {}", answer.text());
+        if caller == Some("ada") {
+            assert_eq!(answer.code(), "result-not-replayable", "a tombstone, and no error");
+        }
     }
     assert_eq!(runs.count(), callers.len(), "nothing runs twice");
 }
@@ -237,4 +240,10 @@ fn http_16_a_refusal_of_bytes_or_text_is_taken() {
     assert!(matches!(refusal.into_caller(), Caller::Refused(response) if response.body() == "no"));
     let absent: Result<Option<String>, Response<String>> = Ok(None);
     assert!(matches!(absent.into_caller(), Caller::Absent));
+}
+
+#[test]
+fn seal_3_debug_shows_no_caller() {
+    let caller = Caller::Named("canary".to_owned());
+    assert!(!format!("{caller:?}").contains("canary"), "{caller:?}");
 }

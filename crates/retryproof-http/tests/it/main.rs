@@ -22,6 +22,7 @@ mod logs;
 mod methods;
 mod nested;
 mod replay;
+mod sealed;
 mod served;
 mod spans;
 mod stream;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rdkafka::Message as _;
 use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, body_fingerprint};
 use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
@@ -30,6 +31,29 @@ async fn lst_1_a_message_published_twice_runs_once_and_both_are_committed() {
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
+}
+
+/// Each context has the subject that the listener's function finds in the message.
+#[tokio::test]
+async fn seal_3_a_function_names_the_subject_of_each_message() {
+    let mock = Mock::new(1);
+    let listener = mock.listener().data_subject(|message| {
+        let body = String::from_utf8_lossy(message.payload()?).into_owned();
+        Some(body).filter(|name| name != "nobody")
+    });
+    let (runs, found) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+    let (handler, finds) = (counting(&mock, &runs), Arc::clone(&found));
+    let running = start(listener.build().expect("built"), move |delivery: Delivery| {
+        let ctx = delivery.context().expect("a context");
+        finds.lock().unwrap().push(ctx.subject().map(str::to_owned));
+        handler(delivery)
+    });
+    for name in ["ada", "nobody"] {
+        mock.publish(0, name, name).await;
+    }
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!(*found.lock().unwrap(), [Some("ada".to_owned()), None]);
 }
 
 #[tokio::test]

@@ -128,9 +128,12 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
             )
         },
     };
-    if let Some(value) = &keyed.fingerprint {
-        let value = quote_spanned!(value.span().resolved_at(Span::mixed_site())=> &(#value));
-        call = quote!(#call.fingerprint(#value));
+    for (method, value) in [("fingerprint", &keyed.fingerprint), ("subject", &keyed.subject)] {
+        if let Some(value) = value {
+            let method = Ident::new(method, Span::call_site());
+            let value = quote_spanned!(value.span().resolved_at(Span::mixed_site())=> &(#value));
+            call = quote!(#call.#method(#value));
+        }
     }
     for (method, value) in
         [("ttl", common.ttl), ("lease", common.lease), ("wait_timeout", common.wait_timeout)]

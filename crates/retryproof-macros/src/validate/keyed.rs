@@ -37,6 +37,15 @@ pub(super) fn keyed(
              (order.amount, &order.currency)`",
         );
     }
+    let subject = args.get("subject").map(|arg| arg.value.clone());
+    if let Some(text) = subject.as_ref().filter(|value| is_literal(value)) {
+        errors.at(
+            text,
+            "a literal subject is the same for every call; write an expression that uses the \
+             parameters, without quotes, as in `subject = order.customer`, or leave `subject` out: \
+             all calls of the scope then share one subject",
+        );
+    }
     let codec = args.get("codec").map(|arg| arg.value.clone());
     if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
         errors.at(
@@ -79,7 +88,16 @@ pub(super) fn keyed(
         generic(sig, errors);
     }
     let returns = returns(&sig.output, sig.ident.span(), errors);
-    Some(Keyed { key: key?, fingerprint, codec, completion, hold_when, engine, returns: returns? })
+    Some(Keyed {
+        key: key?,
+        fingerprint,
+        subject,
+        codec,
+        completion,
+        hold_when,
+        engine,
+        returns: returns?,
+    })
 }
 
 /// ANN-1: refuses a generic function without a `scope`, because the default scope is the function's

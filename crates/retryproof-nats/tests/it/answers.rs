@@ -2,8 +2,8 @@
 //! LST-2: the answers to the server, read on the wire; messages are handled at the same time and
 //! answered separately.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
@@ -53,6 +53,30 @@ async fn lst_2_acknowledged_after_completion() {
     ));
     streams.until_done().await;
     running.stop().await;
+    streams.leave().await;
+}
+
+/// Each context has the subject that the listener's function finds in the message.
+#[tokio::test]
+async fn seal_3_a_function_names_the_subject_of_each_message() {
+    let streams = TestStreams::new().await;
+    let listener = streams.listener(Config::default()).await.data_subject(|message| {
+        let body = String::from_utf8_lossy(&message.payload).into_owned();
+        Some(body).filter(|name| name != "nobody")
+    });
+    let (runs, found) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+    let (handler, finds) = (counting(&streams, &runs), Arc::clone(&found));
+    let running = start(listener.build().expect("built"), move |delivery: Delivery| {
+        let ctx = delivery.context().expect("a context");
+        finds.lock().unwrap().push(ctx.subject().map(str::to_owned));
+        handler(delivery)
+    });
+    for name in ["ada", "nobody"] {
+        streams.publish(name, name).await;
+        streams.until_done().await;
+    }
+    running.stop().await;
+    assert_eq!(*found.lock().unwrap(), [Some("ada".to_owned()), None]);
     streams.leave().await;
 }
 

@@ -2,8 +2,8 @@
 //! Messages that are done are skipped; a redelivery while the first delivery runs is delayed for the
 //! rest of the lease, without counting as a failure (LST-1, LST-2).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use retryproof_core::codec::BytesCodec;
@@ -11,7 +11,7 @@ use retryproof_core::listener::{Backoff, Reason, Verdict};
 use retryproof_core::{IdempotencyContext, IdempotencyEngine};
 use retryproof_memory::MemoryStore;
 use retryproof_rabbitmq::Delivery;
-use retryproof_testkit::broker::{Gate, gated, unsure, until};
+use retryproof_testkit::broker::{Gate, counted, gated, unsure, until};
 use tokio::sync::Barrier;
 
 use crate::support::{Running, TestQueues};
@@ -54,6 +54,32 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     assert_eq!(running.counters.read().dead_letters, 0);
     running.stop().await.expect("stopped");
     assert_eq!(queues.ready(&queues.queue).await, 0);
+    queues.clean().await;
+}
+
+/// Each context has the subject that the listener's function finds in the message.
+#[tokio::test]
+async fn seal_3_a_function_names_the_subject_of_each_message() {
+    let queues = TestQueues::new().await;
+    let listener = queues.listener().data_subject(|message| {
+        let body = String::from_utf8_lossy(message.payload()).into_owned();
+        Some(body).filter(|name| name != "nobody")
+    });
+    let (engine, runs) = (IdempotencyEngine::new(MemoryStore::new()), Arc::default());
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let finds = Arc::clone(&found);
+    let running = Running::start(listener.build().expect("built"), move |delivery: Delivery| {
+        let ctx = delivery.context().expect("a context");
+        finds.lock().unwrap().push(ctx.subject().map(str::to_owned));
+        let (engine, runs) = (engine.clone(), Arc::clone(&runs));
+        async move { counted(&engine, ctx, &runs).await }
+    });
+    for (at, name) in (1..).zip(["ada", "nobody"]) {
+        queues.publish(name, name).await;
+        running.answered(Reason::Executed, at).await;
+    }
+    assert_eq!(*found.lock().unwrap(), [Some("ada".to_owned()), None]);
+    running.stop().await.expect("stopped");
     queues.clean().await;
 }
 

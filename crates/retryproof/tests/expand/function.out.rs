@@ -13,6 +13,7 @@ pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result
         || (),
     )
     .fingerprint(&(order.id))
+    .subject(&(tenant))
     .completion(::retryproof::__private::CompletionFailurePolicy::LogAndReturn);
     let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
         ::retryproof::__private::IdempotencyEngine,

@@ -9,6 +9,8 @@ mod endpoint;
 mod fate;
 mod function;
 mod method;
+#[cfg(feature = "seal")]
+mod subject;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
