@@ -343,6 +343,10 @@ pub(crate) struct ResolveArguments {
     /// The media type of the body. Default: application/json.
     #[arg(long, value_name = "TYPE", requires = "body")]
     pub(crate) content_type: Option<String>,
+    /// Whom the result is about, if the store has sealed results. Default: the `--caller`; without
+    /// one, the subject that the calls of the scope share.
+    #[arg(long, value_name = "SUBJECT")]
+    pub(crate) subject: Option<String>,
     /// How long the result is kept. Required unless the configuration sets a `ttl` for the scope.
     #[arg(long, value_name = "DURATION", value_parser = retryproof_duration::parse)]
     pub(crate) ttl: Option<Duration>,

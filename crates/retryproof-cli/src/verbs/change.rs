@@ -33,11 +33,14 @@ struct Change<'a> {
     token: FencingToken,
     /// The result that `resolve` stores. Other verbs store none.
     result: Option<Completion>,
+    /// Whom that result is about, if the user has named a subject.
+    subject: Option<&'a str>,
     even_if_live: bool,
 }
 
 impl<'a> Change<'a> {
     fn of(verb: &'a Verb, config: &IdempotencyConfig) -> Result<Self, VerbError> {
+        let mut subject = None;
         let (verb, effect, arguments, token, even_if_live, result) = match verb {
             Verb::Release(release) => {
                 let effect = "the next call runs at once, as a first attempt";
@@ -48,6 +51,7 @@ impl<'a> Change<'a> {
                 let (effect, release) =
                     ("retries get this result, and their work does not run", &resolve.lease);
                 let result = Some(completion(resolve, config)?);
+                subject = resolve.subject.as_deref();
                 let arguments = Cow::Borrowed(&release.change);
                 ("resolve", effect, arguments, release.token, release.even_if_live, result)
             }
@@ -63,17 +67,17 @@ impl<'a> Change<'a> {
             _ => return Err(VerbError::other("this verb changes no record")),
         };
         let token = FencingToken::new(token);
-        Ok(Self { verb, effect, arguments, token, result, even_if_live })
+        Ok(Self { verb, effect, arguments, token, result, subject, even_if_live })
     }
 
     fn request(&self, id: &Identity) -> ForceRequest {
         let request = match (self.verb, &self.result) {
             (_, Some(result)) => {
                 let resolve = ForceRequest::resolve(id, self.token, result.clone());
-                // The caller is the data subject of the result, as in a result that the HTTP filter
-                // records (SEAL-3).
-                match &self.arguments.record.caller {
-                    Some(caller) => resolve.about(caller.as_str()),
+                // Without a subject, the caller is the data subject of the result, as in a result
+                // that the HTTP filter records (SEAL-3).
+                match self.subject.or(self.arguments.record.caller.as_deref()) {
+                    Some(subject) => resolve.about(subject),
                     None => resolve,
                 }
             }

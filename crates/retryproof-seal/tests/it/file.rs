@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SEAL-3, SEAL-4: the table of keys in a SQLite file.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retryproof_core::ErrorKind;
@@ -146,27 +147,58 @@ async fn seal_4_a_destruction_beside_the_creation_tells_the_truth() {
     assert_ne!(found.is_some(), left.is_some(), "found {found:?}, left {left:?}");
 }
 
-/// SQLite moves rows when a page gets full, and leaves copies of them in the unused part of the page.
+/// SQLite moves rows when a page gets full, and now and then it leaves a copy of a row in the unused
+/// part of a page. The test makes tables until one contains such a copy.
 #[tokio::test]
 async fn seal_4_no_copy_of_a_moved_key_is_left() {
     let (_folder, path) = file();
-    SqliteKeyTable::migrate(&path).unwrap();
-    let (keys, store) = (SqliteKeyTable::open(&path).unwrap(), store());
-    let seals = Seals::new(keys.clone(), master(&["one"]));
-    let engine = engine(&store, &seals);
-    let names: Vec<String> = (0..120).map(|at| format!("subject {at}")).collect();
-    for name in &names {
-        assert!(call(&engine, name, name).await.unwrap().is_executed());
-    }
-    let mut destroyed = Vec::new();
-    for name in names.iter().step_by(2) {
-        let subject = DataSubject::named(&secret(), name);
-        destroyed.push(keys.of_subject(&subject).await.unwrap().unwrap().wrapped.unwrap().bytes);
-        assert_eq!(seals.destroy(&subject).await.unwrap(), Destruction::Destroyed);
-    }
+    let (subject, wrapped) = (0..500).find_map(|_| copied(&path)).expect("a row with a copy");
+    let table = SqliteKeyTable::open(&path).unwrap();
+    let before = table.destroy(&subject).await.unwrap().unwrap().wrapped.unwrap();
+    assert_eq!(before.bytes, wrapped);
     let bytes = std::fs::read(&path).unwrap();
-    let left = |key: &&Vec<u8>| {
-        key.chunks_exact(12).any(|part| bytes.windows(part.len()).any(|found| found == part))
-    };
-    assert_eq!(destroyed.iter().filter(left).count(), 0, "of {} keys", destroyed.len());
+    let is_left = |part: &[u8]| bytes.windows(PART).any(|found| found == part);
+    assert!(!wrapped.chunks_exact(PART).any(is_left), "a copy is left");
+}
+
+/// Copies are found by parts, because new data may overwrite only some of a copy.
+const PART: usize = 12;
+
+/// Makes a table of 1,000 rows, and rotates it to a master key with a longer id, so that rows move.
+/// Returns the subject and the wrapped key of a row of which the file contains a copy.
+fn copied(path: &Path) -> Option<(DataSubject, Vec<u8>)> {
+    let _ = std::fs::remove_file(path);
+    SqliteKeyTable::migrate(path).unwrap();
+    let mut conn = rusqlite::Connection::open(path).unwrap();
+    // As in the table's own connections.
+    conn.execute_batch("PRAGMA secure_delete=ON").unwrap();
+    let tx = conn.transaction().unwrap();
+    let subjects: Vec<_> =
+        (0..1_000).map(|at| DataSubject::named(&secret(), &format!("subject {at}"))).collect();
+    for subject in &subjects {
+        let row = "INSERT INTO retryproof_keys(id, subject, master, wrapped, created_at) \
+                   VALUES(randomblob(16), ?1, 'one', randomblob(60), 0)";
+        tx.prepare_cached(row).unwrap().execute([subject.digest()]).unwrap();
+    }
+    let rotate = "UPDATE retryproof_keys SET master='another-master-key-2026', \
+                  wrapped=randomblob(60)";
+    tx.execute(rotate, []).unwrap();
+    let mut parts = HashMap::new();
+    for subject in &subjects {
+        let find = "SELECT wrapped FROM retryproof_keys WHERE subject=?1";
+        let wrapped: Vec<u8> = tx.query_row(find, [subject.digest()], |row| row.get(0)).unwrap();
+        for part in wrapped.chunks_exact(PART) {
+            parts.insert(part.to_vec(), (0, *subject, wrapped.clone()));
+        }
+    }
+    tx.commit().unwrap();
+    for found in std::fs::read(path).unwrap().windows(PART) {
+        if let Some((times, subject, wrapped)) = parts.get_mut(found) {
+            *times += 1;
+            if *times == 2 {
+                return Some((*subject, wrapped.clone()));
+            }
+        }
+    }
+    None
 }

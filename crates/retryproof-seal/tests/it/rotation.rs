@@ -89,3 +89,24 @@ async fn seal_7_a_rotation_without_the_old_master_key_changes_nothing() {
     let after = call(&engine(&store, &Seals::new(table, master(&["newer"]))), "ada", "k").await;
     assert!(matches!(after, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Config));
 }
+
+/// A rotation that meets a key of an unknown master key stops there. What it wrapped before stays
+/// valid, and a repetition does the rest.
+#[tokio::test(start_paused = true)]
+async fn seal_7_what_a_stopped_rotation_wrapped_stays_valid() {
+    let (table, store) = (MemoryKeyTable::new(), store());
+    for (name, id) in [("ada", "old"), ("bob", "old"), ("eve", "lost-key"), ("joe", "old")] {
+        let engine = engine(&store, &Seals::new(table.clone(), master(&[id])));
+        assert!(call(&engine, name, name).await.unwrap().is_executed());
+    }
+    let stopped = Seals::new(table.clone(), master(&["newer", "old"])).rotate().await.unwrap_err();
+    assert_eq!(stopped.kind(), ErrorKind::Config);
+    let left = table.not_under("newer", None, 9).await.unwrap().len();
+    assert!((1..=4).contains(&left), "{left}");
+    let all = Seals::new(table.clone(), master(&["newer", "old", "lost-key"]));
+    let after = engine(&store, &all);
+    for name in ["ada", "bob", "eve", "joe"] {
+        assert!(is_replayed(&call(&after, name, name).await, name, name), "{name}");
+    }
+    assert_eq!(all.rotate().await.unwrap(), left);
+}

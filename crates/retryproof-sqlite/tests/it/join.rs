@@ -13,9 +13,9 @@ use std::time::Duration;
 use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ErrorKind, ExecuteError, HeldLease, IdempotencyContext,
-    IdempotencyEngine, IdempotencyStore, IdentitySecret, JoinError, JoinedEngine, Outcome, OwnerId,
-    Payload, Result, SharedStore, blocking,
+    Acquisition, CodecId, Error, ErrorKind, ExecuteError, Fingerprint, HeldLease,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, IdentitySecret, JoinError,
+    JoinedEngine, Outcome, OwnerId, Payload, Result, SharedStore, blocking,
 };
 use retryproof_sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof_testkit::TestKeys;
@@ -124,10 +124,18 @@ async fn seal_1_a_joined_record_is_sealed() {
     };
     assert_eq!(body(&stored), "paid by hand");
 
+    let sent = Fingerprint::tagged(1, &[7; 32]);
+    let with = IdempotencyContext::builder("join", "with").fingerprint(sent).build().unwrap();
+    let paid =
+        world.joined.execute(with, async |_: &mut SqliteTx| Ok::<_, &str>("paid".to_owned())).await;
+    assert!(paid.unwrap().is_executed());
+    let shown = "SELECT count(*) FROM sealed WHERE substr(fp, 1, 1) = x'00' AND length(fp) = 34";
+    assert_eq!(conn.query_row(shown, [], |row| row.get::<_, u32>(0)).unwrap(), 1, "hidden");
+
     let mut results = conn.prepare("SELECT result FROM sealed").unwrap();
     let results = results.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
     let results: Vec<_> = results.map(|result| result.unwrap()).collect();
-    assert_eq!(results.len(), 2);
+    assert_eq!(results.len(), 3);
     assert!(!results.iter().any(|result| result.windows(4).any(|part| part == b"paid")));
 }
 
