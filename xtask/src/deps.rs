@@ -41,7 +41,8 @@ const EDGES: [(&str, &[&str], &[&str]); 23] = [
     ("retryproof-kafka", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-nats", &["retryproof-core"], &[KIT, MEMORY]),
     ("retryproof-sqlite", &["retryproof-core", STORE_KIT], &[KIT]),
-    ("retryproof-postgres", &["retryproof-core", STORE_KIT], &[KIT]),
+    // The table of keys of sealed results can be in PostgreSQL.
+    ("retryproof-postgres", &["retryproof-core", "retryproof-seal", STORE_KIT], &[KIT]),
     ("retryproof-mysql", &["retryproof-core", STORE_KIT], &[KIT]),
     // URLs of Redis contain durations in the usual form (CTX-4).
     ("retryproof-rabbitmq", &["retryproof-core"], &[KIT, MEMORY]),

@@ -10,6 +10,8 @@ mod error;
 mod execute;
 mod inspect;
 mod join;
+#[cfg(feature = "seal")]
+mod keys;
 mod pool;
 mod record;
 mod schema;
@@ -22,6 +24,8 @@ pub use join::PostgresDialect;
 #[cfg(feature = "sqlx-08")]
 pub use join::sqlx_08;
 pub use join::transaction::PostgresTx;
+#[cfg(feature = "seal")]
+pub use keys::PostgresKeyTable;
 pub use retryproof_core::config::Pooler;
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};

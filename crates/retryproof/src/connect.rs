@@ -66,7 +66,7 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
 pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
-    let seals = seal::Configured::of(config)?;
+    let seals = seal::Configured::of(config).await?;
     seals.on(Named::configured(config)?.open().await?)
 }
 
@@ -98,7 +98,7 @@ pub async fn migrate(url: &str) -> Result<()> {
 /// Like [`migrate`].
 pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     let named = Named::configured(config)?;
-    seal::migrate(config)?;
+    seal::migrate(config).await?;
     named.migrate().await
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn erase(
     config: &IdempotencyConfig,
     print: &Printer,
 ) -> Result<u8, VerbError> {
-    let seals = seals(config)?;
+    let seals = seals(config).await?;
     let Some(secret) = &config.identity_secret else {
         return Err(VerbError::usage("`--subject` needs the setting `identity-secret`"));
     };
@@ -75,7 +75,7 @@ pub(crate) async fn rotate(
     config: &IdempotencyConfig,
     print: &Printer,
 ) -> Result<u8, VerbError> {
-    let seals = seals(config)?;
+    let seals = seals(config).await?;
     let store = connect_with(config).await?;
     let operator = arguments.operator.as_deref();
     let trail = Trail::new(&store, "keys rotate", operator, &arguments.reason)?;
@@ -97,11 +97,11 @@ pub(crate) async fn rotate(
     Ok(exit::OK)
 }
 
-fn seals(config: &IdempotencyConfig) -> Result<Seals, VerbError> {
+async fn seals(config: &IdempotencyConfig) -> Result<Seals, VerbError> {
     if config.seal.keys.is_none() {
         return Err(VerbError::usage(
             "no table of keys is configured; set `seal.keys` and `seal.master` as in your program",
         ));
     }
-    Ok(seals_with(config)?)
+    Ok(seals_with(config).await?)
 }

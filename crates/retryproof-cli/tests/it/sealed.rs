@@ -3,6 +3,9 @@
 
 use std::process::Output;
 
+use sqlx::{Connection as _, Executor as _};
+
+use crate::servers::{own_name, service};
 use crate::support::{MASTER, Place, code, err, out};
 
 const OTHER: &str = "two:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -126,37 +129,42 @@ fn seal_8_a_rotation_replaces_the_master_key() {
     assert!(err(&unasked).contains("--yes"), "{}", err(&unasked));
 }
 
+/// Lets the holder of a stored key die, and resolves its record.
+fn resolved(place: &Place, stored: &str, record: &[&str], about: &[&str]) {
+    std::fs::write(place.path("answer"), "{\"canary\":1}").unwrap();
+    let mut start = place.retryproof(["run", "work", stored]);
+    let killed = start.args(["--", "sh", "-c", "kill -9 $$"]).output().unwrap();
+    assert_eq!(code(&killed), 137, "{}", err(&killed));
+    let got = run(place, &[&["get", "work", "--output", "json"], record].concat(), 0);
+    let got: serde_json::Value = serde_json::from_slice(&got.stdout).unwrap();
+    let token = got["token"].to_string();
+    let resolve = ["resolve", "work", "--token", &token, "--json", "answer", "--ttl", "PT1H"];
+    let asked = ["--even-if-live", "--reason", "a test", "--yes"];
+    run(place, &[&resolve, record, about, &asked].concat(), 0);
+}
+
 /// The answers of a subject are gone, its work does not run again, and other answers stay.
 #[test]
 fn seal_8_the_answers_of_a_subject_are_erased() {
     let place = Place::sealed_sqlite();
     executed(&place, "echo once");
-    std::fs::write(place.path("answer"), "{\"canary\":1}").unwrap();
     // A result about a caller: its holder hangs, and an operator resolves it.
     let key = ["--caller", "ada@example.org"];
     for subject in ["ada@example.org", "bob@example.org"] {
-        let seals = format!("--caller={subject}");
-        let mut start = place.retryproof(["run", "work", &format!("15:{subject}:k")]);
-        let killed = start.args(["--", "sh", "-c", "kill -9 $$"]).output().unwrap();
-        assert_eq!(code(&killed), 137, "{}", err(&killed));
-        let got =
-            place.retryproof(["get", "work", "k", &seals, "--output", "json"]).output().unwrap();
-        let token =
-            serde_json::from_slice::<serde_json::Value>(&got.stdout).unwrap()["token"].to_string();
-        let resolve = ["resolve", "work", "k", &seals, "--token", &token, "--json", "answer"];
-        let mut resolve = place.retryproof(resolve);
-        let resolve =
-            resolve.args(["--ttl", "PT1H", "--even-if-live", "--reason", "a test", "--yes"]);
-        let resolved = resolve.output().unwrap();
-        assert_eq!(code(&resolved), 0, "{}", err(&resolved));
+        resolved(&place, &format!("15:{subject}:k"), &["k", &format!("--caller={subject}")], &[]);
     }
+    // A result whose subject the operator names.
+    resolved(&place, "order", &["order"], &["--subject", "ada@example.org"]);
+    resolved(&place, "4:shop:k", &["k", "--caller=shop"], &["--subject", "ada@example.org"]);
     let erase = ["erase", "--subject", "ada@example.org", "--reason", "she asked", "--yes"];
     let erased = run(&place, &erase, 0);
     assert!(out(&erased).contains("noticed within"), "{}", out(&erased));
     let audit = err(&erased);
     assert!(audit.contains("\"outcome\":\"applied\"") && !audit.contains("ada"), "{audit}");
-    let gone = run(&place, &["get", "work", "k", key[0], key[1], "--body"], 0);
-    assert!(!out(&gone).contains("canary"), "{}", out(&gone));
+    for about_ada in [&["k", key[0], key[1]][..], &["order"], &["k", "--caller", "shop"]] {
+        let gone = run(&place, &[&["get", "work", "--body"], about_ada].concat(), 0);
+        assert!(!out(&gone).contains("canary"), "{}", out(&gone));
+    }
     let stays = run(&place, &["get", "work", "k", "--caller", "bob@example.org", "--body"], 0);
     assert!(out(&stays).contains("canary"), "{}", out(&stays));
     assert_eq!(executed(&place, "echo twice"), "once\n");
@@ -216,6 +224,38 @@ fn ops_10_changes_of_keys_are_in_the_audit_table() {
         assert!(refused.contains("\"outcome\":\"not_attempted\""), "{refused}");
     }
     assert!(before == std::fs::read(place.path("keys.db")).unwrap(), "no key has changed");
+}
+
+/// The keys of a store can be in a PostgreSQL database: created, destroyed and rotated there.
+#[tokio::test]
+async fn seal_8_the_keys_can_be_in_postgres() {
+    let (place, schema) = (Place::sealed_sqlite(), own_name());
+    let server = service("RETRYPROOF_TEST_POSTGRES", "postgres");
+    let mut admin = sqlx::PgConnection::connect(&server).await.unwrap();
+    let create = format!("CREATE SCHEMA {schema}");
+    admin.execute(sqlx::AssertSqlSafe(create)).await.unwrap();
+    let keys = format!("{server}?options[search_path]={schema}");
+    let verb = |arguments: &[&str], expected: i32| {
+        let mut verb = place.retryproof(arguments);
+        let done = verb.env("IDEMPOTENCY_SEAL_KEYS", &keys).output().unwrap();
+        assert_eq!(code(&done), expected, "{arguments:?}: {}{}", out(&done), err(&done));
+        done
+    };
+    let work = ["run", "work", "k", "--", "echo", "canary"];
+    let missing = err(&verb(&work, 125));
+    assert!(missing.contains("no table of keys"), "{missing}");
+    verb(&["migrate"], 0);
+    for _ in 0..2 {
+        assert_eq!(out(&verb(&work, 0)), "canary\n");
+    }
+    assert!(!found(&place, "canary"), "an answer is in a file");
+    std::fs::write(place.path("master"), format!("{OTHER}\n{MASTER}\n")).unwrap();
+    let rotated = verb(&["keys", "rotate", "--reason", "a test", "--yes", "--output", "json"], 0);
+    assert!(out(&rotated).contains("\"keys_wrapped\": 1"), "{}", out(&rotated));
+    std::fs::write(place.path("master"), OTHER).unwrap();
+    assert_eq!(out(&verb(&work, 0)), "canary\n");
+    let drop = format!("DROP SCHEMA {schema} CASCADE");
+    admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
 }
 
 /// An export keeps what is sealed, and an import into a store that seals writes nothing plain.

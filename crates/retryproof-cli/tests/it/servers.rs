@@ -14,7 +14,7 @@ use crate::transfer::move_through;
 
 /// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
 /// it wrote.
-fn service(variable: &str, name: &str) -> String {
+pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;
     }
@@ -28,7 +28,7 @@ fn service(variable: &str, name: &str) -> String {
 }
 
 /// A name that only this test uses.
-fn own_name() -> String {
+pub(crate) fn own_name() -> String {
     let id = OwnerId::new();
     let digits: String = id.as_bytes().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     format!("cli_{digits}")

@@ -6,14 +6,23 @@ mod batch;
 mod conformance;
 mod diagnose;
 mod join;
+#[cfg(feature = "seal")]
+mod keys;
 mod operate;
 mod pooler;
 mod round_trips;
 mod schema;
 mod stored_form;
 mod support;
+/// What every table of keys promises.
+#[cfg(feature = "seal")]
+#[path = "../../../retryproof-seal/tests/it/table.rs"]
+mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod tokens;
 mod trouble;
 mod waiting;
+
+#[cfg(feature = "seal")]
+use keys::secret;

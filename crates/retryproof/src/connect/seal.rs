@@ -10,6 +10,9 @@ use {
     std::sync::Arc,
 };
 
+#[cfg(feature = "seal-postgres")]
+use retryproof_postgres::{PostgresConfig, PostgresKeyTable};
+
 // Without the feature `seal`, no value of this type can exist.
 #[cfg(not(feature = "seal"))]
 use std::convert::Infallible as Seals;
@@ -19,10 +22,10 @@ pub(super) struct Configured(Option<Seals>);
 
 impl Configured {
     /// Opens the table of keys before the store, so that a mistake in the settings is found first.
-    pub(super) fn of(config: &IdempotencyConfig) -> Result<Self> {
+    pub(super) async fn of(config: &IdempotencyConfig) -> Result<Self> {
         match (&config.seal.keys, &config.seal.master) {
             (None, None) => Ok(Self(None)),
-            _ => seals_with(config).map(|seals| Self(Some(seals))),
+            _ => seals_with(config).await.map(|seals| Self(Some(seals))),
         }
     }
 
@@ -39,14 +42,15 @@ impl Configured {
 
 /// Opens the table of keys and the master keys that the configuration names, to destroy a key or to
 /// rotate the master key (SEAL-4, SEAL-7). [`connect_with`](crate::connect_with) does so itself for
-/// engines. Opening a SQLite file blocks for a few milliseconds.
+/// engines. Opening a SQLite file blocks for a few milliseconds. Connecting to a server takes at most
+/// 10 s.
 ///
 /// ```no_run
 /// use retryproof::IdempotencyConfig;
 /// use retryproof::seal::DataSubject;
 ///
 /// # async fn erase(config: &IdempotencyConfig) -> retryproof::Result<()> {
-/// let seals = retryproof::seals_with(config)?;
+/// let seals = retryproof::seals_with(config).await?;
 /// if let Some(secret) = &config.identity_secret {
 ///     seals.destroy(&DataSubject::named(secret, "ada@example.org")).await?;
 /// }
@@ -56,9 +60,13 @@ impl Configured {
 ///
 /// # Errors
 /// [`Config`](ErrorKind::Config) if a setting or a master key is missing or wrong;
-/// [`Schema`](ErrorKind::Schema) if there is no table of keys.
+/// [`Schema`](ErrorKind::Schema) if there is no table of keys; `Unavailable` if its server does not
+/// answer; `Unsupported` for a table in PostgreSQL without the feature `seal-postgres`.
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
 #[cfg(feature = "seal")]
-pub fn seals_with(config: &IdempotencyConfig) -> Result<Seals> {
+pub async fn seals_with(config: &IdempotencyConfig) -> Result<Seals> {
     config.validate()?;
     config.check_seal()?;
     let master = config.seal.master.as_deref().unwrap_or_default();
@@ -66,42 +74,98 @@ pub fn seals_with(config: &IdempotencyConfig) -> Result<Seals> {
         Some(variable) => MasterKeys::from_variable(variable)?,
         None => MasterKeys::from_file(master)?,
     };
-    let table = SqliteKeyTable::open(file(config)?)?;
-    Ok(Seals::caching(table, master, config.seal.cache))
+    let keeps = config.seal.cache;
+    Ok(match place(config)? {
+        Place::File(path) => Seals::caching(SqliteKeyTable::open(path)?, master, keeps),
+        #[cfg(feature = "seal-postgres")]
+        Place::Server(server) => {
+            Seals::caching(PostgresKeyTable::connect(*server).await?, master, keeps)
+        }
+    })
 }
 
 /// Creates the table of keys, if the configuration names one.
-pub(super) fn migrate(config: &IdempotencyConfig) -> Result<()> {
+pub(super) async fn migrate(config: &IdempotencyConfig) -> Result<()> {
     if config.seal.keys.is_none() {
         return Ok(());
     }
-    created(config)
+    created(config).await
 }
 
 #[cfg(feature = "seal")]
-fn created(config: &IdempotencyConfig) -> Result<()> {
+async fn created(config: &IdempotencyConfig) -> Result<()> {
     config.check_seal()?;
-    SqliteKeyTable::migrate(file(config)?)
+    match place(config)? {
+        Place::File(path) => SqliteKeyTable::migrate(path),
+        #[cfg(feature = "seal-postgres")]
+        Place::Server(server) => PostgresKeyTable::migrate(&server).await,
+    }
 }
 
 #[cfg(not(feature = "seal"))]
-fn created(_: &IdempotencyConfig) -> Result<()> {
+async fn created(_: &IdempotencyConfig) -> Result<()> {
     Err(without())
 }
 
 #[cfg(not(feature = "seal"))]
-fn seals_with(_: &IdempotencyConfig) -> Result<Seals> {
+async fn seals_with(_: &IdempotencyConfig) -> Result<Seals> {
     Err(without())
+}
+
+/// Where the table of keys is.
+#[cfg(feature = "seal")]
+enum Place<'a> {
+    File(&'a str),
+    #[cfg(feature = "seal-postgres")]
+    Server(Box<PostgresConfig>),
+}
+
+#[cfg(feature = "seal")]
+fn place(config: &IdempotencyConfig) -> Result<Place<'_>> {
+    let url = config.seal.keys.as_deref().unwrap_or_default();
+    match url.split_once(':') {
+        #[cfg(feature = "seal-postgres")]
+        Some(("postgres" | "postgresql", _)) => server(config, url).map(Place::Server),
+        #[cfg(not(feature = "seal-postgres"))]
+        Some(("postgres" | "postgresql", _)) => Err(Error::new(
+            ErrorKind::Unsupported,
+            "this build cannot open a table of keys in PostgreSQL (`idempotency.seal.keys`); enable \
+             the feature `seal-postgres` of the crate `retryproof`",
+        )),
+        _ => file(config, url).map(Place::File),
+    }
+}
+
+/// The server in the URL `postgres://…`.
+#[cfg(feature = "seal-postgres")]
+fn server(config: &IdempotencyConfig, url: &str) -> Result<Box<PostgresConfig>> {
+    let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
+    let keys = PostgresConfig::from_url(url)?;
+    let (_, query) = url.split_once('?').unwrap_or_default();
+    if query.split('&').any(|parameter| parameter.starts_with("table=")) {
+        return refuse(
+            "idempotency.seal.keys has the parameter `table`, but the table of keys is always \
+             named `retryproof_keys`; remove the parameter",
+        );
+    }
+    let store = config.store.as_deref().and_then(|store| PostgresConfig::from_url(store).ok());
+    if store.is_some_and(|store| store.names_same_database(&keys)) {
+        return refuse(
+            "idempotency.seal.keys names the store's database; keep the table of keys in another \
+             database, because a backup of both can be read after a key was destroyed",
+        );
+    }
+    Ok(Box::new(keys))
 }
 
 /// The path in the URL `sqlite:FILE`. No message repeats a URL (ID-4).
 #[cfg(feature = "seal")]
-fn file(config: &IdempotencyConfig) -> Result<&str> {
-    let url = config.seal.keys.as_deref().unwrap_or_default();
+fn file<'a>(config: &IdempotencyConfig, url: &'a str) -> Result<&'a str> {
     let usable = |path: &&str| !path.is_empty() && !path.contains('?') && *path != ":memory:";
     let Some(path) = path_in(url).filter(usable) else {
         let message = "idempotency.seal.keys is not the URL of a table of keys; expected \
-                       `sqlite:FILE`, where FILE is not the store's own file";
+                       `sqlite:FILE`, where FILE is not the store's own file, or \
+                       `postgres://USER:PASSWORD@HOST:PORT/DATABASE`";
         return Err(Error::new(ErrorKind::Config, message));
     };
     let store = config.store.as_deref().and_then(path_in);
@@ -161,17 +225,39 @@ mod tests {
             ("sqlite://src/../records.db", "sqlite:records.db"),
             ("sqlite:Cargo.toml", "sqlite://src/../Cargo.toml"),
         ] {
-            let error = file(&configured(store, keys)).unwrap_err();
+            let error = file(&configured(store, keys), keys).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config);
             let said = error.to_string();
             assert!(said.contains("the store's file") && !said.contains("canary"), "{said}");
         }
         for store in ["memory:", "sqlite:other.db", "sqlite:no/such/folder/keys.db"] {
-            let keys = configured(store, "sqlite://keys.db");
-            assert_eq!(file(&keys).unwrap(), "keys.db", "as the URL of a store is read");
+            let keys = "sqlite://keys.db";
+            let path = file(&configured(store, keys), keys).unwrap();
+            assert_eq!(path, "keys.db", "as the URL of a store is read");
         }
         for keys in ["keys.db", "sqlite:", "sqlite::memory:", "sqlite:keys.db?table=x"] {
-            assert_eq!(file(&configured("memory:", keys)).unwrap_err().kind(), ErrorKind::Config);
+            let error = file(&configured("memory:", keys), keys).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+        }
+    }
+
+    #[cfg(feature = "seal-postgres")]
+    #[test]
+    fn seal_8_the_table_of_keys_is_not_in_the_stores_database() {
+        let keys = "postgres://keys:canary@db.internal/pay";
+        for (store, keys, part) in [
+            ("postgres://app:canary@db.internal:5432/pay?table=t", keys, "the store's database"),
+            ("postgresql://app@db.internal/pay?sslmode=require", keys, "the store's database"),
+            ("memory:", "postgres://db.internal/keys?table=canary", "parameter `table`"),
+            ("memory:", "postgres://db.internal/keys?tabel=canary", "tabel"),
+        ] {
+            let error = place(&configured(store, keys)).err().expect("refused");
+            assert_eq!(error.kind(), ErrorKind::Config);
+            let said = format!("{error} {error:?}");
+            assert!(said.contains(part) && !said.contains("canary"), "{said}");
+        }
+        for store in ["memory:", "postgres://db.internal/records", "postgres://other/pay"] {
+            assert!(matches!(place(&configured(store, keys)), Ok(Place::Server(_))), "{store}");
         }
     }
 }

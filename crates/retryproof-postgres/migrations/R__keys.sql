@@ -1,0 +1,16 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- The data keys of sealed results, one for each subject (SEAL-3). Keep this table in another database
+-- than the records, with backups of its own.
+CREATE TABLE IF NOT EXISTS retryproof_keys (
+    -- 16 random bytes, which each sealed result contains.
+    id bytea NOT NULL PRIMARY KEY,
+    -- HMAC-SHA-256 of the subject under the identity secret.
+    subject bytea NOT NULL UNIQUE,
+    -- The id of the master key that wraps the key; NULL after the key was destroyed.
+    master text,
+    -- Nonce, ciphertext and tag: 60 bytes; NULL after the key was destroyed.
+    wrapped bytea,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    destroyed_at timestamptz,
+    CHECK (length(id) = 16 AND length(subject) = 32 AND (master IS NULL) = (wrapped IS NULL))
+);
