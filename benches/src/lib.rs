@@ -36,6 +36,7 @@ mod mariadb;
 mod memory;
 mod postgres;
 mod redis;
+mod sealing;
 mod servers;
 mod sqlite;
 mod telemetry;
@@ -67,6 +68,7 @@ impl Suite {
 /// All suites, in the order in which they run.
 const SUITES: &[Suite] = &[
     Suite::new("memory", memory::run, memory::child),
+    Suite::new("sealing", sealing::run, sealing::child),
     Suite::new("telemetry", telemetry::run, telemetry::child),
     Suite::new("http", http::run, http::child),
     Suite::new("actix", actix::run, actix::child),
