@@ -254,6 +254,13 @@ async fn seal_8_the_keys_can_be_in_postgres() {
     assert!(out(&rotated).contains("\"keys_wrapped\": 1"), "{}", out(&rotated));
     std::fs::write(place.path("master"), OTHER).unwrap();
     assert_eq!(out(&verb(&work, 0)), "canary\n");
+    // Keys and records in one database.
+    let warned = "also has the table `retryproof_records`";
+    assert!(!err(&verb(&work, 0)).contains(warned));
+    let records = format!("CREATE TABLE {schema}.retryproof_records ()");
+    admin.execute(sqlx::AssertSqlSafe(records)).await.unwrap();
+    let told = err(&verb(&work, 0));
+    assert!(told.contains(warned), "{told}");
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
 }
