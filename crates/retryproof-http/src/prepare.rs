@@ -2,7 +2,6 @@
 //! Prepares an admitted request for the engine: determines scope and caller (HTTP-16), reads the
 //! body (HTTP-4, HTTP-5), and adds the fingerprint (FP-3) and the policy's durations.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,9 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::body::{BodyError, BoxError, ReplayBody, RequestBody, read_request};
 use crate::call::{AdmittedRequest, PreparedRequest};
-use crate::filter::{
-    Absent, Caller, CallerFuture, CallerIdentity, Callers, FingerprintMethod, IdempotencyFilter,
-};
+use crate::filter::{Absent, Caller, CallerFuture, CallerIdentity, Callers, FingerprintMethod};
 use crate::head::{AdmittedHead, RequestHead, RouteTemplate};
 use crate::protocol::decide::{Finding, OversizeBody};
 use crate::protocol::fingerprint::{
@@ -164,27 +161,6 @@ fn canonical_fingerprint(
     })
 }
 
-/// The data subject of the response: the one that the program's hook names, else the caller
-/// (SEAL-3).
-fn subject_of<'a>(
-    filter: &IdempotencyFilter,
-    head: &impl AdmittedHead,
-    caller: &'a CallerIdentity,
-) -> Result<Option<Cow<'a, str>>, RefusalResponse> {
-    match filter.0.subject.as_deref().map(|hook| head.caller(hook)) {
-        Some(CallerFuture::Now(Caller::Named(subject))) => return Ok(Some(subject.into())),
-        Some(CallerFuture::Now(Caller::Refused(response))) => {
-            return Err(refused_by_hook(*response));
-        }
-        // The builder accepts no asynchronous hook.
-        None | Some(CallerFuture::Now(Caller::Absent) | CallerFuture::Later(_)) => {}
-    }
-    Ok(match caller {
-        CallerIdentity::Named(caller) => Some(caller.into()),
-        CallerIdentity::Anyone | CallerIdentity::Absent => None,
-    })
-}
-
 fn context_of<H: AdmittedHead>(
     AdmittedRequest { filter, terms, key }: &AdmittedRequest,
     head: &H,
@@ -209,10 +185,11 @@ fn context_of<H: AdmittedHead>(
     // memory (ACQ-13).
     let mut context =
         context.fingerprint(fingerprint).comparable(are_comparable).held_bytes(body.data.len());
-    if filter.0.engine.store().seals()
-        && let Some(subject) = subject_of(filter, head, caller)?
-    {
-        context = context.subject(subject);
+    if filter.0.engine.store().seals() {
+        let found = filter.0.subject.as_deref().map(|hook| head.caller(hook));
+        if let Some(subject) = caller.subject(found).map_err(|found| refused_by_hook(*found))? {
+            context = context.subject(subject);
+        }
     }
     if let Some(ttl) = terms.ttl {
         context = context.ttl(ttl);

@@ -12,7 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[non_exhaustive]
 pub struct SealSettings {
     /// `seal.keys`: the URL of the table of keys, such as `sqlite:/var/lib/pay/keys.db` or
-    /// `postgres://pay@db.internal/keys`. Keep it apart from the store, with backups of its own. Default: none, so results are not sealed.
+    /// `postgres://pay@db.internal/keys`. Keep it apart from the store, with backups of its own.
+    /// Default: none, so results are not sealed.
     pub keys: Option<String>,
     /// `seal.master`: the file with the master keys, or `env:NAME` for the environment variable
     /// that contains them. Required with `keys`.

@@ -2,6 +2,7 @@
 //! The caller of a request: how a filter tells callers apart, and what a caller hook returns
 //! (HTTP-16).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -74,6 +75,26 @@ pub(crate) enum CallerIdentity {
     /// The hook found no caller, and absent callers share keys.
     Absent,
     Named(String),
+}
+
+impl CallerIdentity {
+    /// The data subject of the response: the one that the subject hook has found, else the caller
+    /// (SEAL-3). An `Err` is the response with which the hook refuses the request.
+    pub(crate) fn subject(
+        &self,
+        found: Option<CallerFuture>,
+    ) -> Result<Option<Cow<'_, str>>, Box<Response<Bytes>>> {
+        match found {
+            Some(CallerFuture::Now(Caller::Named(subject))) => return Ok(Some(subject.into())),
+            Some(CallerFuture::Now(Caller::Refused(response))) => return Err(response),
+            // The builder accepts no asynchronous subject hook.
+            None | Some(CallerFuture::Now(Caller::Absent) | CallerFuture::Later(_)) => {}
+        }
+        Ok(match self {
+            Self::Named(caller) => Some(caller.into()),
+            Self::Anyone | Self::Absent => None,
+        })
+    }
 }
 
 /// The state of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting. A filter cannot
