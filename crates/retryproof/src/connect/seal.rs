@@ -76,9 +76,9 @@ pub async fn seals_with(config: &IdempotencyConfig) -> Result<Seals> {
     };
     let keeps = config.seal.cache;
     Ok(match place(config)? {
-        Place::File(path) => Seals::caching(SqliteKeyTable::open(path)?, master, keeps),
+        KeysLocation::File(path) => Seals::caching(SqliteKeyTable::open(path)?, master, keeps),
         #[cfg(feature = "seal-postgres")]
-        Place::Server(server) => {
+        KeysLocation::Server(server) => {
             Seals::caching(PostgresKeyTable::connect(*server).await?, master, keeps)
         }
     })
@@ -96,9 +96,9 @@ pub(super) async fn migrate(config: &IdempotencyConfig) -> Result<()> {
 async fn created(config: &IdempotencyConfig) -> Result<()> {
     config.check_seal()?;
     match place(config)? {
-        Place::File(path) => SqliteKeyTable::migrate(path),
+        KeysLocation::File(path) => SqliteKeyTable::migrate(path),
         #[cfg(feature = "seal-postgres")]
-        Place::Server(server) => PostgresKeyTable::migrate(&server).await,
+        KeysLocation::Server(server) => PostgresKeyTable::migrate(&server).await,
     }
 }
 
@@ -114,25 +114,25 @@ async fn seals_with(_: &IdempotencyConfig) -> Result<Seals> {
 
 /// Where the table of keys is.
 #[cfg(feature = "seal")]
-enum Place<'a> {
+enum KeysLocation<'a> {
     File(&'a str),
     #[cfg(feature = "seal-postgres")]
     Server(Box<PostgresConfig>),
 }
 
 #[cfg(feature = "seal")]
-fn place(config: &IdempotencyConfig) -> Result<Place<'_>> {
+fn place(config: &IdempotencyConfig) -> Result<KeysLocation<'_>> {
     let url = config.seal.keys.as_deref().unwrap_or_default();
     match url.split_once(':') {
         #[cfg(feature = "seal-postgres")]
-        Some(("postgres" | "postgresql", _)) => server(config, url).map(Place::Server),
+        Some(("postgres" | "postgresql", _)) => server(config, url).map(KeysLocation::Server),
         #[cfg(not(feature = "seal-postgres"))]
         Some(("postgres" | "postgresql", _)) => Err(Error::new(
             ErrorKind::Unsupported,
             "this build cannot open a table of keys in PostgreSQL (`idempotency.seal.keys`); enable \
              the feature `seal-postgres` of the crate `retryproof`",
         )),
-        _ => file(config, url).map(Place::File),
+        _ => file(config, url).map(KeysLocation::File),
     }
 }
 
@@ -257,7 +257,10 @@ mod tests {
             assert!(said.contains(part) && !said.contains("canary"), "{said}");
         }
         for store in ["memory:", "postgres://db.internal/records", "postgres://other/pay"] {
-            assert!(matches!(place(&configured(store, keys)), Ok(Place::Server(_))), "{store}");
+            assert!(
+                matches!(place(&configured(store, keys)), Ok(KeysLocation::Server(_))),
+                "{store}"
+            );
         }
     }
 }
