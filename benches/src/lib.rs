@@ -2,8 +2,10 @@
 //! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
 //!
 //! `cargo xtask bench` runs all suites but `growth`, which takes long; `cargo xtask bench memory`
-//! runs one. Each suite writes its table into `BENCHMARKS.md` and its plot into
-//! `docs/bench/<suite>.svg`; the exit code says whether all goals were met.
+//! runs one, and `cargo xtask bench --runs 5 memory` runs it five times. Each run is added to
+//! `docs/bench/runs/<suite>.tsv`. `BENCHMARKS.md` shows medians and quartiles over all runs of the
+//! same revision, and `docs/bench/<suite>.svg` the plot of the last one; the exit code says whether
+//! the medians meet all goals.
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
@@ -105,19 +107,31 @@ fn run(names: &[String]) -> Result<bool, String> {
             "this build is not optimised: use cargo run --release -p retryproof-benches".into()
         );
     }
+    let (runs, names) = match names {
+        [option, runs, names @ ..] if option == "--runs" => {
+            let runs = runs.parse().ok().filter(|runs| *runs > 0);
+            (runs.ok_or("--runs: expected a number above 0")?, names)
+        }
+        names => (1, names),
+    };
+    let runs: usize = runs;
     let chosen: Vec<&Suite> = match names {
         [] => SUITES.iter().filter(|suite| !suite.by_name).collect(),
         names => names.iter().map(|name| suite(name)).collect::<Result<_, _>>()?,
     };
     let mut met = true;
     for suite in chosen {
-        println!("\n== {} ==", suite.name);
-        let report = (suite.run)()?;
-        print!("{}", report.to_text());
-        report
-            .write(&root())
-            .map_err(|error| format!("cannot write the report of {}: {error}", suite.name))?;
-        met &= report.met();
+        for run in 1..=runs {
+            println!("\n== {}, run {run} of {runs} ==", suite.name);
+            let report = (suite.run)()?;
+            print!("{}", report.to_text());
+            let all_met = report
+                .write(&root())
+                .map_err(|error| format!("cannot write the report of {}: {error}", suite.name))?;
+            if run == runs {
+                met &= all_met;
+            }
+        }
     }
     Ok(met)
 }

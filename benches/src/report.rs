@@ -11,13 +11,16 @@
 //! report.plot(Plot::new("Replay, one thread", "ns").bar("retryproof", 32.0).bar("dashmap", 118.0));
 //! ```
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 
+mod runs;
 mod svg;
 
 pub use svg::Plot;
+
+use runs::Runs;
 
 const PAGE: &str = "BENCHMARKS.md";
 const PREFACE: &str = "# Benchmarks\n\n`cargo xtask bench` writes the tables of this page.\n";
@@ -98,29 +101,39 @@ impl Row {
         self
     }
 
-    /// `None` without a goal or a figure.
-    fn met(&self) -> Option<bool> {
+    /// Whether the medians of all runs meet the goal; without runs, whether this figure does. `None`
+    /// without a goal or a figure.
+    fn met(&self, runs: &Runs) -> Option<bool> {
         let goal = self.goal?;
-        let figure =
-            if goal.on_ratio { self.ratio.as_ref()?.1 } else { *self.value.as_ref().ok()? };
+        let (own, all) = if goal.on_ratio {
+            (self.ratio.as_ref()?.1, runs.ratio(&self.what))
+        } else {
+            (*self.value.as_ref().ok()?, runs.value(&self.what))
+        };
+        let figure = all.map_or(own, |all| all.median);
         Some(if goal.at_most { figure <= goal.limit } else { figure >= goal.limit })
     }
 
-    /// The cells: what, measured, ratio, goal, verdict.
-    fn cells(&self) -> [String; 5] {
+    /// The cells: what, measured, ratio, goal, verdict. Figures are medians over the runs, with
+    /// their quartiles; without runs, they are this run's.
+    fn cells(&self, runs: &Runs) -> [String; 5] {
         let measured = match &self.value {
-            Ok(value) => format!("{} {}", number(*value), self.unit),
+            Ok(value) => {
+                let all = runs.value(&self.what).map_or_else(|| number(*value), runs::Spread::show);
+                format!("{all} {}", self.unit)
+            }
             Err(why) => format!("not measured: {why}"),
         };
-        let ratio = self.ratio.as_ref();
-        let ratio =
-            ratio.map_or(String::new(), |(floor, ratio)| format!("{} x {floor}", number(*ratio)));
+        let ratio = self.ratio.as_ref().map_or(String::new(), |(floor, ratio)| {
+            let all = runs.ratio(&self.what).map_or_else(|| number(*ratio), runs::Spread::show);
+            format!("{all} x {floor}")
+        });
         let goal = self.goal.map_or(String::new(), |goal| {
             let sign = if goal.at_most { "<=" } else { ">=" };
             let unit = if goal.on_ratio { "x" } else { self.unit };
             format!("{sign} {} {unit}", number(goal.limit))
         });
-        let verdict = match self.met() {
+        let verdict = match self.met(runs) {
             Some(true) => "met",
             Some(false) => "MISSED",
             None => "",
@@ -151,28 +164,26 @@ impl Report {
         self.plots.push(plot);
     }
 
-    /// Whether no goal was missed.
-    #[must_use]
-    pub fn met(&self) -> bool {
-        self.rows.iter().all(|row| row.met() != Some(false))
-    }
-
-    /// The rows for a terminal.
+    /// The rows of this run for a terminal.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
-            let [what, measured, ratio, goal, verdict] = row.cells();
+            let [what, measured, ratio, goal, verdict] = row.cells(&Runs::default());
             let _ = writeln!(text, "{what:<44} {measured:>22}  {ratio:<34} {goal:<24} {verdict}");
         }
         text
     }
 
-    /// Writes the table between this suite's markers of `BENCHMARKS.md`, and the plot.
+    /// Adds this run to those of the same revision. Writes the table of all of them between this
+    /// suite's markers of `BENCHMARKS.md`, the count of missed goals at its top, and the plot.
+    /// Returns whether the medians of all runs meet all goals of this suite.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn write(&self, root: &Path) -> std::io::Result<()> {
+    pub fn write(&self, root: &Path) -> std::io::Result<bool> {
+        let now = Circumstances::ask();
+        let runs = Runs::add(root, self.suite, (&now.revision, &now.date), &self.rows)?;
         let page = root.join(PAGE);
         let old = match std::fs::read_to_string(&page) {
             Ok(old) => old,
@@ -187,19 +198,24 @@ impl Report {
                 svg::draw(&self.title, &self.plots),
             )?;
         }
-        std::fs::write(page, replace(&old, self.suite, &self.to_markdown()))
+        let new = replace(&old, self.suite, &self.to_markdown(&runs, &now));
+        std::fs::write(page, with_missed(&new))?;
+        Ok(self.rows.iter().all(|row| row.met(&runs) != Some(false)))
     }
 
-    fn to_markdown(&self) -> String {
+    fn to_markdown(&self, runs: &Runs, now: &Circumstances) -> String {
+        let (title, suite, count) = (&self.title, self.suite, runs.count());
+        let few = match runs::ENOUGH.saturating_sub(count) {
+            0 => String::new(),
+            more => format!(" ({more} more are needed to judge the spread)"),
+        };
         let mut text = format!(
-            "## {}\n\n`cargo xtask bench {}`, {}\n\n",
-            self.title,
-            self.suite,
-            circumstances()
+            "## {title}\n\n`cargo xtask bench {suite}`, {now}; medians and quartiles of {count} runs\
+             {few}, which [`docs/bench/runs/{suite}.tsv`](docs/bench/runs/{suite}.tsv) lists\n\n"
         );
         text.push_str("| figure | measured | beside its floor | goal | |\n|---|---|---|---|---|\n");
         for row in &self.rows {
-            let _ = writeln!(text, "| {} |", row.cells().join(" | "));
+            let _ = writeln!(text, "| {} |", row.cells(runs).join(" | "));
         }
         if !self.plots.is_empty() {
             let _ = write!(text, "\n![{}](docs/bench/{}.svg)\n", self.title, self.suite);
@@ -220,23 +236,52 @@ fn replace(page: &str, suite: &str, text: &str) -> String {
     }
 }
 
-/// Date, revision and machine, as far as this place tells.
-fn circumstances() -> String {
-    let ask = |program: &str, args: &[&str]| {
-        let output =
-            Command::new(program).args(args).output().ok().filter(|output| output.status.success());
-        output
-            .map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+/// The sentence at the top of the page that counts the rows which miss their goals.
+fn with_missed(page: &str) -> String {
+    let judged = |verdict: &str| {
+        page.lines().filter(|line| line.ends_with(&format!("| {verdict} |"))).count()
     };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    format!(
-        "{}, revision {}, {} on {} cores, {}",
-        ask("date", &["-u", "+%Y-%m-%d"]),
-        ask("git", &["rev-parse", "--short", "HEAD"]),
-        std::env::consts::ARCH,
-        cores,
-        ask("rustc", &["--version"]).split(" (").next().unwrap_or_default(),
-    )
+    let (missed, met) = (judged("MISSED"), judged("met"));
+    let line = format!("**{missed} of {} goals are missed.**", missed + met);
+    let mut paragraphs: Vec<&str> = page.split("\n\n").collect();
+    match paragraphs.get(1) {
+        Some(old) if old.ends_with("goals are missed.**") => paragraphs[1] = &line,
+        _ => paragraphs.insert(1.min(paragraphs.len()), &line),
+    }
+    paragraphs.join("\n\n")
+}
+
+/// Date, revision and machine, as far as this place tells.
+struct Circumstances {
+    date: String,
+    revision: String,
+    compiler: String,
+}
+
+impl Circumstances {
+    fn ask() -> Self {
+        let ask = |program: &str, args: &[&str]| {
+            let output = Command::new(program).args(args).output().ok();
+            let output = output.filter(|output| output.status.success());
+            output.map_or("?".into(), |output| {
+                String::from_utf8_lossy(&output.stdout).trim().to_owned()
+            })
+        };
+        Self {
+            date: ask("date", &["-u", "+%Y-%m-%d"]),
+            revision: ask("git", &["rev-parse", "--short", "HEAD"]),
+            compiler: ask("rustc", &["--version"]).split(" (").next().unwrap_or_default().into(),
+        }
+    }
+}
+
+impl fmt::Display for Circumstances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { date, revision, compiler } = self;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let arch = std::env::consts::ARCH;
+        write!(f, "{date}, revision {revision}, {arch} on {cores} cores, {compiler}")
+    }
 }
 
 /// Three significant digits below 100, whole numbers above.
@@ -264,12 +309,20 @@ mod tests {
     }
 
     #[test]
+    fn the_page_begins_with_the_count_of_missed_goals() {
+        let page = "# B\n\nWords.\n\n| a | met |\n| b | MISSED |\n| c |  |\n";
+        let once = with_missed(page);
+        assert!(once.starts_with("# B\n\n**1 of 2 goals are missed.**\n\nWords."), "{once}");
+        assert_eq!(with_missed(&once), once);
+    }
+
+    #[test]
     fn goals_are_judged_on_what_they_name() {
         let row = Row::new("x", 250.0, "instructions").beside("floor", 3.0);
-        assert_eq!(row.clone().value_at_most(260.0).met(), Some(true));
-        assert_eq!(row.clone().ratio_at_most(2.0).met(), Some(false));
-        assert_eq!(row.clone().ratio_at_least(2.0).met(), Some(true));
-        assert_eq!(row.met(), None);
-        assert_eq!(Row::missing("x", "why").value_at_most(1.0).met(), None);
+        assert_eq!(row.clone().value_at_most(260.0).met(&Runs::default()), Some(true));
+        assert_eq!(row.clone().ratio_at_most(2.0).met(&Runs::default()), Some(false));
+        assert_eq!(row.clone().ratio_at_least(2.0).met(&Runs::default()), Some(true));
+        assert_eq!(row.met(&Runs::default()), None);
+        assert_eq!(Row::missing("x", "why").value_at_most(1.0).met(&Runs::default()), None);
     }
 }

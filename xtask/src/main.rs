@@ -40,7 +40,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                  the servers that stores and listeners are tested against, and the driver of a browser (postgres, pgbouncer,
                  mariadb, redis, sentinel, chromium, nats, rabbitmq; all of them without a name): private ones on
                  loopback, installed first where Debian's packages are missing
-  bench [SUITE]  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
+  bench [--runs N] [SUITE]
+                 measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
                  takes long) and write BENCHMARKS.md; starts the servers it needs";
 
 /// The result of a check or a step, with a remark for the summary.
