@@ -109,7 +109,8 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
     }
 
     let secret = config.identity_secret.as_ref().ok_or("no secret")?;
-    let destroyed = seals_with(&config)?.destroy(&DataSubject::named(secret, &subjects[0])).await?;
+    let destroyed =
+        seals_with(&config).await?.destroy(&DataSubject::named(secret, &subjects[0])).await?;
     let began = mono::now();
     let gone = || canaries.iter().filter(|canary| canary.subject == subjects[0]);
     let mut tombstones = 0;
@@ -148,7 +149,7 @@ async fn rotate(
     masters(config, &["old", "newer"])?;
     let both = client(config).await?;
     masters(config, &["newer", "old"])?;
-    let rotating = seals_with(config)?;
+    let rotating = seals_with(config).await?;
     let new = client(config).await?;
     let ends = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = [both, new]
