@@ -4,13 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use history::{Fun, Phase, Said};
-use retryproof::clock::{Clock, Instant};
-use retryproof::observe::{LeaseEvent, Loss, Phase as Ended};
-use retryproof::{
-    Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Observer, Recorded, Result, SharedStore,
-};
+use retryproof::{Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Result, SharedStore};
 
+use crate::client::{Ahead, Telling};
 use crate::forms::{Behind, Newer};
 use crate::log::Log;
 use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
@@ -50,51 +46,6 @@ fn recorded(
     log: &Arc<Log>,
 ) -> SharedStore {
     SharedStore::builder(Recording::new(inner, store.clone(), Arc::clone(log))).with_purge().build()
-}
-
-/// A client's clock that is wrong by as much, the same for the whole life of its process.
-#[derive(Debug)]
-struct Ahead(Duration, bool);
-
-impl Clock for Ahead {
-    fn now(&self) -> Instant {
-        let now = Instant::now();
-        let wrong = if self.1 { now.checked_sub(self.0) } else { now.checked_add(self.0) };
-        wrong.unwrap_or(now)
-    }
-}
-
-/// Writes down what observers are told.
-struct Telling(Arc<Log>);
-
-impl Telling {
-    fn tell(&self, said: Said, lease: LeaseEvent<'_>) {
-        let mut event = self.0.of(0, Fun::Told, Phase::Ok, lease.identity);
-        (event.said, event.token) = (Some(said), Some(lease.token.get()));
-        self.0.write(&event);
-    }
-}
-
-impl Observer for Telling {
-    fn acquired(&self, event: LeaseEvent<'_>) {
-        self.tell(Said::Granted, event);
-    }
-
-    fn loss_noticed(&self, event: LeaseEvent<'_>, _: Loss) {
-        self.tell(Said::LossNoticed, event);
-    }
-
-    fn completed(&self, event: LeaseEvent<'_>, _: Recorded) {
-        self.tell(Said::Completed, event);
-    }
-
-    fn failed(&self, event: LeaseEvent<'_>, _: Ended) {
-        self.tell(Said::Failed, event);
-    }
-
-    fn lost(&self, event: LeaseEvent<'_>) {
-        self.tell(Said::LeaseLost, event);
-    }
 }
 
 /// Retries what a store that is being restarted cannot answer.

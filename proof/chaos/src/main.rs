@@ -9,6 +9,7 @@
 mod act;
 mod aim;
 mod call;
+mod client;
 mod engine;
 mod erased;
 mod forms;

@@ -14,22 +14,20 @@ use retryproof::{
 
 use crate::call::Picky;
 use crate::log::Log;
-use crate::plan::Plan;
 use crate::recording::CALL;
-use crate::world::{self, World};
+use crate::world;
 
 /// So many at once.
 const AT_ONCE: u64 = 16;
 
-/// Settles every identity of the run.
+/// Settles the identities up to the number `newest`. A holder has `wait` to answer or to be
+/// replaced.
 pub(crate) async fn settle(
-    plan: &Plan,
+    (newest, wait): (u64, Duration),
     log: &Arc<Log>,
     engine: &IdempotencyEngine,
     store: &SharedStore,
 ) -> Result<()> {
-    let newest = World { began: plan.began }.newest();
-    let wait = Duration::from_millis(plan.lease_ms.1 * 2 + 2_000);
     let tasks: Vec<_> = (0..AT_ONCE)
         .map(|first| {
             let (log, engine, store) = (Arc::clone(log), engine.clone(), store.clone());

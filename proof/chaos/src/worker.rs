@@ -47,17 +47,23 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
         log.write(&log.event(0, Fun::Proc, Phase::Invoke));
         let over = Arc::new(AtomicBool::new(false));
         if plan.role == Role::Settler {
-            settle::settle(plan, &log, &engine, &store).await?;
+            settle::settle(unsettled(plan), &log, &engine, &store).await?;
         } else {
             hear_the_end(Arc::clone(&over));
             work(plan, &out, &log, (&engine, &store), &over).await?;
             if in_memory {
-                settle::settle(plan, &log, &engine, &store).await?;
+                settle::settle(unsettled(plan), &log, &engine, &store).await?;
             }
         }
         end(&log, &engine, store).await;
         Ok(())
     })
+}
+
+/// The newest identity, and how long its holder has to end.
+fn unsettled(plan: &Plan) -> (u64, Duration) {
+    let wait = Duration::from_millis(plan.lease_ms.1 * 2 + 2_000);
+    (World { began: plan.began }.newest(), wait)
 }
 
 /// The end of standard input is the end of the work: told so, or when the supervisor is gone.

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the decoder of SQLite's rows names its failures, in the place where it looks for them.
+
+/// Why a row was not read.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The row is not one that the store writes.
+    Store(retryproof_core::Error),
+    /// SQLite failed.
+    Driver(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Driver(error)
+    }
+}

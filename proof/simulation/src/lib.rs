@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Engines on one store in virtual time, from a seed.
+//!
+//! [`Simulation::run`] draws a world from its seed: 2 to 8 processes, each with an engine and
+//! callers of its own, a network between them and one memory store, and faults. It runs the world
+//! on a paused clock and one thread, so ten seconds of leases take some milliseconds, and the same
+//! seed gives the same history, event by event. [`history`] judges it by the rules of the kill
+//! tests.
+//!
+//! The callers, their actions and the recording of store calls are the sources of the kill tests
+//! (`proof/chaos`). This crate replaces only what they stand on: the clock, the log and the
+//! resource outside of the store.
+
+#[path = "../../chaos/src/act.rs"]
+mod act;
+#[path = "../../chaos/src/call.rs"]
+mod call;
+#[path = "../../chaos/src/client.rs"]
+mod client;
+mod link;
+mod log;
+mod mono;
+mod numbered;
+mod planted;
+mod process;
+#[path = "../../chaos/src/random.rs"]
+mod random;
+#[path = "../../chaos/src/recording.rs"]
+mod recording;
+mod resource;
+mod run;
+mod setting;
+#[path = "../../chaos/src/settle.rs"]
+mod settle;
+mod sweep;
+mod world;
+
+pub use planted::Plant;
+pub use run::Simulation;
+pub use sweep::{Failure, Totals, silence_planned_panics, sweep};

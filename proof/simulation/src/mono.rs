@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The virtual clock, as nanoseconds since a run began.
+
+use std::cell::Cell;
+
+use retryproof::clock::{Clock as _, Instant, SystemClock};
+
+thread_local! {
+    /// When this thread's run began.
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Starts to count. A run has its thread for itself.
+pub(crate) fn begin() {
+    BEGAN.set(Some(SystemClock.now()));
+}
+
+/// Whole milliseconds since the run began.
+pub(crate) fn elapsed_ms() -> u64 {
+    now() / history::MS - 1_000
+}
+
+/// Nanoseconds since the run began, and a second more, so that no event is at zero.
+pub(crate) fn now() -> u64 {
+    let since = BEGAN.get().map(|began| SystemClock.now().saturating_duration_since(began));
+    let since = since.unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).saturating_add(history::MS * 1_000)
+}

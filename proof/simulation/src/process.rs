@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Process`]: an engine, its callers, and its connection to the store.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use history::{Fun, Phase};
+use parking_lot::Mutex;
+use retryproof::{IdempotencyConfig, IdempotencyEngine, Result, SharedStore};
+use retryproof_testkit::{Call, Fault, FaultStore, Faults};
+use tokio::task::JoinHandle;
+
+use crate::call::Caller;
+use crate::client::{Ahead, Telling};
+use crate::link::{Delays, Link, Weather};
+use crate::log::{Events, Log};
+use crate::planted::Heart;
+use crate::random::Random;
+use crate::recording::Recording;
+use crate::resource::{Guard, Resource};
+use crate::setting::{OPERATION_TIMEOUT_MS, Setting};
+
+/// What all processes of a run share.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) seed: u64,
+    pub(crate) setting: Setting,
+    pub(crate) events: Arc<Events>,
+    pub(crate) store: SharedStore,
+    pub(crate) weather: Arc<Weather>,
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) over: Arc<AtomicBool>,
+    /// No heartbeat is sent.
+    pub(crate) still: bool,
+}
+
+/// One life of a process.
+pub(crate) struct Process {
+    pub(crate) log: Arc<Log>,
+    pub(crate) faults: Faults,
+    pub(crate) engine: IdempotencyEngine,
+    pub(crate) callers: Vec<JoinHandle<()>>,
+}
+
+/// Which calls of a process fail, and how.
+fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault> + Send {
+    const FAULTS: [Fault; 6] = [
+        Fault::Refused,
+        Fault::AnswerLost,
+        Fault::Swallowed,
+        Fault::AnswerSwallowed,
+        Fault::Panicked,
+        Fault::AnswerPanicked,
+    ];
+    move |_| {
+        let drawn = random.within(0..1_000);
+        let at = drawn.checked_div(per_mille)?;
+        FAULTS.get(usize::try_from(at).unwrap_or(usize::MAX)).copied()
+    }
+}
+
+impl Process {
+    /// Builds the engine of a process, without callers. One without a network has no faults.
+    fn build(
+        ground: &Ground,
+        (proc, life): (u32, u32),
+        delays: Option<Delays>,
+        faults: u64,
+    ) -> Result<Self> {
+        let log = Arc::new(Log::new(&ground.events, (proc, life)));
+        let stream = |part: u64| Random::of(ground.seed, place(proc, life) + part);
+        let link = Link {
+            store: ground.store.clone(),
+            delays,
+            random: Mutex::new(stream(1)),
+            weather: Arc::clone(&ground.weather),
+            log: Arc::clone(&log),
+        };
+        let failing = Faults::none();
+        let recorded = |store: SharedStore| {
+            let inner = Recording::new(store, ground.store.clone(), Arc::clone(&log));
+            SharedStore::new(Heart { inner, still: ground.still })
+        };
+        let store = if delays.is_some() {
+            failing.plan(plan(faults, stream(2)));
+            recorded(SharedStore::new(FaultStore::new(link, failing.clone())))
+        } else {
+            recorded(SharedStore::new(link))
+        };
+        let mut config = IdempotencyConfig::default();
+        config.operation_timeout = Duration::from_millis(OPERATION_TIMEOUT_MS);
+        let is_fast = ground.setting.fast >> (proc % 64) & 1 == 1;
+        let ahead = Duration::from_secs(if is_fast { 3_600 } else { 0 });
+        let engine = IdempotencyEngine::builder(store)
+            .config(config)
+            .observer(Telling(Arc::clone(&log)))
+            .clock(Ahead(ahead, false))
+            .build()?;
+        log.write(&log.event(0, Fun::Proc, Phase::Invoke));
+        Ok(Self { log, faults: failing, engine, callers: Vec::new() })
+    }
+
+    /// A process that meets no faults and calls nothing.
+    pub(crate) fn quiet(ground: &Ground, proc: u32) -> Result<Self> {
+        Self::build(ground, (proc, 1), None, 0)
+    }
+
+    /// A process with its callers.
+    pub(crate) fn start(ground: &Ground, proc: u32, life: u32) -> Result<Self> {
+        let setting = &ground.setting;
+        let mut process = Self::build(ground, (proc, life), setting.delays, setting.faults)?;
+        for number in 0..setting.callers {
+            let caller = Caller {
+                log: Arc::clone(&process.log),
+                engine: process.engine.clone(),
+                resource: Arc::clone(&ground.resource),
+                guard: Guard,
+                world: setting.world,
+                lease_ms: setting.lease_ms,
+                random: Random::of(ground.seed, place(proc, life) + 8 + number),
+                by: format!("{proc}-{life}-{number}"),
+            };
+            process.callers.push(tokio::spawn(caller.run(Arc::clone(&ground.over))));
+        }
+        Ok(process)
+    }
+
+    /// Kills it. Calls that are on their way may still arrive.
+    pub(crate) fn kill(self) {
+        self.log.die();
+        self.callers.iter().for_each(JoinHandle::abort);
+    }
+
+    /// Ends in order, and says so. Returns whether a caller panicked.
+    pub(crate) async fn end(self) -> bool {
+        let mut panicked = false;
+        for caller in self.callers {
+            panicked |= caller.await.is_err_and(|error| error.is_panic());
+        }
+        if self.engine.shutdown(Duration::from_secs(5)).await == 0 {
+            self.log.write(&self.log.event(0, Fun::Proc, Phase::Ok));
+        }
+        panicked
+    }
+}
+
+/// The streams of random numbers of one life of one process begin here.
+fn place(proc: u32, life: u32) -> u64 {
+    u64::from(proc) << 32 | u64::from(life) << 16
+}

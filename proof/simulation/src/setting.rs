@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Setting`]: what a seed draws before its run begins.
+
+use retryproof_testkit::Outage;
+
+use crate::link::Delays;
+use crate::random::Random;
+use crate::world::World;
+
+/// `operation-timeout` of the engines, in ms.
+pub(crate) const OPERATION_TIMEOUT_MS: u64 = 400;
+
+/// Something that happens to the run, not to a single call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Strike {
+    /// The store is away.
+    Begin(Outage),
+    /// No call arrives for so many ms.
+    Stall(u64),
+    /// The store is back.
+    End,
+    /// The process dies: none of its futures gets any further.
+    Crash(usize),
+    /// A new process takes its place.
+    Start(usize),
+    /// Expired records are deleted.
+    Purge,
+}
+
+/// A world.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) processes: usize,
+    pub(crate) callers: u64,
+    pub(crate) world: World,
+    pub(crate) lease_ms: (u64, u64),
+    /// None: the store is in the process and answers at once, as the memory store does.
+    pub(crate) delays: Option<Delays>,
+    /// Of a thousand calls of each process so many meet each kind of fault.
+    pub(crate) faults: u64,
+    /// Which processes have clocks that are an hour fast, by bits.
+    pub(crate) fast: u64,
+    pub(crate) length_ms: u64,
+    /// What happens when, in order.
+    pub(crate) strikes: Vec<(u64, Strike)>,
+    /// What the faults may add to every bound of time, in ms.
+    pub(crate) slack_ms: u64,
+}
+
+impl Setting {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let (processes, callers) = (random.within(2..9), random.within(1..4));
+        // The more callers there are, the shorter the run: stories stay short enough for S18.
+        let longest = (7_000 / (processes * callers)).clamp(400, 2_500);
+        let length_ms = random.within(longest / 2..longest);
+        let shortest = one_of(random, &[40, 100, 300]);
+        let lease_ms = (shortest, one_of(random, &[350, 600, 2_000]));
+        // In calm worlds the bounds of time are strict, and L4 has no excuse.
+        let (is_calm, is_near) = (random.percent(35), random.percent(20));
+        let usual = one_of(random, &[0, 2, 12]);
+        let (late, per_mille) =
+            if is_calm { (usual, 0) } else { (2 * OPERATION_TIMEOUT_MS, random.within(0..30)) };
+        let mut setting = Self {
+            processes: below(usize::MAX, processes),
+            callers,
+            world: World { hot: random.within(1..4), hot_ms: random.within(60..500) },
+            lease_ms,
+            delays: (!is_near).then_some(Delays { usual, late, per_mille }),
+            faults: if is_calm || is_near { 0 } else { random.within(0..20) },
+            fast: random.next() & random.next(),
+            length_ms,
+            strikes: Vec::new(),
+            slack_ms: 10 + 8 * usual,
+        };
+        let mut longest = 0;
+        if !is_calm && !is_near {
+            longest = setting.draw_outages(random);
+        }
+        setting.draw_crashes(random);
+        for _ in 0..random.within(0..4) {
+            setting.strikes.push((random.within(0..length_ms), Strike::Purge));
+        }
+        // What lasts longer than the run ends with it.
+        setting.strikes.retain(|(at, _)| *at < length_ms);
+        setting.strikes.sort_by_key(|(at, _)| *at);
+        if !is_calm && !is_near {
+            // A wait can be swallowed, and the pause after a failed one grows to 500 ms.
+            setting.slack_ms = longest + lease_ms.1 + 2 * OPERATION_TIMEOUT_MS + 2 * late + 1_000;
+        }
+        setting
+    }
+
+    /// One outage after the other. Returns the length of the longest.
+    fn draw_outages(&mut self, random: &mut Random) -> u64 {
+        let (mut at, mut longest) = (0, 0);
+        for _ in 0..random.within(0..4) {
+            at += random.within(20..self.length_ms);
+            let length = random.spread(10..900);
+            let strike = match random.within(0..3) {
+                0 => Strike::Begin(Outage::Refuse),
+                1 => Strike::Begin(Outage::Swallow),
+                _ => Strike::Stall(length),
+            };
+            self.strikes.extend([(at, strike), (at + length, Strike::End)]);
+            at += length + 1;
+            longest = longest.max(length);
+        }
+        longest
+    }
+
+    fn draw_crashes(&mut self, random: &mut Random) {
+        for _ in 0..random.within(0..5) {
+            let (at, proc) = (random.within(20..self.length_ms), random.within(0..8));
+            let proc = below(self.processes, proc);
+            let back = at + random.within(1..600);
+            self.strikes.extend([(at, Strike::Crash(proc)), (back, Strike::Start(proc))]);
+        }
+    }
+}
+
+/// The number, brought below the bound.
+fn below(bound: usize, number: u64) -> usize {
+    usize::try_from(number).unwrap_or(0) % bound
+}
+
+fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
+    choices[below(choices.len(), random.next() >> 1)]
+}

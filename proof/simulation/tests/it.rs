@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The gate's seeds; that each planted defect is found in them; that a seed repeats itself.
+
+use simulation::{Plant, Simulation, silence_planned_panics, sweep};
+
+/// The seeds of the gate.
+const GATE: std::ops::Range<u64> = 1..1_001;
+
+#[test]
+fn the_seeds_of_the_gate_break_no_rule_and_show_something() {
+    silence_planned_panics();
+    let totals = sweep(GATE, None).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{totals}");
+    for (name, least) in [
+        ("operations without an answer", 20_000),
+        ("replays", 20_000),
+        ("waits ended by completion", 1_500),
+        ("in flight", 2_000),
+        ("takeovers", 250),
+        ("stale refusals", 500),
+        ("tombstones", 50),
+        ("crashes", 1_000),
+    ] {
+        let count = totals.counts.iter().find(|(counted, _)| *counted == name);
+        assert!(count.is_some_and(|(_, count)| *count >= least), "{name}: {totals}");
+    }
+}
+
+#[test]
+fn each_planted_defect_is_caught_within_the_seeds_of_the_gate() {
+    silence_planned_panics();
+    for (plant, rules) in [
+        (Plant::NoOwnerCheck, &["S3", "S4", "S7"][..]),
+        (Plant::EarlyTakeover, &["S1", "S2"]),
+        (Plant::NoHeartbeat, &["L4", "S2"]),
+        (Plant::NoWakeUp, &["L2"]),
+        (Plant::AlteredReplay, &["S7"]),
+        (Plant::RepeatedToken, &["S2", "S9"]),
+        (Plant::TimeFenced, &["S3"]),
+    ] {
+        let Err(failure) = sweep(GATE, Some(plant)) else {
+            panic!("{} was not caught by {GATE:?}", plant.name());
+        };
+        println!("{}: {} at seed {}", plant.name(), failure.rule, failure.seed);
+        assert!(rules.contains(&failure.rule), "{}: {failure}", plant.name());
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_history() {
+    silence_planned_panics();
+    for seed in 1..40 {
+        let (first, again) = (Simulation::run(seed, None), Simulation::run(seed, None));
+        let differ = first.events.iter().zip(&again.events).position(|(one, other)| one != other);
+        if let Some(at) = differ {
+            panic!("seed {seed}, event {at}: {:?}, {:?}", first.events[at], again.events[at]);
+        }
+        assert_eq!(first, again, "seed {seed}");
+    }
+    assert_ne!(Simulation::run(1, None).digest(), Simulation::run(2, None).digest());
+}
+
+/// Tables in a process are hashed with numbers that the next process draws anew.
+#[test]
+fn a_seed_repeats_its_history_in_another_process() {
+    let folder = std::env::temp_dir().join(format!("simulation-{}", std::process::id()));
+    let digest = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_simulation"));
+        let output = command.args(["--seed", "7", "--out"]).arg(&folder).output();
+        let text = String::from_utf8(output.expect("the command should run").stdout);
+        let text = text.expect("the report should be text");
+        text.lines().rfind(|line| line.starts_with("digest")).map(str::to_owned)
+    };
+    let (first, again) = (digest(), digest());
+    let _ = std::fs::remove_dir_all(&folder);
+    assert!(first.is_some(), "no digest");
+    assert_eq!(first, again);
+}
