@@ -213,6 +213,7 @@ impl Subject {
     ///
     /// # Panics
     /// On the host's clock with a runtime of several threads, whose clock cannot be stopped.
+    #[expect(clippy::disallowed_methods, reason = "the case is about time that passes")]
     pub(crate) fn pass_in_store_alone(&self, by: Duration) {
         if self.hooks.clock.is_some() {
             self.pass_in_store(by);

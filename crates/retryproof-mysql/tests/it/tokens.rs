@@ -91,7 +91,7 @@ async fn run_1_a_beat_that_waited_for_a_lock_counts_from_the_lock() {
     let table = Table::new().await;
     let store = Arc::new(table.store().await);
     let (key, owner) = (id("k"), OwnerId::new());
-    grant(&*store, &key, owner).await;
+    grant(&store, &key, owner).await;
     let mut theirs = stranger().await;
     sql(&mut theirs, "BEGIN").await;
     let lock = format!("UPDATE `{}` SET purge_after = purge_after + INTERVAL 1 SECOND", table.name);
