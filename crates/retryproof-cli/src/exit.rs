@@ -45,7 +45,11 @@ impl VerbError {
 
     /// There is no such record. `hint` follows the sentence, or is empty.
     pub(crate) fn not_found(identity: &str, hint: &str) -> Self {
-        Self::new(NOT_FOUND, format!("there is no record of {identity}{hint}"))
+        let message = format!(
+            "there is no record of {identity}; it was released or forgotten, it expired, or it \
+             never existed{hint}"
+        );
+        Self::new(NOT_FOUND, message)
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Self {

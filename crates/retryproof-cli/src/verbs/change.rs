@@ -308,9 +308,12 @@ fn refusal(forced: &Forced, verb: &str, name: &str) -> Option<VerbError> {
         Forced::Absent => return Some(absent(name, "")),
         Forced::Live(lease) => {
             let holder = lease.holder.as_ref().and_then(|note| note.label()).unwrap_or("unknown");
+            let advice = match verb {
+                "forget" | "erase" => "there is no result yet: wait until the work ends",
+                _ => "`release` and `resolve` end a live lease only with `--even-if-live`",
+            };
             format!(
-                "{name} has a live lease (holder: {}, {} left), so nothing was changed; `release` \
-                 and `resolve` end a live lease only with `--even-if-live`",
+                "{name} has a live lease (holder: {}, {} left), so nothing was changed; {advice}",
                 harmless(holder),
                 spoken(lease.remaining)
             )
@@ -347,9 +350,11 @@ mod tests {
 
     #[test]
     fn ops_3_each_refusal_has_its_exit_code_and_names_the_next_step() {
-        let lease = LiveLease::new(Duration::from_secs(9), FencingToken::new(7));
+        let live = || Forced::Live(LiveLease::new(Duration::from_secs(9), FencingToken::new(7)));
         for (forced, verb, code, text) in [
-            (Forced::Live(lease), "release", 4, "live lease (holder: unknown, 9 s left)"),
+            (live(), "release", 4, "live lease (holder: unknown, 9 s left)"),
+            (live(), "resolve", 4, "only with `--even-if-live`"),
+            (live(), "forget", 4, "nothing was changed; there is no result yet: wait until"),
             (Forced::Unfinished, "forget", 4, "has no result"),
             (Forced::Finished, "release", 4, "`forget` and `erase` change"),
             (Forced::Finished, "resolve", 4, "complete with another result"),
