@@ -25,6 +25,9 @@ const HEAD: &str = r#"<!doctype html>
 /// Makes the page `live` reload itself every five seconds.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
 
+/// The version of this program. All crates of retryproof have the same one.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The maximum number of scopes in the list.
 const SCOPES: usize = 200;
 
@@ -73,9 +76,8 @@ impl<'a> AdminView<'a> {
         let store = self.engine.store().profile().name;
         let _ = writeln!(
             html,
-            "<header><h1>retryproof</h1><p>Store <b>{}</b> · version {} · read only</p></header>",
-            HtmlText(store),
-            env!("CARGO_PKG_VERSION")
+            "<header><h1>retryproof</h1><p>Store <b>{}</b> · read only</p></header>",
+            HtmlText(store)
         );
     }
 
@@ -117,6 +119,7 @@ impl<'a> AdminView<'a> {
             .purged_ago
             .map_or_else(|| "none yet".to_owned(), |ago| format!("{} ago", spoken(ago)));
         row(html, "Last purge", purged);
+        row(html, "Version of this program", VERSION);
         html.push_str("</dl>\n");
         html.push_str(match self.is_live {
             true => {
@@ -227,7 +230,7 @@ fn stuck(html: &mut String, survey: &Survey) {
     if let Some(error) = &survey.error {
         notice(html, error);
     }
-    let _ = write!(html, "<p class=\"fine\">{} records", survey.records);
+    let _ = write!(html, "<p class=\"fine\">{}", records(survey.records));
     let _ = match (survey.is_whole, &survey.error) {
         (true, _) => match survey.age() {
             age if age.as_secs() == 0 => write!(html, ", read just now."),
@@ -299,12 +302,35 @@ fn scopes(html: &mut String, survey: &Survey) {
     if more > 0 {
         let _ = writeln!(html, "<p class=\"fine\">{more} more scopes are not shown.</p>");
     }
-    if survey.scopes.unreadable() > 0 {
-        let text =
-            format!("{} records cannot be read by this version.", survey.scopes.unreadable());
+    other_versions(html, survey);
+    html.push_str("</section>\n");
+}
+
+/// Says how many records another version wrote, and which program to upgrade.
+fn other_versions(html: &mut String, survey: &Survey) {
+    if survey.newer > 0 {
+        let _ = writeln!(
+            html,
+            "<p class=\"fine\">A newer version of retryproof wrote the holder of {}.</p>",
+            records(survey.newer)
+        );
+    }
+    let unreadable = survey.scopes.unreadable();
+    if unreadable > 0 {
+        let (its, key) = if unreadable == 1 { ("its", "key") } else { ("their", "keys") };
+        let text = format!(
+            "{} cannot be read by this program (version {VERSION}). Calls with {its} {key} fail \
+             and run nothing. Upgrade this program to the newest version that uses this store. If \
+             that version cannot read a record either, the record is damaged: read about the kind \
+             `Corrupt` in the operations guide.",
+            records(unreadable)
+        );
         notice(html, &text);
     }
-    html.push_str("</section>\n");
+}
+
+fn records(count: u64) -> String {
+    if count == 1 { "1 record".to_owned() } else { format!("{count} records") }
 }
 
 /// Begins a table that scrolls in a narrow window, with its header.

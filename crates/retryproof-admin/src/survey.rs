@@ -29,6 +29,8 @@ pub(crate) struct Survey {
     pub(crate) took: Duration,
     pub(crate) records: u64,
     pub(crate) scopes: ScopeStats,
+    /// The number of records whose holder has a newer version of this library.
+    pub(crate) newer: u64,
     /// The number of stuck keys.
     pub(crate) stuck: u64,
     /// The stuck keys with the oldest grants: at least [`SHOWN`] of them, if there are that many.
@@ -46,6 +48,7 @@ impl Survey {
             took: Duration::ZERO,
             records: 0,
             scopes: ScopeStats::new(),
+            newer: 0,
             stuck: 0,
             oldest: Vec::new(),
             is_whole: false,
@@ -56,6 +59,8 @@ impl Survey {
     fn add(&mut self, page: &ScanPage) {
         self.records += page.records.len() as u64;
         self.scopes.add(page);
+        let holders = page.records.iter().filter_map(|record| record.summary.holder.as_ref());
+        self.newer += holders.filter(|note| note.is_newer()).count() as u64;
         for record in page.records.iter().filter(|record| record.summary.is_stuck()) {
             self.stuck += 1;
             // A scan of Redis can return a record twice.

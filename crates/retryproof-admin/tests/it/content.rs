@@ -11,7 +11,7 @@ use retryproof_core::{IdempotencyContext, IdempotencyEngine, SharedStore};
 use retryproof_memory::MemoryStore;
 use tokio::time::{advance, sleep};
 
-use crate::support::{Shelf, complete, find, get, running};
+use crate::support::{Shelf, complete, find, get, newer, running};
 
 #[tokio::test(start_paused = true)]
 async fn ops_9_stuck_keys_are_shown_with_holder_and_times_the_oldest_first() {
@@ -154,7 +154,7 @@ async fn ops_9_viewers_share_one_scan_and_a_slow_scan_is_repeated_rarely() {
     // The scan takes 20 s. A request waits 2 s for it, and then shows what there is.
     let (first, second) = tokio::join!(get(&page, "/records"), get(&page, "/live"));
     for answer in [first, second] {
-        assert!(answer.has("records read so far"), "{}", answer.body);
+        assert!(answer.has(">1 record read so far."), "{}", answer.body);
         assert!(!answer.has("No key is stuck."), "not all records were read");
     }
     sleep(Duration::from_secs(19)).await;
@@ -186,4 +186,51 @@ async fn ops_9_an_error_of_the_store_is_shown_and_the_next_page_tries_again() {
     assert!(answer.has("this store cannot show its records"), "{}", answer.body);
     let answer = find(&page, "scope=pay&key=order-17").await;
     assert!(answer.has("this store cannot show its records"), "{}", answer.body);
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[tokio::test(start_paused = true)]
+async fn ops_9_cmp_8_records_that_cannot_be_read_say_which_program_to_upgrade() {
+    let one =
+        format!("1 record cannot be read by this program (version {VERSION}). Calls with its");
+    let two =
+        format!("2 records cannot be read by this program (version {VERSION}). Calls with th");
+    for (count, sentence) in [(1, one), (2, two)] {
+        let shelf = Shelf::default();
+        shelf.put("pay", "order-17", complete());
+        shelf.spoil(count);
+        let page = get(&shelf.page(), "/records").await;
+        assert!(page.has(&sentence), "{sentence}: {}", page.body);
+        for part in ["Upgrade this program", "damaged", "kind `Corrupt` in the operations guide"] {
+            assert!(page.has(part), "{part}: {}", page.body);
+        }
+    }
+    let whole = Shelf::default();
+    whole.put("pay", "order-17", complete());
+    assert!(!get(&whole.page(), "/records").await.has("cannot be read"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ops_9_rec_2_the_page_shows_the_versions_of_the_program_and_of_newer_holders() {
+    let shelf = Shelf::default();
+    shelf.put("pay", "order-17", running(Some(29), 1, "api-9:99"));
+    let program = format!("<dt>Version of this program</dt><dd>{VERSION}</dd>");
+    let calm = get(&shelf.page(), "/records").await;
+    assert!(calm.has(&program), "{}", calm.body);
+    assert!(!calm.has("newer version"), "{}", calm.body);
+    shelf.put("pay", "order-18", newer());
+    let page = get(&shelf.page(), "/records").await;
+    assert!(
+        page.has("A newer version of retryproof wrote the holder of 1 record."),
+        "{}",
+        page.body
+    );
+    shelf.put("pay", "order-19", newer());
+    let page = get(&shelf.page(), "/records").await;
+    assert!(
+        page.has("A newer version of retryproof wrote the holder of 2 records."),
+        "{}",
+        page.body
+    );
 }

@@ -27,6 +27,7 @@ pub(crate) struct Shelf(Arc<Mutex<Content>>);
 #[derive(Debug, Default)]
 struct Content {
     records: Vec<ScannedRecord>,
+    unreadable: u64,
     calls: usize,
     scans: usize,
     page_takes: Duration,
@@ -38,6 +39,11 @@ impl Shelf {
         let id = Identity::of(Scope::new(scope).unwrap(), key).unwrap();
         self.0.lock().unwrap().records.push(ScannedRecord::new(id.clone(), summary));
         id
+    }
+
+    /// From now on, the first page of a scan counts so many records that cannot be read.
+    pub(crate) fn spoil(&self, unreadable: u64) {
+        self.0.lock().unwrap().unreadable = unreadable;
     }
 
     /// How often the store was asked for anything.
@@ -133,7 +139,9 @@ impl Inspect for Shelf {
         let content = self.0.lock().unwrap();
         let next = u8::try_from(at + 1).unwrap();
         let next = (at + 1 < content.records.len()).then(|| ScanCursor::new([next]));
-        Ok(ScanPage::new(content.records.get(at).cloned().into_iter().collect(), 0, next))
+        let unreadable = if at == 0 { content.unreadable } else { 0 };
+        let records = content.records.get(at).cloned().into_iter().collect();
+        Ok(ScanPage::new(records, unreadable, next))
     }
 }
 
@@ -146,6 +154,15 @@ pub(crate) fn running(left: Option<u64>, held_for: u64, holder: &str) -> RecordS
         Some(2),
         Some(note),
     )
+}
+
+/// As [`running`], with a note that a newer version of the library wrote.
+pub(crate) fn newer() -> RecordSummary {
+    let owner = OwnerId::new();
+    let mut note = HolderNote::new(owner, Duration::from_secs(30), None, "").as_bytes().to_vec();
+    note[0] = u8::MAX;
+    let note = HolderNote::of_owner(&note, owner);
+    running(Some(29), 1, "").with_grant(None, None, note)
 }
 
 /// A record that is kept for another hour.
