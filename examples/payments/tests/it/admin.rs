@@ -89,6 +89,28 @@ fn leave_behind(database: &Path, dead: &Dead) -> Identity {
     id
 }
 
+/// The page without the values of its cells, which differ from run to run.
+const WITHOUT_VALUES: &str = "
+    const body = document.body.cloneNode(true);
+    for (const cell of body.querySelectorAll('td, dd')) cell.textContent = '..';
+    return body.outerHTML.replace(/read (just now|\\d+ s ago)/, 'read ..');
+";
+
+/// Checks that docs/admin.png shows the page of today: that neither the page nor its style has
+/// changed since the picture was made. The file beside this one is written with the picture.
+fn assert_pictured(browser: &Browser) {
+    let page = browser.run(WITHOUT_VALUES);
+    let style = include_str!("../../../../crates/retryproof-admin/src/style.css");
+    let shown = format!("<style>\n{style}</style>\n{}\n", page.as_str().expect("HTML"));
+    let pictured = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/admin.png.html");
+    if std::env::var_os("RETRYPROOF_UPDATE_PICTURE").is_some() {
+        std::fs::write(pictured, &shown).expect("written");
+    }
+    let pictured = std::fs::read_to_string(pictured).unwrap_or_default();
+    let how = "make a new picture: RETRYPROOF_UPDATE_PICTURE=1 cargo test -p payments ops_9";
+    assert!(shown == pictured, "docs/admin.png shows another page; {how}\n{shown}");
+}
+
 #[test]
 fn ops_9_an_operator_sees_stuck_keys_and_finds_a_key_in_a_browser() {
     let service = operated();
@@ -121,6 +143,7 @@ fn ops_9_an_operator_sees_stuck_keys_and_finds_a_key_in_a_browser() {
     }
     browser.show_as(1_120, 840, "light");
     crate::keep_picture("admin.png", &browser.picture_of_all(1_120));
+    assert_pictured(&browser);
 
     // Search first for the key as the client sent it, then for the digest that logs print.
     browser.fill("#scope", "payments");
