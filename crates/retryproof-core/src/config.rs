@@ -348,7 +348,29 @@ mod tests {
         assert_eq!(config.default_ttl, Duration::from_secs(24 * 3600));
         assert_eq!(config.default_lease, Duration::from_secs(30));
         assert_eq!(config.default_wait_timeout, Duration::from_secs(10));
-        assert!(config.web.required);
+        assert_eq!(config.completion_failure_policy, CompletionFailurePolicy::LogAndReturn);
+    }
+
+    #[test]
+    fn acq_6_acq_13_run_5_run_6_sto_4_sto_6_default_bounds_are_the_rules() {
+        let config = IdempotencyConfig::default();
+        assert_eq!(config.operation_timeout, Duration::from_secs(5));
+        assert_eq!((config.max_waiting, config.max_waiting_bytes), (4_096, 64 * 1_024 * 1_024));
+        assert_eq!(config.max_running, None);
+        assert_eq!(config.max_hold, Duration::from_secs(3_600));
+        let minute = Duration::from_secs(60);
+        assert_eq!(config.purge, PurgeConfig { enabled: true, interval: minute, claim: true });
+    }
+
+    #[test]
+    fn http_3_http_4_http_7_http_10_http_21_default_bounds_of_the_filter_are_the_rules() {
+        let web = WebConfig::default();
+        assert!(web.required && !web.publish_window);
+        assert_eq!(web.max_body_bytes, 1_024 * 1_024);
+        assert_eq!(web.max_response_bytes, 8 * 1_024 * 1_024);
+        assert_eq!(web.collect_timeout, Duration::from_secs(5));
+        assert_eq!((&*web.key_header, web.in_flight_status), ("Idempotency-Key", 409));
+        assert_eq!(web.fingerprint, FingerprintMode::Request);
     }
 
     #[test]

@@ -105,3 +105,14 @@ fn shards() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (4 * cores).next_power_of_two().max(64)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_1_the_default_bounds_are_a_million_records_and_a_gibibyte() {
+        let store = MemoryStore::new();
+        assert_eq!((store.max_records, store.max_bytes), (1_000_000, 1_024 * 1_024 * 1_024));
+    }
+}

@@ -504,6 +504,21 @@ async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cmp_7_run_3_the_record_is_written_after_the_beat_under_way() {
+    let world = world();
+    world.db.0.stuck.store(true, Ordering::SeqCst);
+    let lease = 1_000 * MS;
+    let ctx = IdempotencyContext::builder("joined", "k").lease(lease).build().unwrap();
+    let action = async |_: &mut Tx| {
+        tokio::time::sleep(lease / 2 + 20 * MS).await;
+        Ok::<_, &'static str>(String::new())
+    };
+    assert!(world.joined.execute(ctx, action).await.unwrap().is_executed());
+    let order = ["acquire", "begin", "extend", "extended late", "statement", "commit", "wake"];
+    assert_eq!(world.db.log(), order);
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
     for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
         let (db, counters) = (Db::default(), Counters::new());

@@ -3,6 +3,7 @@
 
 mod annotated;
 mod awkward;
+mod beats;
 #[cfg(feature = "blocking")]
 mod blocking;
 mod clock;
@@ -21,9 +22,11 @@ mod hashed;
 mod hold;
 mod holder;
 mod joined;
+mod lease_time;
 mod nested;
 mod observe;
 mod outcomes;
+mod purge_warnings;
 mod redaction;
 mod runtimes;
 mod sealed;

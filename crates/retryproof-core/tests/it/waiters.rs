@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use retryproof_core::store::SharedStore;
 use retryproof_core::{
-    Acquisition, CodecId, ErrorKind, HeldLease, IdempotencyConfig, IdempotencyContext,
-    IdempotencyEngine, Payload,
+    Acquisition, CodecId, ErrorKind, ExecuteError, Fingerprint, HeldLease, IdempotencyConfig,
+    IdempotencyContext, IdempotencyEngine, Outcome, Payload,
 };
 use retryproof_memory::MemoryStore;
 use retryproof_testkit::{CallLog, Operation, Recorder, Said};
@@ -168,5 +168,48 @@ async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_poll
         };
         assert_eq!(log.count_of(asked), 1, "{end}: {log:?}");
         drop((leader, kept));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fp_1_acq_5_waiters_that_share_a_wait_compare_their_own_fingerprints() {
+    // The first waiter leads, and the others get its result.
+    for fingerprints in [[1, 1, 2], [2, 1, 2], [2, 2, 1]] {
+        let (engine, _, log) = engines(100);
+        let call = |fingerprint: u8, work: Duration| {
+            let ctx = IdempotencyContext::builder("waiters", "k")
+                .lease(MINUTE)
+                .wait_timeout(MINUTE)
+                .fingerprint(Fingerprint::new(&[1, fingerprint]).unwrap())
+                .build()
+                .unwrap();
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                let action = || async move {
+                    sleep(work).await;
+                    Ok::<_, &str>(7)
+                };
+                engine.execute(ctx, action).await
+            })
+        };
+        let holder = call(1, 1_000 * MS);
+        let mut waiters = Vec::new();
+        for fingerprint in fingerprints {
+            sleep(10 * MS).await;
+            waiters.push((fingerprint, call(fingerprint, Duration::ZERO)));
+        }
+        sleep(10 * MS).await;
+        assert_eq!(engine.activity().waiting, 3);
+        log.clear();
+        for (fingerprint, waiter) in waiters {
+            let ended = waiter.await.unwrap();
+            match fingerprint {
+                1 => assert_eq!(ended.unwrap(), Outcome::Replayed(7), "{fingerprints:?}"),
+                _ => assert!(matches!(ended, Err(ExecuteError::Mismatch)), "{fingerprints:?}"),
+            }
+        }
+        assert_eq!(holder.await.unwrap().unwrap(), Outcome::Executed(7));
+        let acquires = log.count_of(|call| call.operation == Operation::Acquire);
+        assert_eq!(acquires, 1, "one waiter read the result for all: {log:?}");
     }
 }

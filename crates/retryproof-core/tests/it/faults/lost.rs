@@ -16,6 +16,7 @@ use retryproof_testkit::{Entry, Fault, Operation, Said};
 use tokio::time::sleep;
 
 use super::{Does, LEASE, Lab, MS, NOW, OPERATION, ctx};
+use crate::outcomes::Told;
 
 fn of(lab: &Lab, operation: Operation) -> Vec<Entry> {
     lab.log.entries().into_iter().filter(|entry| entry.operation == operation).collect()
@@ -174,6 +175,24 @@ async fn cmp_4_a_completion_that_never_got_through_lets_a_retry_run_again_after_
     assert!(retry.is_executed() && retry.recorded() == Some(Recorded::Yes), "{retry:?}");
     assert_eq!((lab.runs(), lab.counters.read().taken_over), (2, 1), "ACQ-12");
     lab.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_4_a_result_that_was_not_recorded_is_logged_as_an_error_under_each_policy() {
+    const LINE: &str = " ERROR retryproof_core::engine::complete: the action ran, but its result \
+                        was not recorded";
+    for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
+        let (told, _listening) = Told::listen();
+        let mut config = retryproof_core::IdempotencyConfig::default();
+        config.completion_failure_policy = policy;
+        let lab = Lab::with(config);
+        assert!(lab.call(ctx("recorded", LEASE), NOW).await.is_executed());
+        assert_eq!(told.lines(LINE), 0);
+        lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
+        drop(lab.call(ctx("k", LEASE), NOW).await);
+        sleep(2 * LEASE).await;
+        assert_eq!(told.lines(LINE), 1, "{policy:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
