@@ -14,6 +14,7 @@ mod circles;
 mod deps;
 mod features;
 mod lock;
+mod mutants;
 mod names;
 mod rules;
 mod services;
@@ -42,7 +43,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                  loopback, installed first where Debian's packages are missing
   bench [--runs N] [SUITE]
                  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
-                 takes long) and write BENCHMARKS.md; starts the servers it needs";
+                 takes long) and write BENCHMARKS.md; starts the servers it needs
+  mutants [CRATE...] [--seed S] [--count N]
+                 change the code in small ways with cargo-mutants, and fail if the tests catch fewer than 95 % of the changes
+                 (core, http, memory, sqlite, postgres, mysql, redis; all of them without a name; seed 1, 300 of each crate)";
 
 /// The result of a check or a step, with a remark for the summary.
 enum Verdict {
@@ -72,7 +76,7 @@ fn main() -> ExitCode {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("help", &[][..]),
     };
-    if !rest.is_empty() && !["bench", "services"].contains(&command) {
+    if !rest.is_empty() && !["bench", "mutants", "services"].contains(&command) {
         eprintln!("`{command}` takes no argument, got `{}`\n\n{USAGE}", rest.join(" "));
         return ExitCode::from(2);
     }
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         "lock-check" => lock::check(&root),
         "services" => services::run(&root, rest),
         "bench" => bench::run(&root, rest),
+        "mutants" => mutants::run(&root, rest),
         "help" | "-h" | "--help" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
