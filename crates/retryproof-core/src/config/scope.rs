@@ -199,6 +199,14 @@ mod tests {
             assert_eq!([399, 400, 500].map(|status| statuses.stores(status)), stored, "{text}");
             assert_eq!([101, 499, 599].map(|status| statuses.stores(status)), stored, "{text}");
             assert_eq!(statuses.to_string(), text);
+            let mut built = StoredStatuses::SUCCESSES;
+            if stored[2] {
+                built = built.with_server_errors();
+            }
+            if stored[1] {
+                built = built.with_client_errors();
+            }
+            assert_eq!(statuses, built);
         }
         assert_eq!(StoredStatuses::parse(" 4xx , 2xx,3xx "), StoredStatuses::parse("2xx,4xx"));
         for wrong in ["", "4xx", "2xx,", "2xx,2xx", "2xx 4xx", "2XX", "200", "2xx,1xx", "all"] {

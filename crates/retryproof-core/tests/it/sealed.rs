@@ -281,6 +281,9 @@ fn seal_3_a_subject_prints_a_digest() {
     assert!(shown.starts_with("DataSubject(") && shown.len() == 29, "{shown}");
     let other = IdentitySecret::new("t".repeat(32)).unwrap();
     assert_ne!(DataSubject::named(&secret(), "canary"), DataSubject::named(&other, "canary"));
+    let subject = DataSubject::named(&secret(), "canary");
+    let digits: String = subject.digest()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(shown, format!("DataSubject({digits})"));
 }
 
 /// A destroyed subject's old results are tombstones. A new call runs once, and leaves a tombstone.

@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
-use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Join as _, OwnedTx, Param, Peeked, Purge as _, TxPort,
+    TxSource,
+};
 use retryproof_core::{
     Acquisition, CodecId, Error, ErrorKind, ExecuteError, Fingerprint, HeldLease,
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, IdentitySecret, JoinError,
@@ -22,7 +25,7 @@ use retryproof_testkit::TestKeys;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::time::Instant;
 
-use crate::support::{Dir, Wall, body, request};
+use crate::support::{DAY, Dir, LONG, Wall, body, id, request};
 use crate::waiting::Other;
 
 const MS: Duration = Duration::from_millis(1);
@@ -355,6 +358,53 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     assert_eq!(world.replay("3").await, "three");
     assert_eq!(world.rows(), ["1"]);
     assert_eq!(world.ends(), (2, 2, 0));
+}
+
+/// As with any completion, the result's own ttl decides when it is purged.
+#[tokio::test]
+async fn cmp_7_cmp_6_sto_4_sqlite_a_joined_result_is_purged_when_its_ttl_is_over() {
+    const TICK: Duration = Duration::from_micros(1);
+    // The ttl of the result is shorter than that of the acquire, then longer.
+    for (acquired, ttl) in [(DAY, DAY / 2), (DAY / 2, DAY)] {
+        let (dir, wall) = (Dir::new(), Wall::new());
+        let store = SqliteStore::open_with(wall.on(dir.config())).unwrap();
+        let (id, owner) = (id("k"), OwnerId::new());
+        let granted = store.acquire(&id, &AcquireRequest::new(owner, LONG, acquired)).await;
+        assert!(matches!(granted, Ok(Acquired::Granted(_))), "{granted:?}");
+        let mut conn = dir.stranger();
+        let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        let done = Completion::new(value("v").envelope().clone(), ttl, None);
+        let statement = store.completion(&id, &owner, &done);
+        assert_eq!(tx.run_statement(statement.sql, &statement.params).await.unwrap(), 1);
+        tx.commit().unwrap();
+        wall.forward(ttl - TICK);
+        assert_eq!(store.purge(10).await.unwrap(), 0, "{ttl:?}");
+        assert!(matches!(store.peek(&id).await, Ok(Peeked::Complete(_))), "{ttl:?}");
+        wall.forward(TICK);
+        assert_eq!(store.purge(10).await.unwrap(), 1, "{ttl:?}");
+    }
+}
+
+/// A completion that was sent twice, or a release by an operator, may have ended the record.
+#[tokio::test]
+async fn cmp_7_cmp_6_sqlite_a_joined_completion_changes_no_record_that_has_ended() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut conn = dir.stranger();
+    for (key, ends) in [
+        ("complete", "UPDATE retryproof_records SET state=1,result=x'07'"),
+        ("released", "UPDATE retryproof_records SET state=2,log=x'07'"),
+    ] {
+        let (id, owner) = (id(key), OwnerId::new());
+        let granted = store.acquire(&id, &AcquireRequest::new(owner, LONG, DAY)).await;
+        assert!(matches!(granted, Ok(Acquired::Granted(_))), "{granted:?}");
+        conn.execute_batch(ends).unwrap();
+        let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        let done = Completion::new(value("v").envelope().clone(), DAY, None);
+        let statement = store.completion(&id, &owner, &done);
+        let changed = tx.run_statement(statement.sql, &statement.params).await;
+        assert_eq!(changed.unwrap(), 0, "{key}");
+    }
 }
 
 #[tokio::test]
