@@ -10,6 +10,13 @@ pub(super) struct Mutant {
     pub(super) name: String,
 }
 
+impl Mutant {
+    /// The file that it changes.
+    pub(super) fn file(&self) -> &str {
+        self.name.split_once(':').map_or(&*self.name, |(file, _)| file)
+    }
+}
+
 /// The mutants in the tool's list, sorted. A function that returns `fmt::Result` prints for a
 /// person (`Debug`, `Display`), so its mutants are left out.
 pub(super) fn listed(json: &Value) -> Vec<Mutant> {
@@ -77,6 +84,7 @@ mod tests {
         ]);
         let names: Vec<_> = listed(&json).into_iter().map(|mutant| mutant.name).collect();
         assert_eq!(names, ["a", "b"]);
+        assert_eq!(Mutant { name: "src/a.rs:1:2: replace".into() }.file(), "src/a.rs");
     }
 
     #[test]
