@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a store shows of sealed answers: no key, no answer and no subject, neither in a dump nor in
 //! its files (SEAL-1, SEAL-3). Then the master key is rotated under calls (SEAL-7), and a subject is
-//! erased (SEAL-4).
+//! erased (SEAL-4). At last the same answers are stored unsealed, and the same search finds them: a
+//! search that finds nothing anywhere proves nothing.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -33,6 +34,8 @@ const SECRET: &str = "canary-";
 /// does at the end of a page, so no stretch that begins like the scope may count as a secret.
 const PLAIN: &str = "stored-plain";
 const MARK: usize = 28;
+/// How many unsealed keys and answers the search has to find in files. A page's end can break one.
+const ENOUGH: usize = 2 * ANSWERS - 10;
 /// How long a client keeps a key.
 const CACHE_MS: u64 = 1_000;
 
@@ -85,13 +88,12 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
         expect(call(&clients[0], &scope, canary).await?, Said::Ran, "the first call")?;
         expect(call(&clients[1], &scope, canary).await?, Said::Replayed, "the other client")?;
     }
-    let dumped = dump::of(url, data).await?.ok_or("a store without a dump")?;
     let control = &scope.as_str().as_bytes()[..MARK];
-    let plain = [dumped.marks(PLAIN.as_bytes(), MARK), marks_of(data, PLAIN)?];
+    let plain = search(url, data, PLAIN).await?;
     if !plain.iter().all(|marks| marks.contains(control)) {
         return Err("the search does not find what is stored plain".into());
     }
-    let found = [dumped.marks(SECRET.as_bytes(), MARK), marks_of(data, SECRET)?];
+    let found = search(url, data, SECRET).await?;
     for mark in found.iter().flatten() {
         eprintln!("found: {}", mark.escape_ascii());
     }
@@ -134,8 +136,47 @@ async fn seal(plan: &Plan, url: &str, data: &Path, apart: &Path) -> Result<bool,
          {tombstones} tombstones; {lost} lost",
         found[0], found[1]
     );
+    let shown = unsealed(url, data, &scope, &canaries).await?;
+    println!(
+        "{ANSWERS} unsealed answers and their keys: {} canaries in a dump, {} in files",
+        shown[0], shown[1]
+    );
     let erased = destroyed == Destruction::Destroyed && tombstones == 2 * ANSWERS / SUBJECTS;
-    Ok(found == [0, 0] && keys >= SUBJECTS && erased && lost == 0)
+    let able = shown[0] == 2 * ANSWERS && shown[1] >= ENOUGH;
+    Ok(found == [0, 0] && able && keys >= SUBJECTS && erased && lost == 0)
+}
+
+/// The stretches that begin with `begin`, in a dump and in the files.
+async fn search(url: &str, data: &Path, begin: &str) -> Result<[HashSet<Vec<u8>>; 2], Failure> {
+    let dumped = dump::of(url, data).await?.ok_or("a store without a dump")?;
+    Ok([dumped.marks(begin.as_bytes(), MARK), marks_of(data, begin)?])
+}
+
+/// Stores the same answers once more, unsealed and under their plain keys, in other tables of the
+/// same store. Returns how many keys and answers the search finds in a dump and in the files.
+async fn unsealed(
+    url: &str,
+    data: &Path,
+    scope: &Scope,
+    canaries: &[Canary],
+) -> Result<[usize; 2], Failure> {
+    let mut config = IdempotencyConfig::default();
+    config.store = Some(url.to_owned());
+    let name = || Some("unsealed".to_owned());
+    config.sqlite.table_name = name();
+    config.postgres.table_name = name();
+    config.mysql.table_name = name();
+    config.redis.prefix = name();
+    migrate_with(&config).await?;
+    let client = client(&config).await?;
+    for canary in canaries {
+        expect(call(&client, scope, canary).await?, Said::Ran, "an unsealed call")?;
+    }
+    let found = search(url, data, SECRET).await?;
+    Ok(found.map(|marks| {
+        let texts = canaries.iter().flat_map(|canary| [canary.key.as_bytes(), &canary.answer]);
+        texts.filter(|text| marks.contains(&text[..MARK])).count()
+    }))
 }
 
 /// Rotates while calls of known and new keys run. Returns how many keys were wrapped and how many
