@@ -268,3 +268,31 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     // What is free is granted, whatever its size.
     assert!(matches!(keeping("free", 101).await, Acquisition::Granted(_)));
 }
+
+/// Notes the size of each recorded result.
+#[derive(Debug, Default)]
+struct Sizes(Mutex<Vec<Option<usize>>>);
+
+impl Observer for Sizes {
+    fn completed(&self, event: LeaseEvent<'_>, _: Recorded) {
+        self.0.lock().push(event.result_bytes);
+    }
+
+    fn failed(&self, event: LeaseEvent<'_>, _: Phase) {
+        assert_eq!(event.result_bytes, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_8_a_completion_is_told_with_the_size_of_its_result() {
+    let sizes = Arc::<Sizes>::default();
+    let engine = IdempotencyEngine::builder(MemoryStore::new())
+        .observer(Arc::clone(&sizes))
+        .build()
+        .unwrap();
+    let value = Payload::new(CodecId::BYTES, 0, b"12345");
+    let bytes = value.envelope().len();
+    let _ = granted(&engine, "k").await.complete(value).await;
+    granted(&engine, "released").await.release().await.unwrap();
+    assert_eq!(*sizes.0.lock(), [Some(bytes)]);
+}

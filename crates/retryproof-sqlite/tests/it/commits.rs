@@ -16,9 +16,10 @@ use retryproof_core::store::{
     Acquired, FencedWrite, Inspect, Peeked, Purge, SharedStore, TxSource,
 };
 use retryproof_core::{
-    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking,
+    ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking,
 };
 use retryproof_sqlite::{SqliteStore, SqliteTxSource};
+use tokio::time::Instant;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
 
@@ -65,6 +66,34 @@ async fn acq_8_sixty_four_callers_share_commits() {
     assert_eq!(tokens.len(), 64, "each grant of a commit has a token of its own");
     let together = log_size(&dir) - before;
     assert!(together * 4 < alone, "{together} bytes of log together, {alone} one by one");
+}
+
+/// Calls of a failed batch run again one by one. Only a locked file is worth another try.
+#[tokio::test]
+async fn sto_5_each_call_of_a_failed_batch_is_tried_once_more() {
+    let dir = Dir::new();
+    let store = dir.store();
+    grant(&store, &id("damaged"), OwnerId::new()).await;
+    let stranger = dir.stranger();
+    stranger
+        .execute_batch(
+            "UPDATE retryproof_records SET state = 9;
+             CREATE TRIGGER refuse BEFORE UPDATE ON retryproof_records_meta BEGIN
+               SELECT RAISE(ABORT, 'no tokens'); END",
+        )
+        .expect("changed");
+    let (damaged, fine) = (id("damaged"), id("fine"));
+    let request = request(OwnerId::new());
+    let stranger = lock(&dir);
+    let mut release = pin!(store.release(&damaged, OwnerId::new()));
+    let mut acquire = pin!(store.acquire(&fine, &request));
+    start(release.as_mut());
+    start(acquire.as_mut());
+    let began = Instant::now();
+    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    assert_eq!(release.await.expect_err("damaged").kind(), ErrorKind::Corrupt);
+    assert!(format!("{:?}", acquire.await.expect_err("refused")).contains("no tokens"));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{FencedWrite, Force, ForceRequest, Forced, Inspect};
+use retryproof_core::store::{
+    Completion, FencedWrite, Force, ForceRequest, Forced, Inspect, Purge as _,
+};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_sqlite::SqliteStore;
 
-use crate::support::{Dir, completion, execute, grant, id, replay};
+use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay};
 
 /// Whether the text is in the file or in its log.
 fn is_on_disk(dir: &Dir, text: &str) -> bool {
@@ -51,6 +53,24 @@ async fn ops_1_names_that_are_not_text_are_counted() {
         }
     }
     assert_eq!((found, unreadable), (2, 1));
+}
+
+#[tokio::test]
+async fn ops_3_sto_4_a_resolved_record_is_purged_when_its_ttl_is_over() {
+    let (dir, wall) = (Dir::new(), Wall::new());
+    let store = SqliteStore::open_with(wall.on(dir.config())).expect("opened");
+    let id = id("k");
+    // The acquire has a longer ttl.
+    let token = grant(&store, &id, OwnerId::new()).await.token;
+    let (ttl, tick) = (DAY / 2, Duration::from_micros(1));
+    let done = Completion::new(completion("result").value, ttl, None);
+    let resolve = ForceRequest::resolve(&id, token, done).even_if_live();
+    assert!(matches!(store.force(&id, &resolve).await, Ok(Forced::Applied)));
+    wall.forward(ttl - tick);
+    assert_eq!(store.purge(10).await.expect("purged"), 0);
+    assert_eq!(replay(&store, &id).await, "result");
+    wall.forward(tick);
+    assert_eq!(store.purge(10).await.expect("purged"), 1);
 }
 
 #[tokio::test]
