@@ -17,6 +17,7 @@ use retryproof_memory::MemoryStore;
 use retryproof_testkit::{Fault, FaultStore, Faults, Operation, Outage};
 use tokio::time::{Instant, sleep};
 
+use crate::events::support::Noted;
 use crate::outcomes::Told;
 
 /// The scope in shadow mode; the log's listener expects this name.
@@ -219,4 +220,15 @@ fn ctx_6_a_start_warns_of_each_scope_in_shadow_mode() {
     let said = warnings.0.lock().unwrap().join("\n");
     assert_eq!(said.matches("this scope is in shadow mode").count(), 1, "{said}");
     assert!(said.contains("scope=\"told\""), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ctx_6_a_ttl_that_the_store_refuses_stops_no_call() {
+    let mut store = Noted::new();
+    store.max_duration = Duration::from_secs(1);
+    let mut config = IdempotencyConfig::default();
+    let watched = ScopeConfig { shadow: Some(true), ..ScopeConfig::default() };
+    config.scopes.insert(WATCHED.to_owned(), watched);
+    let engine = IdempotencyEngine::builder(SharedStore::new(store)).config(config);
+    run(&engine.build().unwrap(), of("k", &[1, 1]), 1).await;
 }

@@ -200,4 +200,19 @@ mod tests {
         assert!(beside.result().is_some());
         assert!(behind.result().is_none(), "it looks for itself");
     }
+
+    #[test]
+    fn acq_5_a_waiter_that_saw_a_later_holder_shares_the_result_of_the_wait_for_it() {
+        let identity = Identity::of("s", "k").unwrap();
+        let waits = SharedWaits::new(10, 0);
+        let until = Clock::now(&SystemClock);
+        let holder = |token| Holder { token: FencingToken::new(token), until };
+        let leader = waits.join(&identity, holder(1), 0).unwrap();
+        let behind = waits.join(&identity, holder(2), 0).unwrap();
+        let late = waits.join(&identity, holder(1), 0).unwrap();
+        let before = leader.shared.holder();
+        assert_eq!(before.token, FencingToken::new(2), "an older view changes nothing");
+        leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
+        assert!(behind.result().is_some() && late.result().is_some());
+    }
 }

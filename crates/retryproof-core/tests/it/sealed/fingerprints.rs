@@ -93,6 +93,19 @@ async fn seal_6_a_hidden_fingerprint_is_not_hidden_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn seal_6_the_fingerprint_of_an_imported_result_is_hidden() {
+    let world = World::new();
+    let with = |byte| ctx("k").fingerprint(Fingerprint::tagged(1, &[byte; 32])).build().unwrap();
+    let plain = Some(Fingerprint::tagged(1, &[7; 32]));
+    let exported = Completion::new(Tombstone::new().into_envelope(), MINUTE, plain);
+    let imported = world.engine.store().seal(&id("k"), None, exported).await.unwrap();
+    assert!(imported.fingerprint.is_some() && imported.fingerprint != plain);
+    world.put("k", imported).await;
+    assert!(matches!(world.run(with(7)).await, Err(ExecuteError::NotReplayable(_))));
+    assert!(matches!(world.run(with(8)).await, Err(ExecuteError::Mismatch)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn seal_6_a_fingerprint_that_is_too_long_is_refused() {
     let world = World::new();
     let longest = Fingerprint::new(&[1; MAX_FINGERPRINT_BYTES]).unwrap();
