@@ -239,7 +239,10 @@ fn test(
     // cargo-mutants 27 tests the mutants that delete a field of a struct even if no expression
     // matches them. So name only the files of the mutants that are left.
     let files: BTreeSet<_> = left.iter().map(|mutant| mutant.file()).collect();
-    let command = Cargo::new("mutants --all-features --no-shuffle --cap-lints=true --test-tool")
+    // The order is random, so that the results of an interrupted run are a random sample too.
+    let command = Cargo::new("mutants --all-features --shuffle --cap-lints=true")
+        .arg("--timeout-multiplier=3")
+        .arg("--test-tool")
         .arg(tool)
         .arg("--package")
         .arg(&format!("retryproof-{}", subject.name))
