@@ -177,7 +177,9 @@ impl Caller {
             0..15 => 0,
             15..70 => random.within(1..25),
             // If the action takes longer than its lease, heartbeats have to extend the lease.
-            70..90 => (lease_ms * random.within(5..30) / 10).min(1_200),
+            70..85 => (lease_ms * random.within(5..30) / 10).min(1_200),
+            // The same, several times.
+            85..92 => (lease_ms * random.within(30..60) / 10).min(1_500),
             _ => random.within(25..200),
         };
         Action {

@@ -278,12 +278,25 @@ fn through(url: &str, port: u16) -> String {
     format!("{scheme}://{login}127.0.0.1:{port}{tail}")
 }
 
+/// The longest pause between two reads of a waiter that is not notified, with its jitter (ACQ-4).
+fn poll_ms(store: &str) -> u64 {
+    match store.split(':').next().unwrap_or_default() {
+        // Every change happens in the one process.
+        "memory" => 0,
+        "sqlite" => 24,
+        "mariadb" | "mysql" => 48,
+        _ => 60,
+    }
+}
+
 fn write_manifest(
     plan: &Plan,
     out: &Path,
     faults: &[String],
     revision: &str,
 ) -> std::io::Result<()> {
+    let pushes =
+        ["postgres", "redis", "sentinel"].iter().any(|store| plan.store.starts_with(store));
     let manifest = Manifest {
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,
@@ -297,6 +310,10 @@ fn write_manifest(
         operation_timeout_ms: OPERATION_TIMEOUT_MS,
         slack_ms: plan.slack_ms,
         share: plan.share,
+        poll_ms: poll_ms(&plan.store),
+        // On a shared machine, a message of a server takes longer than one inside a process.
+        wake_ms: if pushes { 15 } else { 5 },
+        pushes,
         races: plan.races,
         guard: plan.guard.clone(),
         planted: plan.plant.clone(),

@@ -125,7 +125,8 @@ impl Counts {
                 counts.in_flight += said(Said::InFlight);
                 counts.mismatches += said(Said::Mismatch);
             }
-            for (_, late, same) in live::woken(run, story) {
+            for live::Woken { call, late, done } in live::woken(run, story) {
+                let same = story.calls[call].actor == done.actor;
                 counts.waits_ended += 1;
                 counts.wakes[usize::from(!same)].push(late);
             }

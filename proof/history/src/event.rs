@@ -299,6 +299,12 @@ pub struct Manifest {
     /// Which part of the minimum counts is asked for: 1 for a machine of its own, less for one that
     /// is shared.
     pub share: f64,
+    /// The longest pause between two reads of a waiter that is not notified, in milliseconds (ACQ-4).
+    pub poll_ms: u64,
+    /// What half of the waiters that are notified wait at most after the completion, in milliseconds.
+    pub wake_ms: u64,
+    /// Whether the store notifies other processes; in one process, every store does.
+    pub pushes: bool,
     /// How many interventions of operators have to meet other calls for their keys.
     #[serde(default)]
     pub races: u64,

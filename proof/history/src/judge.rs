@@ -2,6 +2,7 @@
 //! [`judge`]: every rule over every story.
 
 use crate::count::{Count, Counts};
+use crate::rules::pace::Waits;
 use crate::rules::{self, order};
 use crate::story::{Line, Run};
 
@@ -76,6 +77,8 @@ pub fn judge(run: &Run) -> Judgement {
             violation.story = Some(at);
         }
     }
+    let waits = Waits::of(run);
+    waits.judge(run, &mut found);
     found.sort_by_key(|violation| (rules::place(violation.rule), violation.at));
     let (losses, violations) = found.into_iter().partition(|violation| {
         let window = |fault: &crate::story::Fault| fault.lossy;

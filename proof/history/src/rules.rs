@@ -10,6 +10,7 @@ pub mod force;
 pub mod lease;
 pub mod live;
 pub mod order;
+pub mod pace;
 pub mod result;
 pub mod state;
 pub mod telling;

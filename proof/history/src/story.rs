@@ -321,6 +321,18 @@ impl Run {
         self.manifest.slack_ms * crate::when::MS
     }
 
+    /// The longest pause between two reads of a waiter.
+    #[must_use]
+    pub fn poll(&self) -> u64 {
+        self.manifest.poll_ms * crate::when::MS
+    }
+
+    /// What half of the notified waiters wait at most.
+    #[must_use]
+    pub fn wake(&self) -> u64 {
+        self.manifest.wake_ms * crate::when::MS
+    }
+
     /// `operation-timeout` of the run's engines.
     #[must_use]
     pub fn operation_timeout(&self) -> u64 {

@@ -1,28 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must happen in time: L1 to L5. Every bound has the slack that the manifest states, and the
-//! time in which the process is known not to have run does not count: on a shared machine a bound
-//! without these would judge the machine.
+//! What must happen in time: L1 to L5, for each call alone. Every bound has the slack that the
+//! manifest states, and the time in which the process is known not to have run does not count: on a
+//! shared machine a bound without these would judge the machine. [`pace`](super::pace) holds all
+//! waits together to stricter bounds.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
 use crate::judge::Violation;
-use crate::story::{Call, Op, Run, Story, Tenure};
-use crate::when::LONGEST_POLL_NS;
+use crate::story::{Act, Call, Op, Run, Story, Tenure};
+use crate::when::{LONGEST_POLL_NS, MS, slop};
 
 /// L1: a call that ran nothing ends by its wait and one store call.
 pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
-        let ran_nothing = matches!(
-            call.said,
-            Some(
-                Said::Replayed
-                    | Said::InFlight
-                    | Said::Mismatch
-                    | Said::NotReplayable
-                    | Said::StoreError
-            )
-        );
-        let (true, Some(answer)) = (ran_nothing && !call.fenced, call.answer) else { continue };
+        let (true, Some(answer)) = (ran_nothing(call), call.answer) else { continue };
         let took = (answer - call.invoke).saturating_sub(run.lag(call.actor, call.invoke, answer));
         if took > call.wait + run.operation_timeout() + run.slack() {
             let text = format!("a wait of {} ended after {}", ms(call.wait), ms(took));
@@ -31,9 +22,34 @@ pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Calls that waited and were handed the result of a completion that came after they had asked, and
-/// how long after it.
-pub fn woken(run: &Run, story: &Story) -> Vec<(usize, u64, bool)> {
+/// Whether the call was answered without its action.
+pub(super) fn ran_nothing(call: &Call) -> bool {
+    let ran_nothing = matches!(
+        call.said,
+        Some(
+            Said::Replayed
+                | Said::InFlight
+                | Said::Mismatch
+                | Said::NotReplayable
+                | Said::StoreError
+        )
+    );
+    ran_nothing && !call.fenced
+}
+
+/// A call that waited and was handed the result of a completion that came after it had asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Woken<'s> {
+    /// The call, by number in its story.
+    pub call: usize,
+    /// How long after the completion it was answered, in nanoseconds.
+    pub late: u64,
+    /// The completion.
+    pub done: &'s Op,
+}
+
+/// The calls that a completion ended.
+pub fn woken<'s>(run: &Run, story: &'s Story) -> Vec<Woken<'s>> {
     let mut woken = Vec::new();
     for (at, call) in story.calls.iter().enumerate() {
         let Some((_, _, token)) =
@@ -48,7 +64,7 @@ pub fn woken(run: &Run, story: &Story) -> Vec<(usize, u64, bool)> {
         if waited {
             let late = answer.saturating_sub(done.end());
             let late = late.saturating_sub(run.lag(call.actor, done.end(), answer));
-            woken.push((at, late, done.actor == call.actor));
+            woken.push(Woken { call: at, late, done });
         }
     }
     woken
@@ -62,9 +78,9 @@ fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
 /// L2: a waiter is woken: no wake-up is lost, so it has the result within the longest poll and one
 /// store call.
 pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
-    for (at, late, _) in woken(run, story) {
+    for Woken { call, late, .. } in woken(run, story) {
         if late > LONGEST_POLL_NS + run.operation_timeout() + run.slack() {
-            let call = &story.calls[at];
+            let call = &story.calls[call];
             let text = format!("the result reached a waiter {} after its completion", ms(late));
             found.push(wrong("L2", call.invoke, text, call.lines));
         }
@@ -73,7 +89,7 @@ pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
 
 /// The latest end that the holder's lease may have had, by what it was answered and what it was
 /// not.
-fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
+pub(super) fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
     let leases = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
         matches!(op.fun, Fun::Acquire | Fun::Extend)
             && op.invoke < before
@@ -117,41 +133,111 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
+/// The shortest lease that L4 judges: half of it is longer than what a shared machine adds to a
+/// timer that is not known to have been late.
+const SHORTEST_KEPT_NS: u64 = 100 * MS;
+
+/// What became of a lease whose action lasted longer than it.
+enum Kept<'s> {
+    /// It was prolonged in time.
+    Kept,
+    /// A fault excuses what became of it.
+    Excused,
+    /// Another owner took over.
+    Taken(&'s Op),
+    /// It ended before anything was sent that could prolong it.
+    Ended,
+}
+
 /// L4: an action that runs keeps its lease, as long as its process runs, no fault is on and the
-/// store answers in time.
+/// store answers in time. Its lease is prolonged before it ends, whether or not anyone would take
+/// over, and nobody does.
 pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
-        let Some((end, _)) = act.end else { continue };
-        let Some(holder) = story.by_token(act.token) else { continue };
-        let taker = story.known().filter(|(_, token)| *token > act.token).find_map(|(taker, _)| {
-            taker
-                .grants(story)
-                .next()
-                .filter(|grant| grant.said(Said::TookOver) && grant.end() < end)
-        });
-        let (Some(grant), Some(first)) = (taker, holder.grants(story).next()) else { continue };
-        let lease = first.lease;
-        let disturbed = story.may_be_forced(holder, &[Fun::ForceRelease, Fun::ForceResolve], end)
-            || run.lag(act.actor, first.invoke, grant.end()) > lease / 10
-            || run.faulty(first.invoke, grant.end(), |fault| {
-                fault.victim.is_none_or(|victim| victim == act.actor.proc)
-            })
-            || story
-                .ops
-                .iter()
-                .filter(|op| {
-                    op.actor == act.actor && op.invoke <= grant.end() && op.end() >= first.invoke
-                })
-                .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10);
-        // On a shared machine, a shorter lease can expire without a fault.
-        if !disturbed && lease >= run.slack().min(1_000_000_000) {
-            let text = format!(
-                "a running action lost a lease of {}, although no fault disturbed it",
-                ms(lease)
-            );
-            found.push(wrong("L4", act.start, text, act.lines.into_iter().chain(grant.lines)));
-        }
+        let Some((lease, kept)) = kept(run, story, act) else { continue };
+        let (text, lines) = match kept {
+            Kept::Kept | Kept::Excused => continue,
+            Kept::Taken(grant) => ("lost a lease", grant.lines),
+            Kept::Ended => ("sent no heartbeat during a lease", [None; 2]),
+        };
+        let text =
+            format!("a running action {text} of {}, although no fault disturbed it", ms(lease));
+        found.push(wrong("L4", act.start, text, act.lines.into_iter().chain(lines)));
     }
+}
+
+/// How many actions lasted longer than their leases, and how many of these L4 excuses.
+pub fn long_actions(run: &Run, story: &Story) -> (u64, u64) {
+    let kept = story.acts.iter().filter_map(|act| kept(run, story, act));
+    kept.fold((0, 0), |(all, excused), (_, kept)| {
+        (all + 1, excused + u64::from(matches!(kept, Kept::Excused)))
+    })
+}
+
+/// The lease of an action, if the action lasted longer than it, and what became of it.
+fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
+    let (end, _) = act.end?;
+    let holder = story.by_token(act.token)?;
+    let first = holder.grants(story).next()?;
+    let lease = first.lease;
+    // On a shared machine, a shorter lease can expire without a fault.
+    if lease < run.slack().min(SHORTEST_KEPT_NS) || end <= first.end().saturating_add(lease) {
+        return None;
+    }
+    let excused = |by: u64| disturbed(run, story, (act, holder, first), by);
+    let taker = story.known().filter(|(_, token)| *token > act.token).find_map(|(taker, _)| {
+        let grant = taker.grants(story).next()?;
+        (grant.said(Said::TookOver) && grant.end() < end).then_some(grant)
+    });
+    let kept = match (taker, lapse(story, holder, end)) {
+        (Some(grant), _) if excused(grant.end()) => Kept::Excused,
+        (Some(grant), _) => Kept::Taken(grant),
+        (None, Some(over)) if excused(over) => Kept::Excused,
+        (None, Some(_)) => Kept::Ended,
+        (None, None) => Kept::Kept,
+    };
+    Some((lease, kept))
+}
+
+/// When the holder's lease ended at the latest while its action ran, if nothing had been sent by
+/// then that could prolong it.
+fn lapse(story: &Story, holder: &Tenure, end: u64) -> Option<u64> {
+    let mut until = 0;
+    for op in holder.ops.iter().map(|at| &story.ops[*at]) {
+        let asks = matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed;
+        if !asks || op.invoke >= end {
+            continue;
+        }
+        if until > 0 && op.invoke > until {
+            return Some(until);
+        }
+        if op.said(Said::Lost) {
+            return None;
+        }
+        let by = op.answer.or(op.gave_up).unwrap_or(u64::MAX / 4);
+        until = until.max(by.saturating_add(op.lease).saturating_add(slop(op.lease)));
+    }
+    (until < end).then_some(until)
+}
+
+/// Whether something may have cost the holder its lease by then.
+fn disturbed(
+    run: &Run,
+    story: &Story,
+    (act, holder, first): (&Act, &Tenure, &Op),
+    by: u64,
+) -> bool {
+    let lease = first.lease;
+    story.may_be_forced(holder, &[Fun::ForceRelease, Fun::ForceResolve], by)
+        || run.lag(act.actor, first.invoke, by) > lease / 10
+        || run.faulty(first.invoke, by, |fault| {
+            fault.victim.is_none_or(|victim| victim == act.actor.proc)
+        })
+        || story
+            .ops
+            .iter()
+            .filter(|op| op.actor == act.actor && op.invoke <= by && op.end() >= first.invoke)
+            .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10)
 }
 
 /// L5: after the last fault nothing is left in progress, and a claimant gets an answer.

@@ -7,7 +7,7 @@ use crate::event::Said;
 use crate::judge::Violation;
 use crate::story::{Run, Story};
 
-/// S19: a refused completion is told: the observers hear of a lost lease, the hook gets the value,
+/// S19: a refused completion is told, and no other is reported as refused: the observers hear of a lost lease, the hook gets the value,
 /// the caller is answered like a duplicate or hears that the completion failed. Each lease has one
 /// terminal event.
 pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
@@ -46,6 +46,12 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
                 say("a completion was refused, but the hook did not get its value");
             }
             _ => {}
+        }
+    }
+    for told in story.told.iter().filter(|told| told.said == Said::LeaseLost) {
+        if !completions(story, told.token).any(|op| op.said(Said::Lost)) {
+            let text = "an observer was told that a completion was refused, but none was";
+            found.push(wrong("S19", told.at, text, [Some(told.line)]));
         }
     }
     for granted in story.told.iter().filter(|told| told.said == Said::Granted) {

@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 55] = [
+const BAD: [(&str, &str, &str); 56] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -342,10 +342,23 @@ const BAD: [(&str, &str, &str); 55] = [
         "0-260 respond c1 executed recorded=no
          0-2 acquire A granted 1 call=1
          2 act_start c1 1
+         3-230 fault stop victim=1
          p2 150-152 acquire B took_over 2
          231 act_end c1 1 returned
          232-240 complete A lost v=7
          241 told 1 lease_lost",
+    ),
+    (
+        "S19",
+        "a completion whose answer was lost is reported as refused",
+        "0-60 respond c1 executed recorded=yes v=7
+         0-2 acquire A granted 1 call=1
+         2 told 1 granted
+         2 act_start c1 1
+         20 act_end c1 1 returned
+         21-? complete A v=7
+         22-24 complete A already_done v=7
+         40 told 1 lease_lost",
     ),
     (
         "OPS-3",

@@ -5,6 +5,7 @@
 mod bad;
 mod good;
 mod legal;
+mod pace;
 mod random;
 mod script;
 mod void;

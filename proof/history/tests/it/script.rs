@@ -17,6 +17,9 @@ pub(crate) fn manifest() -> Manifest {
         operation_timeout_ms: 1_000,
         slack_ms: 500,
         share: 1.0,
+        poll_ms: 50,
+        wake_ms: 5,
+        pushes: false,
         races: 0,
         guard: "token".into(),
         planted: None,
@@ -32,7 +35,11 @@ pub(crate) fn broken(script: &str) -> Vec<&'static str> {
 }
 
 pub(crate) fn run(script: &str) -> Run {
-    let mut run = Run::new(manifest());
+    run_of(manifest(), script)
+}
+
+pub(crate) fn run_of(manifest: Manifest, script: &str) -> Run {
+    let mut run = Run::new(manifest);
     for (number, event) in (0..).zip(events(script)) {
         run.take(event, Line { file: 0, number }).unwrap();
     }

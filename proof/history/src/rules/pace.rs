@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How soon waits end: the strict bounds of L1, L2 and L3, over all waits of a run together.
+//!
+//! On a shared machine any single wait may end late, so a bound for single waits needs seconds of
+//! slack, and then it holds for a store that wakes nobody: each wait ends with its lease or its own
+//! time. What a machine does not do is delay one wait of ten. So a wait is late here if it lasts
+//! longer than the longest pause between two reads of its store, and a run breaks the rule if more
+//! than a tenth of its waits are late. The time in which the process did not run or waited for the
+//! store's answers does not count.
+
+use super::live::woken;
+use super::{ms, wrong};
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::rules::live::latest_end;
+use crate::story::{Actor, Call, Line, Op, Run, Story, Tenure};
+use crate::when::MS;
+
+/// What a timer of a process that runs may be late by.
+const TIMER_NS: u64 = 10 * MS;
+
+/// The median is judged from this number of waits on.
+pub const MEDIAN_OF: usize = 10;
+
+/// One wait, and how late it ended.
+#[derive(Debug, Clone)]
+pub struct Wait {
+    /// The rule that bounds it.
+    pub rule: &'static str,
+    /// Its story, by number.
+    pub story: usize,
+    /// When it should have ended.
+    pub due: u64,
+    /// How much later it ended, in nanoseconds.
+    pub late: u64,
+    /// Whether the change that ended it was made in its own process.
+    pub same: bool,
+    /// What shows it.
+    pub lines: [Option<Line>; 2],
+}
+
+/// The waits of a run, and how many more were disturbed by a fault.
+#[derive(Debug, Clone, Default)]
+pub struct Waits {
+    /// Those that are judged.
+    pub judged: Vec<Wait>,
+    /// How many are excused.
+    pub excused: u64,
+}
+
+/// An end that is due between two instants.
+struct Due<'s> {
+    rule: &'static str,
+    story: usize,
+    of: &'s Story,
+    /// Who waits.
+    waiter: Actor,
+    /// Who makes the change that ends the wait, if a living process does.
+    maker: Option<Actor>,
+    /// When the wait began: a fault from here on may disturb it.
+    since: u64,
+    due: u64,
+    end: u64,
+    lines: [Option<Line>; 2],
+}
+
+impl Waits {
+    /// Collects the waits of all stories.
+    #[must_use]
+    pub fn of(run: &Run) -> Self {
+        let mut waits = Self::default();
+        for (at, story) in run.stories.iter().enumerate() {
+            for call in &story.calls {
+                waits.bounded(run, (at, story), call);
+            }
+            for found in woken(run, story) {
+                let call = &story.calls[found.call];
+                let due = Due {
+                    rule: "L2",
+                    story: at,
+                    of: story,
+                    waiter: call.actor,
+                    maker: Some(found.done.actor),
+                    since: call.invoke,
+                    due: found.done.end(),
+                    end: call.answer.unwrap_or(0),
+                    lines: [found.done.lines[1], call.lines[1]],
+                };
+                waits.take(run, &due, found.done.actor == call.actor);
+            }
+            waits.granted(run, at, story);
+        }
+        waits
+    }
+
+    /// L1: a call that waited for nothing ends when its time to wait is over.
+    fn bounded(&mut self, run: &Run, (at, story): (usize, &Story), call: &Call) {
+        let waited = call.said == Some(Said::InFlight) && call.wait > 0 && !call.fenced;
+        let Some(end) = call.answer.filter(|_| waited) else { return };
+        // Only its own store calls: those of others in its process last beside its wait.
+        let asked = within(own(story, call), call.invoke, end);
+        let due = Due {
+            rule: "L1",
+            story: at,
+            of: story,
+            waiter: call.actor,
+            maker: None,
+            since: call.invoke,
+            due: call.invoke,
+            end,
+            lines: call.lines,
+        };
+        self.add(run, &due, call.wait + asked, true);
+    }
+
+    /// L3: a caller that waits takes over when the lease ends, and is granted what a holder
+    /// released.
+    fn granted(&mut self, run: &Run, at: usize, story: &Story) {
+        let known: Vec<&Tenure> = story.known().map(|(tenure, _)| tenure).collect();
+        for pair in known.windows(2) {
+            let (holder, taker) = (pair[0], pair[1]);
+            let Some(grant) = taker.grants(story).next() else { continue };
+            let end = grant.end();
+            let released = holder.of(story, Fun::Release).find(|op| op.said(Said::Done));
+            let (due, before, maker) = match released {
+                Some(op) if grant.said(Said::Granted) => (op.end(), op.invoke, Some(op.actor)),
+                None if grant.said(Said::TookOver) => {
+                    let over = latest_end(story, holder, end);
+                    (over, over, None)
+                }
+                _ => continue,
+            };
+            if story.strangers(&[holder.owner, taker.owner], end) {
+                continue;
+            }
+            let Some(asked) = refused_before(story, grant, before) else { continue };
+            let since = asked.invoke;
+            let lines = [released.and_then(|op| op.lines[1]), grant.lines[1]];
+            let waiter = grant.actor;
+            let due =
+                Due { rule: "L3", story: at, of: story, waiter, maker, since, due, end, lines };
+            self.take(run, &due, maker == Some(waiter));
+        }
+    }
+
+    /// Takes a wait in. The store calls of its whole process count, since waiters share one wait.
+    fn take(&mut self, run: &Run, due: &Due<'_>, same: bool) {
+        let ops = due.of.ops.iter().filter(|op| op.actor == due.waiter);
+        let asked = within(ops, due.due, due.end);
+        self.add(run, due, asked, same);
+    }
+
+    fn add(&mut self, run: &Run, due: &Due<'_>, granted: u64, same: bool) {
+        if disturbed(run, due) {
+            self.excused += 1;
+            return;
+        }
+        let took = due.end.saturating_sub(due.due);
+        let lag = run.lag(due.waiter, due.due.min(due.end), due.end);
+        let late = took.saturating_sub(granted).saturating_sub(lag);
+        let Due { rule, story, due, lines, .. } = *due;
+        self.judged.push(Wait { rule, story, due, late, same, lines });
+    }
+
+    /// Holds them against the bounds.
+    pub(crate) fn judge(&self, run: &Run, found: &mut Vec<Violation>) {
+        let bound = run.poll() + TIMER_NS;
+        // On a shared machine a short run has too few waits for a tenth to mean anything.
+        let spared = if run.slack() >= 1_000 * MS { 2 } else { 0 };
+        for rule in ["L1", "L2", "L3"] {
+            let all: Vec<&Wait> = self.judged.iter().filter(|wait| wait.rule == rule).collect();
+            let mut late: Vec<&&Wait> = all.iter().filter(|wait| wait.late > bound).collect();
+            if late.len() > all.len() / 10 + spared {
+                late.sort_by_key(|wait| wait.late);
+                let worst = late[late.len() - 1];
+                let text = format!(
+                    "{} of {} undisturbed waits ended more than {} late; the latest by {}",
+                    late.len(),
+                    all.len(),
+                    ms(bound),
+                    ms(worst.late)
+                );
+                found.push(whole(worst, text));
+            }
+        }
+        let pushed = |wait: &&Wait| wait.rule == "L2" && (wait.same || run.manifest.pushes);
+        let mut woken: Vec<&Wait> = self.judged.iter().filter(pushed).collect();
+        woken.sort_by_key(|wait| wait.late);
+        if woken.len() >= MEDIAN_OF {
+            let median = woken[(woken.len() - 1) / 2];
+            if median.late > run.wake() {
+                let text = format!(
+                    "half of {} waiters that a notification should wake had the result later than \
+                     {} after its completion",
+                    woken.len(),
+                    ms(median.late)
+                );
+                found.push(whole(median, text));
+            }
+        }
+    }
+}
+
+fn whole(wait: &Wait, text: String) -> Violation {
+    Violation { story: Some(wait.story), ..wrong(wait.rule, wait.due, text, wait.lines) }
+}
+
+fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
+    let (actor, op) = (call.actor, call.op);
+    story.ops.iter().filter(move |other| other.actor == actor && other.call == Some(op))
+}
+
+/// The last acquire of the granted call that was refused before the instant.
+fn refused_before<'s>(story: &'s Story, grant: &Op, before: u64) -> Option<&'s Op> {
+    let call = grant.call?;
+    story.ops.iter().rfind(|op| {
+        op.actor == grant.actor && op.call == Some(call) && op.said(Said::Busy) && op.end() < before
+    })
+}
+
+/// How much of the time some of these calls of a store were under way. A call that sleeps there
+/// until something changes is no such call.
+fn within<'s>(ops: impl Iterator<Item = &'s Op>, from: u64, to: u64) -> u64 {
+    let ends = |op: &Op| op.answer.or(op.gave_up).unwrap_or(to).min(to);
+    let mut spans: Vec<(u64, u64)> = ops
+        .filter(|op| op.fun != Fun::Wait && op.invoke < to && ends(op) > from)
+        .map(|op| (op.invoke.max(from), ends(op)))
+        .collect();
+    spans.sort_unstable();
+    let mut reached = from;
+    let mut sum = 0;
+    for (begin, end) in spans {
+        sum += end.saturating_sub(begin.max(reached));
+        reached = reached.max(end);
+    }
+    sum
+}
+
+/// Whether a fault may have delayed it: one of the store or the network, one of the process that
+/// made the change, or a store call of the waiting process that failed.
+fn disturbed(run: &Run, due: &Due<'_>) -> bool {
+    let maker = due.maker.map(|maker| maker.proc);
+    let struck = run.faulty(due.since, due.end, |fault| {
+        fault.name != "clock" && fault.victim.is_none_or(|victim| Some(victim) == maker)
+    });
+    struck
+        || due.of.ops.iter().any(|op| {
+            op.actor == due.waiter
+                && (op.failed || op.is_info())
+                && op.invoke <= due.end
+                && op.answer.or(op.gave_up).is_none_or(|end| end >= due.since)
+        })
+}
