@@ -174,3 +174,22 @@ async fn cmp_7_sqlite_an_action_that_goes_on_after_its_transaction_is_gone_leave
     assert_eq!(paid.await.unwrap(), Outcome::Executed(1));
     assert_eq!(world.rows(), ["paid", "taken"]);
 }
+
+/// Another process can hold the file's lock when a transaction begins.
+#[tokio::test]
+async fn cmp_7_sto_5_a_transaction_begins_when_the_file_is_free_or_fails_in_time() {
+    let dir = Dir::new();
+    let (config, stranger) = (dir.config(), dir.stranger());
+    let source =
+        |timeout| SqliteTxSource::open_with(&config.clone().with_busy_timeout(timeout)).unwrap();
+    let (brief, patient) = (source(50 * MS), source(5_000 * MS));
+    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = Instant::now();
+    let refused = tokio::time::timeout(10_000 * MS, brief.begin()).await.expect("it ends");
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(began.elapsed() >= 50 * MS, "{:?}", began.elapsed());
+    let mut begins = std::pin::pin!(patient.begin());
+    assert!(tokio::time::timeout(20 * MS, &mut begins).await.is_err(), "the file is locked");
+    stranger.execute_batch("COMMIT").unwrap();
+    begins.await.unwrap().commit_tx().await.unwrap();
+}
