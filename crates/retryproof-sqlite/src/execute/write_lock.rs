@@ -110,3 +110,22 @@ impl Wake for Unpark {
         self.0.unpark();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_1_a_file_has_one_queue_for_as_long_as_it_is_used() {
+        let [one, other, third] = ["one", "other", "third"]
+            .map(|name| PathBuf::from(format!("no such folder/{}/{name}", std::process::id())));
+        let first = FileWriteLock::of(&one);
+        let other_lock = FileWriteLock::of(&other);
+        assert!(Arc::ptr_eq(&first.0, &FileWriteLock::of(&one).0));
+        assert!(!Arc::ptr_eq(&first.0, &other_lock.0));
+        drop(other_lock);
+        let _third = FileWriteLock::of(&third);
+        let known = |file| FILES.lock().contains_key(file);
+        assert!(known(&one) && known(&third) && !known(&other), "unused files are forgotten");
+    }
+}
