@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod alerts;
 mod arch;
 mod bench;
+mod bite;
 mod cargo;
 mod circles;
 mod deps;
@@ -44,6 +45,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   bench [--runs N] [SUITE]
                  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
                  takes long) and write BENCHMARKS.md; starts the servers it needs
+  bite [--stores LIST] [--layers LIST] [--defects LIST] [--secs N]
+                 plant each defect in each store (memory, sqlite, postgres, mariadb, redis), and print which test of the kit, of the
+                 simulation and of the kill test catches it; fails if a cell of this table is empty. Starts the servers it needs
   mutants [CRATE...] [--seed S] [--count N]
                  change the code in small ways with cargo-mutants, and fail if the tests catch fewer than 95 % of the changes
                  (core, http, memory, sqlite, postgres, mysql, redis; all of them without a name; seed 1, 300 of each crate)";
@@ -76,7 +80,7 @@ fn main() -> ExitCode {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("help", &[][..]),
     };
-    if !rest.is_empty() && !["bench", "mutants", "services"].contains(&command) {
+    if !rest.is_empty() && !["bench", "bite", "mutants", "services"].contains(&command) {
         eprintln!("`{command}` takes no argument, got `{}`\n\n{USAGE}", rest.join(" "));
         return ExitCode::from(2);
     }
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         "lock-check" => lock::check(&root),
         "services" => services::run(&root, rest),
         "bench" => bench::run(&root, rest),
+        "bite" => bite::run(&root, rest),
         "mutants" => mutants::run(&root, rest),
         "help" | "-h" | "--help" => {
             println!("{USAGE}");

@@ -225,6 +225,7 @@ macro_rules! __each_case {
                 acq_4_no_wake_up_is_lost_between_look_and_sleep
                 acq_4_no_wake_up_is_lost_in_a_race
                 acq_4_a_waiter_on_another_handle_is_woken(Another)
+                acq_4_a_change_wakes_a_waiter_before_its_next_read(WakeUps)
                 acq_6_changed_ends_by_its_bound
                 acq_4_changed_sleeps_while_the_holder_is_at_work
                 acq_5_sleeping_waiters_hold_nothing_up;

@@ -50,6 +50,7 @@ struct Hooks {
     identities: Option<OpenStore>,
     sequences: Option<u32>,
     keeps_claims: bool,
+    wakes: bool,
     uses_runtime_clock: bool,
 }
 
@@ -153,6 +154,10 @@ impl Subject {
     /// Whether the store's clock differs from the runtime's.
     pub(crate) fn has_clock_apart(&self) -> bool {
         self.hooks.clock.is_some() || !(self.paused || self.hooks.uses_runtime_clock)
+    }
+
+    pub(crate) fn wakes(&self) -> bool {
+        self.hooks.wakes
     }
 
     pub(crate) fn keeps_claims(&self) -> bool {
@@ -261,6 +266,13 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
     /// records only one process sees may grant every claim.
     pub fn with_purge_claims(mut self) -> Self {
         self.hooks.keeps_claims = true;
+        self
+    }
+
+    /// Declares that a change wakes the waiters of the same handle at once (ACQ-4). The contract
+    /// allows a store to poll instead.
+    pub fn with_wake_ups(mut self) -> Self {
+        self.hooks.wakes = true;
         self
     }
 

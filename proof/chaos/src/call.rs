@@ -9,7 +9,7 @@ use history::{Event, Fun, Phase, Said, hash};
 use retryproof::{
     Acquisition, Codec, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
     ExecuteError, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine, Identity, Opened,
-    Outcome, Payload, Recorded, Report, StoredResult, Tombstone,
+    Outcome, Payload, Recorded, Report, Scope, StoredResult, Tombstone,
 };
 
 use crate::act::{Action, Failed, Fate, UNENCODABLE};
@@ -66,6 +66,19 @@ impl Caller {
             if let Ok(identity) = world::identity(number) {
                 self.call(identity).await;
             }
+            if self.random.percent(3) {
+                self.call_alone().await;
+            }
+        }
+    }
+
+    /// Calls for a key that nobody else asks for. If its lease ends, nobody takes it over, and its
+    /// late completion counts (CMP-2).
+    async fn call_alone(&mut self) {
+        let key = format!("{}-{}", self.by, self.log.number());
+        let scope = Scope::new("alone");
+        if let Ok(identity) = scope.and_then(|scope| Identity::of(scope, key)) {
+            self.call(identity).await;
         }
     }
 

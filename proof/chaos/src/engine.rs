@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use defects::{Defect, Defective};
 use retryproof::{Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Result, SharedStore};
+use retryproof_testkit::{Fault, FaultStore, Faults};
 
 use crate::client::{Ahead, Telling};
 use crate::forms::{Behind, Newer};
 use crate::log::Log;
-use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
-use crate::planted::{Planted, UNFENCED_OPERATOR};
+use crate::plan::{OPERATION_TIMEOUT_MS, Plan, Role};
 use crate::recording::Recording;
 
 /// Opens the plan's store and builds the engine on it.
@@ -20,15 +21,28 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
         crate::open::migrate(url).await?;
     }
     let store = crate::open::connect(url).await?;
-    let planted = plan.plant.as_deref().filter(|defect| *defect != UNFENCED_OPERATOR);
-    let shared = match planted {
-        None if plan.forms.is_some() && plan.proc.is_multiple_of(2) => {
-            let newer = Newer { inner: store.clone(), behind: Behind::open(url).await? };
-            recorded(newer, &store, log)
-        }
-        None => recorded(store.clone(), &store, log),
-        Some(defect) => recorded(Planted::new(store.clone(), defect, url).await?, &store, log),
+    let defect = plan.plant.as_deref().and_then(Defect::named);
+    let (sent, stored) = match defect {
+        Some(defect) if defect.is_of_engine() => (Some(defect), None),
+        stored => (None, stored),
     };
+    let mut inner = store.clone();
+    if let Some(nth) = plan.lose.filter(|_| plan.role == Role::Worker) {
+        let faults = Faults::none();
+        faults.fail_every(nth, Fault::AnswerLost);
+        inner = SharedStore::new(FaultStore::new(inner, faults));
+    }
+    if plan.forms.is_some() && plan.proc.is_multiple_of(2) {
+        inner = SharedStore::new(Newer { inner, behind: Behind::open(url).await? });
+    }
+    if stored.is_some() {
+        inner = SharedStore::new(Defective::new(inner, stored));
+    }
+    let recording = Recording::new(inner, store.clone(), Arc::clone(log));
+    let mut shared = SharedStore::builder(recording).with_purge().build();
+    if sent.is_some() {
+        shared = SharedStore::builder(Defective::new(shared, sent)).with_purge().build();
+    }
     let mut config = IdempotencyConfig::default();
     config.operation_timeout = Duration::from_millis(OPERATION_TIMEOUT_MS);
     config.purge.interval = Duration::from_secs(1);
@@ -38,14 +52,6 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
         .clock(Ahead(Duration::from_secs(plan.ahead.unsigned_abs()), plan.ahead < 0))
         .build()?;
     Ok((engine, store))
-}
-
-fn recorded(
-    inner: impl retryproof::IdempotencyStore,
-    store: &SharedStore,
-    log: &Arc<Log>,
-) -> SharedStore {
-    SharedStore::builder(Recording::new(inner, store.clone(), Arc::clone(log))).with_purge().build()
 }
 
 /// Retries what a store that is being restarted cannot answer.

@@ -17,8 +17,6 @@ use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::query;
 
-use crate::planted::{broken, bytes, redis_key};
-
 /// The version of the newer tables, which this program may use.
 const ADDED: [&str; 2] = [
     "ALTER TABLE retryproof_records ADD COLUMN added_later INT NULL",
@@ -154,4 +152,18 @@ impl IdempotencyStore for Newer {
         }
         Ok(acquired)
     }
+}
+
+/// Scope and key as the tables hold them.
+fn bytes(id: &Identity) -> (&[u8], &[u8]) {
+    (id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
+}
+
+fn redis_key(id: &Identity) -> String {
+    let (scope, key) = (id.scope().as_str(), id.key().expose());
+    format!("retryproof:{{{}:{scope}:{key}}}", scope.len())
+}
+
+fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::unavailable("the newer program cannot reach the records").because(error)
 }

@@ -18,13 +18,13 @@ usage: chaos [options]
   --forms up|down     every other worker is a newer program, which adds to the tables half-way (up) or has
                       added before the start (down); each worker migrates when it starts
   --lease-ms A..B     leases of A to B milliseconds (default 40..2000)
-  --faults LIST       some of kill,stop,cut,restart,clock,failover (default: all of the store)
+  --faults LIST       some of kill,stop,cut,lose,restart,clock,failover (default: all of the store)
   --seed S            repeats the choices of an earlier run (default: random)
   --out DIR           keeps the history in DIR (default: a temporary folder)
   --share F           the share of the minimum counts to reach (default 1: a dedicated machine)
   --slack-ms N        extra time that a shared machine may take (default 3000)
   --guard none|token|lease   what guards effects outside of the store (default token)
-  --plant NAME        plants a defect: no-owner-check, early-takeover, get-then-set, unfenced-operator";
+  --plant NAME        plants a defect; `--plant list` prints their names";
 
 /// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who
 /// it is.
@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) slack_ms: u64,
     pub(crate) guard: String,
     pub(crate) plant: Option<String>,
+    /// The store loses every answer whose number this divides.
+    pub(crate) lose: Option<u64>,
     pub(crate) proc: u32,
     pub(crate) incarnation: u32,
     pub(crate) began: u64,
@@ -72,7 +74,10 @@ pub(crate) enum Role {
 /// `operation-timeout` of the workers' engines.
 pub(crate) const OPERATION_TIMEOUT_MS: u64 = 1_000;
 
-const FAULTS: [&str; 6] = ["kill", "stop", "cut", "restart", "clock", "failover"];
+const FAULTS: [&str; 7] = ["kill", "stop", "cut", "lose", "restart", "clock", "failover"];
+
+/// Of the answers that a worker gets, one of so many is lost, if that is asked for.
+pub(crate) const LOSE_NTH: u64 = 97;
 
 impl Plan {
     /// Reads the command line.
@@ -107,6 +112,7 @@ impl Plan {
             slack_ms: 3_000,
             guard: "token".into(),
             plant: None,
+            lose: None,
             proc: 0,
             incarnation: 0,
             began: 0,
@@ -114,6 +120,9 @@ impl Plan {
         };
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
+            if option == "--plant" && !crate::planted::is_known(&value) {
+                return Err(format!("{option} can be: {}", crate::planted::names()));
+            }
             plan.set(&option, &value).ok_or_else(|| format!("{option} cannot be {value:?}"))?;
         }
         if let Some(unknown) =
@@ -164,10 +173,8 @@ impl Plan {
                 self.guard = value.into();
                 ["none", "token", "lease"].contains(&value).then_some(())?;
             }
-            "--plant" => {
-                self.plant = Some(value.into());
-                crate::planted::NAMES.contains(&value).then_some(())?;
-            }
+            "--plant" => self.plant = Some(value.into()),
+            "--lose" => self.lose = Some(value.parse().ok().filter(|nth| *nth > 0)?),
             "--proc" => self.proc = value.parse().ok()?,
             "--incarnation" => self.incarnation = value.parse().ok()?,
             "--began" => self.began = value.parse().ok()?,
@@ -201,6 +208,9 @@ impl Plan {
         ];
         if let Some(forms) = &self.forms {
             options.extend(["--forms".into(), forms.clone()]);
+        }
+        if let Some(nth) = self.lose {
+            options.extend(["--lose".into(), nth.to_string()]);
         }
         if let Some(plant) = &self.plant {
             options.extend(["--plant".into(), plant.clone()]);

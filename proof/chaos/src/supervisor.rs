@@ -16,7 +16,7 @@ use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::nemesis::{Made, Nemesis};
 use crate::open;
-use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
+use crate::plan::{LOSE_NTH, OPERATION_TIMEOUT_MS, Plan};
 use crate::proxy::Proxy;
 use crate::server::Server;
 use crate::workers::Workers;
@@ -62,8 +62,9 @@ pub(crate) fn data_folder() -> std::io::Result<PathBuf> {
 /// The faults that a store can have.
 fn possible(store: &str) -> &'static [&'static str] {
     match store {
-        "memory" => &[],
-        "sqlite" => &["kill", "stop", "clock"],
+        // A kill would take its records along.
+        "memory" => &["stop", "lose"],
+        "sqlite" => &["kill", "stop", "clock", "lose"],
         "sentinel" => &["kill", "stop", "clock", "failover"],
         "postgres" | "mariadb" | "redis" => &["kill", "stop", "cut", "restart", "clock"],
         url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
@@ -117,6 +118,7 @@ fn with_store(
     let revision = revision();
     write_manifest(plan, out, &faults, &revision)?;
     let log = Arc::new(Log::open(out, 0, 1)?);
+    plan.lose = faults.iter().any(|fault| fault == "lose").then_some(LOSE_NTH);
     plan.began = mono::now();
     // SQLite compares times with the host's clock (ACQ-7), so all processes must have the same
     // clock.

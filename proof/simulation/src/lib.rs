@@ -21,7 +21,6 @@ mod link;
 mod log;
 mod mono;
 mod numbered;
-mod planted;
 mod process;
 #[path = "../../chaos/src/random.rs"]
 mod random;
@@ -35,6 +34,5 @@ mod settle;
 mod sweep;
 mod world;
 
-pub use planted::Plant;
 pub use run::Simulation;
 pub use sweep::{Failure, Totals, silence_planned_panics, sweep};

@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use defects::Defect;
 use history::{read, report};
 use retryproof::clock::{Clock as _, SystemClock};
-use simulation::{Plant, Simulation, Totals, silence_planned_panics, sweep};
+use simulation::{Simulation, Totals, silence_planned_panics, sweep};
 
 /// Seeds between two lines of progress.
 const CHUNK: u64 = 1_000;
@@ -35,7 +36,7 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         match name.as_str() {
             "--seeds" => seeds = value.parse()?,
             "--seed" => seed = Some(value.parse()?),
-            "--plant" => plant = Some(Plant::named(&value).ok_or("no such defect")?),
+            "--plant" => plant = Some(Defect::named(&value).ok_or("no such defect")?),
             "--out" => out = value.into(),
             _ => return Err(USAGE.into()),
         }
@@ -48,7 +49,11 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
 }
 
 /// Runs one seed, keeps its history and prints the judge's report.
-fn replay(seed: u64, plant: Option<Plant>, out: &Path) -> Result<bool, Box<dyn std::error::Error>> {
+fn replay(
+    seed: u64,
+    plant: Option<Defect>,
+    out: &Path,
+) -> Result<bool, Box<dyn std::error::Error>> {
     let simulation = Simulation::run(seed, plant);
     let folder = out.join(format!("seed-{seed}"));
     simulation.save(&folder)?;

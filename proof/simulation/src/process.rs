@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use defects::{Defect, Defective};
 use history::{Fun, Phase};
 use parking_lot::Mutex;
 use retryproof::{IdempotencyConfig, IdempotencyEngine, Result, SharedStore};
@@ -15,7 +16,6 @@ use crate::call::Caller;
 use crate::client::{Ahead, Telling};
 use crate::link::{Delays, Link, Weather};
 use crate::log::{Events, Log};
-use crate::planted::Heart;
 use crate::random::Random;
 use crate::recording::Recording;
 use crate::resource::{Guard, Resource};
@@ -31,8 +31,8 @@ pub(crate) struct Ground {
     pub(crate) weather: Arc<Weather>,
     pub(crate) resource: Arc<Resource>,
     pub(crate) over: Arc<AtomicBool>,
-    /// No heartbeat is sent.
-    pub(crate) still: bool,
+    /// What is wrong with the engines or with what each of them has of the store.
+    pub(crate) plant: Option<Defect>,
 }
 
 /// One life of a process.
@@ -60,6 +60,15 @@ fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault
     }
 }
 
+/// The store with the defect, if it is one of this place: of the engine, before its calls are
+/// written down, or of the store.
+fn defective(store: SharedStore, plant: Option<Defect>, is_of_engine: bool) -> SharedStore {
+    match plant.filter(|defect| defect.is_of_engine() == is_of_engine) {
+        None => store,
+        defect => SharedStore::new(Defective::new(store, defect)),
+    }
+}
+
 impl Process {
     /// Builds the engine of a process, without callers. One without a network has no faults.
     fn build(
@@ -71,7 +80,7 @@ impl Process {
         let log = Arc::new(Log::new(&ground.events, (proc, life)));
         let stream = |part: u64| Random::of(ground.seed, place(proc, life) + part);
         let link = Link {
-            store: ground.store.clone(),
+            store: defective(ground.store.clone(), ground.plant, false),
             delays,
             random: Mutex::new(stream(1)),
             weather: Arc::clone(&ground.weather),
@@ -80,7 +89,7 @@ impl Process {
         let failing = Faults::none();
         let recorded = |store: SharedStore| {
             let inner = Recording::new(store, ground.store.clone(), Arc::clone(&log));
-            SharedStore::new(Heart { inner, still: ground.still })
+            defective(SharedStore::new(inner), ground.plant, true)
         };
         let store = if delays.is_some() {
             failing.plan(plan(faults, stream(2)));

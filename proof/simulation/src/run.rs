@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
 
+use defects::Defect;
 use history::{Event, Fun, Journal, Judgement, Line, Manifest, Phase, Run, hash, judge};
 use retryproof::MemoryStore;
 use retryproof::SharedStore;
@@ -16,7 +17,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::link::Weather;
 use crate::log::{Events, Log};
 use crate::mono;
-use crate::planted::{Plant, Planted};
+use crate::numbered::Numbered;
 use crate::process::{Ground, Process};
 use crate::random::Random;
 use crate::resource::Resource;
@@ -41,7 +42,7 @@ impl Simulation {
     /// If a caller or the store fails for a reason that no fault explains: this is a defect of the
     /// simulation.
     #[must_use]
-    pub fn run(seed: u64, plant: Option<Plant>) -> Self {
+    pub fn run(seed: u64, plant: Option<Defect>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -93,7 +94,7 @@ impl Simulation {
     }
 }
 
-fn manifest(seed: u64, setting: &Setting, plant: Option<Plant>) -> Manifest {
+fn manifest(seed: u64, setting: &Setting, plant: Option<Defect>) -> Manifest {
     Manifest {
         run: format!("simulation-{seed}"),
         seed,
@@ -118,20 +119,21 @@ fn manifest(seed: u64, setting: &Setting, plant: Option<Plant>) -> Manifest {
 async fn run(
     seed: u64,
     setting: Setting,
-    plant: Option<Plant>,
+    plant: Option<Defect>,
     events: &Arc<Events>,
 ) -> retryproof::Result<()> {
     let memory = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
-    let shared = Planted::new(memory, plant);
+    let numbered = Numbered::new(memory);
+    let numbered = SharedStore::builder(numbered).with_purge().with_inspect().build();
     let mut ground = Ground {
         seed,
         setting,
         events: Arc::clone(events),
-        store: SharedStore::builder(shared).with_purge().with_inspect().build(),
+        store: numbered,
         weather: Arc::new(Weather::default()),
         resource: Resource::new(),
         over: Arc::new(AtomicBool::new(false)),
-        still: plant == Some(Plant::NoHeartbeat),
+        plant,
     };
     let strikes = std::mem::take(&mut ground.setting.strikes);
     let mut nemesis = Nemesis::new(&ground)?;

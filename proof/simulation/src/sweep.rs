@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use defects::Defect;
 use history::{Counts, report};
 use parking_lot::Mutex;
 
-use crate::planted::Plant;
 use crate::run::Simulation;
 
 /// What happened in all runs together.
@@ -75,7 +75,7 @@ impl fmt::Display for Failure {
     }
 }
 
-fn try_seed(seed: u64, plant: Option<Plant>) -> Result<Totals, Failure> {
+fn try_seed(seed: u64, plant: Option<Defect>) -> Result<Totals, Failure> {
     let simulation = Simulation::run(seed, plant);
     let (run, judgement) = simulation.judge();
     match judgement.violations.first() {
@@ -91,7 +91,7 @@ fn try_seed(seed: u64, plant: Option<Plant>) -> Result<Totals, Failure> {
 ///
 /// # Errors
 /// The failure with the smallest seed of those that were found. A sweep ends soon after the first.
-pub fn sweep(seeds: Range<u64>, plant: Option<Plant>) -> Result<Totals, Box<Failure>> {
+pub fn sweep(seeds: Range<u64>, plant: Option<Defect>) -> Result<Totals, Box<Failure>> {
     let next = AtomicU64::new(seeds.start);
     let (totals, failure) = (Mutex::new(Totals::default()), Mutex::new(None::<Failure>));
     let work = || {

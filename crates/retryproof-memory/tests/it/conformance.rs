@@ -12,7 +12,12 @@ mod on_the_runtimes_clock {
     use super::*;
 
     async fn subject() -> Subject {
-        Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force().build()
+        Subject::of(MemoryStore::new())
+            .with_wake_ups()
+            .with_purge()
+            .with_inspect()
+            .with_force()
+            .build()
     }
 
     conformance! { time = paused, factory = subject }
@@ -24,6 +29,7 @@ mod on_its_own_clock {
     async fn subject() -> Subject {
         let clock = ManualClock::new();
         Subject::of(MemoryStore::with_clock(Arc::new(clock.clone())))
+            .with_wake_ups()
             .with_purge()
             .with_inspect()
             .with_force()
@@ -38,7 +44,11 @@ mod on_the_hosts_clock {
     use super::*;
 
     async fn subject() -> Subject {
-        let subject = Subject::of(MemoryStore::new()).with_purge().with_inspect().with_force();
+        let subject = Subject::of(MemoryStore::new())
+            .with_wake_ups()
+            .with_purge()
+            .with_inspect()
+            .with_force();
         subject.with_runtime_clock().build()
     }
 

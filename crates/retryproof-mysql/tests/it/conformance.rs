@@ -105,6 +105,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     Subject::of(store)
         .with_purge()
         .with_purge_claims()
+        .with_wake_ups()
         .with_inspect()
         .with_force()
         .with_audit()

@@ -107,6 +107,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     Subject::of(store)
         .with_purge()
         .with_purge_claims()
+        .with_wake_ups()
         .with_inspect()
         .with_force()
         .with_audit()

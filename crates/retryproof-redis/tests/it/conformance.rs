@@ -55,6 +55,7 @@ async fn subject(variable: &'static str, name: &'static str) -> Subject {
     Subject::of(store)
         .with_inspect()
         .with_force()
+        .with_wake_ups()
         .with_another(another)
         .with_identities(identities)
         .with_corrupt(corrupt)

@@ -81,6 +81,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
     Subject::of(store)
         .with_purge()
         .with_purge_claims()
+        .with_wake_ups()
         .with_inspect()
         .with_force()
         .with_audit()

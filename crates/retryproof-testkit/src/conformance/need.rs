@@ -36,6 +36,8 @@ pub enum Need {
     ClockApart,
     /// Requires [`with_writes`](crate::SubjectBuilder::with_writes).
     Writes,
+    /// Requires [`with_wake_ups`](crate::SubjectBuilder::with_wake_ups).
+    WakeUps,
     /// Requires [`with_joined`](crate::SubjectBuilder::with_joined).
     Joined,
     /// Requires [`with_identities`](crate::SubjectBuilder::with_identities).
@@ -47,7 +49,7 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Another,
         Self::Purge,
         Self::PurgeClaims,
@@ -57,6 +59,7 @@ impl Need {
         Self::Corrupt,
         Self::ClockApart,
         Self::Writes,
+        Self::WakeUps,
         Self::Joined,
         Self::Identities,
         Self::SmallLimit,
@@ -76,6 +79,7 @@ impl fmt::Display for Need {
             Self::Corrupt => "a way to damage a record",
             Self::ClockApart => "a clock that differs from the runtime's",
             Self::Writes => "a number that changes with its writes",
+            Self::WakeUps => "wake-ups that precede the next read of a waiter",
             Self::Joined => "transactions that the store joins",
             Self::Identities => "hashed identities",
             Self::SmallLimit => "a limit on the size of values that is 16 MiB or less",
@@ -98,6 +102,7 @@ impl Subject {
             Need::Corrupt => self.has_corrupt(),
             Need::ClockApart => self.has_clock_apart(),
             Need::Writes => self.counts_writes(),
+            Need::WakeUps => self.wakes(),
             Need::Joined => self.joined().is_some(),
             Need::Identities => self.has_identities(),
             Need::SmallLimit => largest <= TRIED,

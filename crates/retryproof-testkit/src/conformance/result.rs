@@ -9,6 +9,8 @@ use super::caller::{
     DAY, LONG, MS, StoreCaller, body, busy, completed, envelope, fingerprint, granted, is_absent,
     is_complete,
 };
+use tokio::time::Instant;
+
 use crate::subject::Subject;
 
 async fn store(s: &Subject, key: &str, value: Blob) -> StoreCaller {
@@ -83,7 +85,28 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     } else {
         s.pass(2 * s.short()).await;
         assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
+        lasts_from_completion(s).await;
     }
+}
+
+/// On a running clock: a result is there for at least its ttl after its completion was sent,
+/// although its acquire was long before.
+async fn lasts_from_completion(s: &Subject) {
+    let (id, ttl) = (s.id("brief"), 300 * MS);
+    let holder = s.caller(&id).with_ttl(ttl);
+    granted(holder.acquire(LONG).await);
+    s.pass(200 * MS).await;
+    let sent = Instant::now();
+    assert_eq!(holder.complete(b"brief").await, FencedWrite::Applied);
+    while !matches!(holder.peek().await, Peeked::Absent) {
+        tokio::time::sleep(5 * MS).await;
+    }
+    // The tolerance allows for a store with a coarse clock.
+    assert!(
+        sent.elapsed() + 5 * MS >= ttl,
+        "a result with the ttl {ttl:?} was gone {:?} after its completion was sent",
+        sent.elapsed()
+    );
 }
 
 /// Every call treats a result past its ttl as absent, even before a purge deletes it.

@@ -161,6 +161,7 @@ catches! {
     acq_4_sleeping_on_is_caught: ChangedSleepsOn by
         acq_4_completion_wakes_a_waiter, acq_3_release_wakes_a_waiter, acq_4_a_takeover_wakes_a_waiter,
         acq_4_a_dropped_waiter_takes_no_wake_up_along;
+    acq_4_polling_alone_is_caught: ChangedOnlyPolls by acq_4_a_change_wakes_a_waiter_before_its_next_read;
     acq_6_an_unbounded_wait_is_caught: ChangedIgnoresItsBound by acq_6_changed_ends_by_its_bound;
     cmp_1_rewritten_envelopes_are_caught: EnvelopesAreRewritten by
         cmp_1_codec_and_schema_are_kept, cmp_9_a_tombstone_comes_back_as_one;

@@ -110,6 +110,7 @@ defects! {
     ExtendChangesNothing
     ChangedSleepsOn
     ChangedIgnoresItsBound
+    ChangedOnlyPolls
     EnvelopesAreRewritten
     UnreadableIsAbsent
     ScopesIgnored
@@ -242,6 +243,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
         .with_joined(books.clone(), books)
         .with_purge()
         .with_purge_claims()
+        .with_wake_ups()
         .with_inspect()
         .with_force()
         .with_audit()
@@ -639,6 +641,11 @@ impl IdempotencyStore for Flawed {
         }
         if self.has(Defect::ChangedIgnoresItsBound) {
             change.await;
+            return Ok(());
+        }
+        if self.has(Defect::ChangedOnlyPolls) {
+            // Not even woken by what it was told between its reads.
+            tokio::time::sleep(at_most.min(Duration::from_millis(50))).await;
             return Ok(());
         }
         // Whether it was woken or not, its caller looks again.

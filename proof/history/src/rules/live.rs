@@ -140,7 +140,7 @@ const SHORTEST_KEPT_NS: u64 = 100 * MS;
 /// What became of a lease whose action lasted longer than it.
 enum Kept<'s> {
     /// It was prolonged in time.
-    Kept,
+    InTime,
     /// A fault excuses what became of it.
     Excused,
     /// Another owner took over.
@@ -156,7 +156,7 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some((lease, kept)) = kept(run, story, act) else { continue };
         let (text, lines) = match kept {
-            Kept::Kept | Kept::Excused => continue,
+            Kept::InTime | Kept::Excused => continue,
             Kept::Taken(grant) => ("lost a lease", grant.lines),
             Kept::Ended => ("sent no heartbeat during a lease", [None; 2]),
         };
@@ -194,7 +194,7 @@ fn kept<'s>(run: &Run, story: &'s Story, act: &Act) -> Option<(u64, Kept<'s>)> {
         (Some(grant), _) => Kept::Taken(grant),
         (None, Some(over)) if excused(over) => Kept::Excused,
         (None, Some(_)) => Kept::Ended,
-        (None, None) => Kept::Kept,
+        (None, None) => Kept::InTime,
     };
     Some((lease, kept))
 }

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Planted defects: [`Defective`] wraps any store and breaks one promise, a [`Defect`].
+//!
+//! The conformance kit, the kill tests and the simulation each have to catch it (`cargo xtask
+//! bite`). A test that stays green with a defect shows nothing.
+
+mod defect;
+mod store;
+
+pub use defect::Defect;
+pub use store::Defective;
