@@ -154,8 +154,8 @@ impl RedisConfig {
     /// (`WAIT`), but no longer than `timeout`. A fail-over then loses fewer records. If too few
     /// replicas acknowledge in time, the call fails as `Unavailable`. With this setting, grants and
     /// completions queue on a separate connection. An acquire takes two round trips, because it
-    /// reads the record first. Connecting checks the bounds: at most 1,000 replicas, and a timeout
-    /// of 1 ms to one day. With 0 replicas, calls do not wait. Default: no wait.
+    /// reads the record first. The store refuses to connect with more than 1,000 replicas or with a
+    /// timeout outside of 1 ms to one day. With 0 replicas, calls do not wait. Default: no wait.
     #[must_use]
     pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Model`]: the contract as a sequential program. A test compares each answer of a store with the
-//! model's answer. Time counts from the beginning of the sequence. A store can delete a result past
-//! its ttl, or a lease past both its end and its ttl, at any moment (STO-4). Some calls then have
-//! two correct answers, and the model follows the store's answer.
+//! model's answer. Times are measured from the start of the sequence of calls. A store can delete
+//! a result past its ttl, or a lease past both its end and its ttl, at any moment (STO-4). Some
+//! calls then have two correct answers, and the model follows the store's answer.
 
 use std::time::Duration;
 
@@ -246,8 +246,8 @@ impl Model {
 
     fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
         let fits = |right: &Answer| match (*right, answer) {
-            // On a running clock, the model does not know the remaining time. The caller then
-            // passes zero, and this function compares only the tokens.
+            // If the clock keeps running during a test, the model does not know the remaining time.
+            // The caller then passes zero, and this function compares only the tokens.
             (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining })
                 if remaining.is_zero() =>
             {

@@ -5,8 +5,9 @@
     doc = "Runs a unit of work once per key. Documentation built with the feature `full` \
          contains the manual."
 )]
-// The front page is the repository's README. These lines define the README's links again, and the
-// first definition of a link wins. The links therefore lead to this documentation and not to files.
+// The front page is the repository's README. These lines come before the README and define
+// the README's links first. The first definition of a link wins, so the links lead to this
+// documentation and not to files.
 #![cfg_attr(
     feature = "full",
     doc = "[guide-start]: guide::getting_started",
@@ -72,7 +73,8 @@ pub use retryproof_client as client;
 #[cfg(feature = "http")]
 pub use retryproof_http as http;
 
-/// The HTTP filter in actix-web: the middleware, extractors, and `idempotent` for its handlers.
+/// The HTTP filter for actix-web: the middleware, the extractors, and `idempotent` for actix-web
+/// handlers.
 #[cfg(feature = "actix")]
 pub mod actix {
     pub use retryproof_actix::*;

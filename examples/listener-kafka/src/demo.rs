@@ -97,8 +97,8 @@ async fn play(
     let mut members = Vec::new();
     for death in 0..deaths {
         let member = join(brokers, topic, &engine, &seen)?;
-        // After its share of the messages, the member dies: a message is complete, but its offset
-        // is not yet committed.
+        // Once the members have completed enough messages, this member dies at a moment when a
+        // message is complete but its offset is not yet committed.
         let share = orders * 2 * (death + 1) / (deaths + 2);
         within(|| seen.completed.load(Ordering::SeqCst) >= share).await?;
         let before = seen.unanswered.load(Ordering::SeqCst);

@@ -22,8 +22,8 @@ use crate::ledger::{self, OrderPaid};
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// The lease in a storm. It is longer than the pauses of a busy machine, but short enough for many
-/// kills.
+/// How long a lease lasts in the storm: longer than the pauses of a busy machine, but short enough
+/// for many kills.
 const LEASE: Duration = Duration::from_secs(2);
 /// After this time without progress, the storm counts a message as lost and fails.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -59,8 +59,8 @@ pub(crate) async fn purge(config: &IdempotencyConfig, print: &Printer) -> Result
 /// Creates or upgrades the tables.
 pub(crate) async fn migrate(config: &IdempotencyConfig, print: &Printer) -> Result<u8, VerbError> {
     retryproof::migrate_with(config).await?;
-    // Connecting checks the migrated tables. If the store has no tables, connecting only checks
-    // that the store's server can be reached.
+    // `connect_with` checks the migrated tables. If the store has no tables, `connect_with` only
+    // checks that the store's server can be reached.
     let store = connect_with(config).await?;
     let name = store.profile().name;
     // An unusable audit table is not an error, because a service can run without that table

@@ -244,7 +244,7 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Take the future out while it is polled. If the future panics, it is then not polled again
+        // Take the future out while it is polled, so that a future that panics is not polled again
         // in the background.
         let Some(mut future) = self.future.take() else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);

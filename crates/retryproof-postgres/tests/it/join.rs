@@ -338,7 +338,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
     world.end().await;
 }
 
-/// The server ends the connection between the record's statement and the COMMIT.
+/// The server ends the connection after the statement that writes the record and before the COMMIT.
 #[tokio::test]
 async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
     /// The server ends the connection just before the COMMIT, or just after it, so that only the

@@ -71,7 +71,7 @@ impl BrokerTls {
                 }
             }
             None => {
-                // Skip any certificate of the host that cannot be parsed.
+                // Skip any of this machine's root certificates that cannot be parsed.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }

@@ -38,7 +38,7 @@ impl Tls {
                 }
             }
             None => {
-                // Skip any certificate of the host that cannot be read.
+                // Skip any of this machine's root certificates that cannot be read.
                 let mut host = rustls_native_certs::load_native_certs();
                 trusted.add_parsable_certificates(host.certs);
                 unread = host.errors.pop();
