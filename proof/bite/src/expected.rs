@@ -5,7 +5,7 @@ use defects::Defect;
 
 use crate::options::Layer;
 
-/// What is known of a defect in one store.
+/// What the layers should do with a defect in one store.
 pub(crate) struct Expected {
     defect: Defect,
     in_one_process: bool,
@@ -16,11 +16,11 @@ impl Expected {
         Self { defect, in_one_process: store == "memory" }
     }
 
-    /// Why this layer cannot catch it, if it cannot. Every reason says who does.
+    /// Why this layer cannot catch the defect, if it cannot. Every reason names the layer that can.
     pub(crate) fn exempt(&self, layer: Layer) -> Option<&'static str> {
         match (layer, self.defect) {
             (Layer::Kit, Defect::LostReplyRefused) => {
-                Some("the kit tests stores, and this is the engine's: see the other layers")
+                Some("the kit tests stores, and this defect is in the engine: see the other layers")
             }
             (Layer::Kit | Layer::Kill, Defect::NoPoll) if self.in_one_process => {
                 Some("no defect: every change is made in the one process")
@@ -29,7 +29,7 @@ impl Expected {
         }
     }
 
-    /// The cases of the kit that should catch it, cheap ones first.
+    /// The cases of the kit that should catch the defect, cheap ones first.
     pub(crate) const fn cases(defect: Defect) -> &'static [&'static str] {
         match defect {
             Defect::NoWakeUp => &["acq_4_a_change_wakes_a_waiter_before_its_next_read"],

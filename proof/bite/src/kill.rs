@@ -9,7 +9,7 @@ use defects::Defect;
 use crate::Cell;
 use crate::options::Options;
 
-/// Runs it; the judge's report names the rules that were broken.
+/// Runs the kill test; the judge's report names the rules that were broken.
 pub(crate) fn run(options: &Options, store: &str, defect: Option<Defect>) -> Cell {
     let name = defect.map_or("none", Defect::name);
     let out =
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options, store: &str, defect: Option<Defect>) -> Cel
     cell
 }
 
-/// Beside this program, where `cargo xtask bite` has built it.
+/// The program beside this one, where `cargo xtask bite` has built it.
 fn chaos() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.with_file_name("chaos")

@@ -34,13 +34,13 @@ pub(crate) fn run(store: &str, defect: Option<Defect>) -> Cell {
     }
 }
 
-/// How the case fails, if it does.
+/// Runs the case, and returns how it fails, if it does.
 fn failure(store: &str, defect: Option<Defect>, name: &str) -> Option<String> {
     let Some(case) = cases().iter().find(|case| case.name == name) else {
         panic!("the kit has no case {name}");
     };
     let time = if store == "memory" { Time::Paused } else { Time::Real };
-    // A case that fails panics, and what it says is shown only if there is no defect.
+    // A case that fails panics. Its message is shown only if there is no defect.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let ended = catch_unwind(AssertUnwindSafe(|| run_case(*case, time, store, defect)));

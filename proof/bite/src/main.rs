@@ -15,11 +15,11 @@ use defects::Defect;
 use expected::Expected;
 use options::{Layer, Options, USAGE};
 
-/// What came of one cell of the table.
+/// The result of one cell of the table.
 enum Cell {
     /// The test or the rule that caught the defect; without a defect, what ran.
     Caught(String),
-    /// Why the layer cannot catch this one.
+    /// Why the layer cannot catch the defect.
     Exempt(&'static str),
     /// Nothing caught it; without a defect, what failed.
     Empty(String),
@@ -73,7 +73,7 @@ fn cell(options: &Options, store: &str, layer: Layer, defect: Option<Defect>) ->
     }
 }
 
-/// The seeds of the gate.
+/// Runs the seeds of the simulation's tests.
 fn simulated(defect: Option<Defect>) -> Cell {
     match (simulation::sweep(1..1_001, defect), defect) {
         (Err(failure), Some(_)) => {

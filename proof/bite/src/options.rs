@@ -37,7 +37,7 @@ impl Layer {
     }
 }
 
-/// The part of the table that is asked for.
+/// The part of the table to run.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) stores: Vec<String>,

@@ -11,11 +11,11 @@ use retryproof::sqlite::{SqliteConfig, SqliteStore};
 use retryproof::{Error, MemoryStore, Result, SharedStore};
 use retryproof_testkit::Subject;
 
-/// The table on a server. No two cases use the same identities, so one table is enough, and no run
-/// leaves another one behind.
+/// The table of a store on a server. No two cases use the same identities, so one table is enough
+/// for all runs.
 const TABLE: &str = "retryproof_bite";
 
-/// The folder of this run's file.
+/// The folder of this run's SQLite file.
 fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("retryproof-bite-{}", std::process::id()))
 }
@@ -32,7 +32,7 @@ pub(crate) fn reach(store: &str) -> std::result::Result<(), String> {
     runtime.block_on(open(store, true)).map(drop).map_err(|error| error.to_string())
 }
 
-/// The store of that name.
+/// Opens the store of that name.
 pub(crate) async fn subject(store: String, defect: Option<Defect>) -> Subject {
     let first = opened(&store, true).await;
     let subject =
@@ -88,8 +88,8 @@ async fn open(store: &str, migrates: bool) -> Result<SharedStore> {
     }
 }
 
-/// Where `cargo xtask bite` says that the server is.
+/// The server's address, which `cargo xtask bite` sets.
 fn url(store: &str) -> String {
     let name = format!("RETRYPROOF_TEST_{}", store.to_uppercase());
-    std::env::var(&name).unwrap_or_else(|_| panic!("{name} should say where the server is"))
+    std::env::var(&name).unwrap_or_else(|_| panic!("{name} should be the address of the server"))
 }

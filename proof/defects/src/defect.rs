@@ -3,14 +3,14 @@
 
 macro_rules! defects {
     ($($defect:ident $name:literal $what:literal)*) => {
-        /// A broken promise.
+        /// A defect that breaks a promise.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Defect {
             $(#[doc = $what] $defect,)*
         }
 
         impl Defect {
-            /// All of them.
+            /// All defects.
             pub const ALL: &'static [Self] = &[$(Self::$defect),*];
 
             /// Its name on the command line.
@@ -35,30 +35,30 @@ macro_rules! defects {
 defects! {
     NoWakeUp "no-wake-up" "Nothing wakes a waiter; it reads its record every 50 ms."
     NoPoll "no-poll" "A waiter is woken by changes of its own process only."
-    Deaf "deaf" "A waiter sleeps until the lease or its own time is over."
+    Deaf "deaf" "A waiter sleeps until the lease or its wait is over."
     NoHeartbeat "no-heartbeat" "No heartbeat is sent."
     LateHeartbeat "late-heartbeat" "A heartbeat is sent a tenth of a lease after the lease ended."
     TtlFromAcquire "ttl-from-acquire" "The ttl runs from the acquire."
     FingerprintDropped "fingerprint-dropped" "A waiter gets the result without its fingerprint."
-    AlteredReplay "altered-replay" "A replay has one byte more than what was stored."
+    AlteredReplay "altered-replay" "A replay has one byte more than the stored value."
     TimeFenced "time-fenced" "A late completion is refused to the owner that is still recorded."
-    EarlyTakeover "early-takeover" "A lease ends when half of it is left."
-    GetThenSet "get-then-set" "A free key is read and then taken, whoever came in between."
-    NoOwnerCheck "no-owner-check" "A call of a holder is accepted from any sender."
+    EarlyTakeover "early-takeover" "A lease ends after half of its length."
+    GetThenSet "get-then-set" "A free key is read and then taken, even if another owner took it in between."
+    NoOwnerCheck "no-owner-check" "A holder's call is accepted from any owner."
     RepeatedToken "repeated-token" "All grants have the same token."
     EarlyPurge "early-purge" "A purge takes an unfinished record as soon as its lease is over."
     LostReplyRefused "lost-reply-refused" "A completion whose answer was lost counts as refused."
 }
 
 impl Defect {
-    /// The one of this name.
+    /// The defect of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|defect| defect.name() == name)
     }
 
-    /// Whether it is the engine's: its calls are changed before they are sent. The others are the
-    /// store's.
+    /// Whether the defect is in the engine: then its calls are changed before they are sent. The
+    /// other defects are in the store.
     #[must_use]
     pub const fn is_of_engine(self) -> bool {
         matches!(self, Self::NoHeartbeat | Self::LateHeartbeat | Self::LostReplyRefused)

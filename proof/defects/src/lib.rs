@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Planted defects: [`Defective`] wraps any store and breaks one promise, a [`Defect`].
 //!
-//! The conformance kit, the kill tests and the simulation each have to catch it (`cargo xtask
-//! bite`). A test that stays green with a defect shows nothing.
+//! The conformance kit, the kill tests and the simulation have to catch each defect (`cargo xtask
+//! bite`). A test that stays green with a defect proves nothing.
 
 mod defect;
 mod store;

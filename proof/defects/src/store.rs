@@ -20,17 +20,18 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Defect;
 
-/// How long a waiter without wake-ups pauses between two reads: as long as a store may.
+/// How long a waiter without wake-ups pauses between two reads: the longest pause that a store may
+/// make.
 const POLL: Duration = Duration::from_millis(50);
-/// What a purge keeps an unfinished record for, if it is early.
+/// How long an unfinished record lasts if a purge takes it too early.
 const BRIEF: Duration = Duration::from_millis(1);
-/// Between the read of a free key and its take, if these are two steps.
+/// The time between the read of a free key and its take, if these are two steps.
 const BETWEEN: Duration = Duration::from_millis(2);
 /// The only token, if there is only one.
 const TOKEN: FencingToken = FencingToken::new(1);
 
-/// A store that breaks one promise, or none. Clones share what they know; another value knows only
-/// its own calls, as another process would.
+/// A store that breaks one promise, or none. Clones share what they have seen. Another value has
+/// seen only its own calls, as in another process.
 #[derive(Clone)]
 pub struct Defective {
     inner: SharedStore,
@@ -38,7 +39,7 @@ pub struct Defective {
     seen: Arc<Seen>,
 }
 
-/// What was seen of the calls.
+/// What the store has seen of the calls.
 #[derive(Default)]
 struct Seen {
     granted: Mutex<HashMap<(Identity, OwnerId), Instant>>,
@@ -57,13 +58,13 @@ impl Defective {
         self.defect == Some(defect)
     }
 
-    /// The request as it reaches the store.
+    /// The request as it is sent to the wrapped store.
     fn asked(&self, req: &AcquireRequest) -> AcquireRequest {
         let mut req = req.clone();
         match self.defect {
             Some(Defect::EarlyPurge) => req.ttl = BRIEF,
             Some(Defect::EarlyTakeover) => req.lease /= 2,
-            // The note tells everybody who the owner is.
+            // With the owner in the note, every reader of the record can find it.
             Some(Defect::NoOwnerCheck | Defect::GetThenSet) => {
                 req.holder = Some(HolderNote::new(req.owner, req.lease, None, &hex(req.owner)));
             }
@@ -107,7 +108,7 @@ impl Defective {
         }
     }
 
-    /// Takes what a moment ago was free, from whoever has it now.
+    /// Acquires a key; with [`Defect::GetThenSet`], even from an owner that took it after the read.
     async fn take(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         if self.has(Defect::GetThenSet) && matches!(self.inner.peek(id).await?, Peeked::Absent) {
             sleep(BETWEEN).await;
@@ -120,7 +121,7 @@ impl Defective {
         self.inner.acquire(id, req).await
     }
 
-    /// Whom a refused call could come from, if nobody checked.
+    /// The recorded owner, in whose name a refused call is repeated if owners are not checked.
     async fn recorded(&self, id: &Identity, refused: FencedWrite) -> Result<Option<OwnerId>> {
         if !self.has(Defect::NoOwnerCheck) || refused != FencedWrite::NotOwner {
             return Ok(None);
@@ -134,7 +135,7 @@ impl Defective {
         Ok(!matches!(found, Peeked::Busy(lease) if lease.token == seen))
     }
 
-    /// Waits with reads at these intervals.
+    /// Waits, and reads the record at intervals of `poll`.
     async fn wait(
         &self,
         (id, seen): (&Identity, FencingToken),
@@ -158,7 +159,7 @@ fn hex(owner: OwnerId) -> String {
     owner.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Who holds the lease, by its note.
+/// The owner that holds the lease, from its note.
 fn owner(lease: &LiveLease) -> Option<OwnerId> {
     let owner = u128::from_str_radix(lease.holder.as_ref()?.label()?, 16).ok()?;
     Some(OwnerId::from_bytes(owner.to_be_bytes()))
@@ -215,7 +216,7 @@ impl IdempotencyStore for Defective {
             Some(Defect::NoHeartbeat) => return Ok(FencedWrite::Applied),
             Some(Defect::LateHeartbeat) => {
                 let (inner, id) = (self.inner.clone(), id.clone());
-                // It was due when half of the lease was over.
+                // The heartbeat was due when half of the lease was over.
                 tokio::spawn(async move {
                     sleep(lease * 3 / 5).await;
                     let _: Result<FencedWrite> = inner.extend(&id, owner, lease).await;

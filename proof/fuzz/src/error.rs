@@ -4,7 +4,7 @@
 /// Why a row was not read.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The row is not one that the store writes.
+    /// The store does not write such a row.
     Store(retryproof_core::Error),
     /// SQLite failed.
     Driver(rusqlite::Error),

@@ -10,11 +10,11 @@ use crate::corpus;
 use crate::random::Random;
 use crate::targets::Target;
 
-/// Inputs do not grow beyond this.
+/// The longest input.
 const LONGEST: usize = 2_048;
-/// The inputs that a run keeps because their results were new.
+/// How many inputs a run keeps because their results were new.
 const POOL: usize = 4_096;
-/// Bytes at which parsers decide.
+/// Bytes that change what a parser does next.
 const TELLING: &[u8] = b"\"\\,;:=&?@/%#{}[]+-.0123456789TPe \t\n\0\x7f\x80\xc3\xff";
 
 /// An input that a target does not accept.
@@ -24,7 +24,7 @@ pub struct Found {
     pub target: &'static str,
     /// The input, as a line of a corpus.
     pub input: String,
-    /// What the target says.
+    /// The target's message.
     pub message: String,
 }
 
@@ -66,7 +66,7 @@ pub struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// A fuzzer with the target's corpus. The seed repeats its inputs.
+    /// A fuzzer with the target's corpus. The same seed gives the same inputs.
     #[must_use]
     pub fn new(target: Target, seed: u64) -> Self {
         let mut pool = corpus::read(target.corpus);
@@ -75,7 +75,7 @@ impl Fuzzer {
         Self { target, random, pool, seen: HashSet::new(), input: Vec::new() }
     }
 
-    /// Runs the target on its corpus as it is.
+    /// Runs the target on its corpus without mutations.
     ///
     /// # Errors
     /// The first input that it does not accept.
@@ -86,7 +86,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Runs the target on so many inputs.
+    /// Runs the target on this many inputs.
     ///
     /// # Errors
     /// The first input that it does not accept, made shorter as long as it is not accepted.
@@ -100,7 +100,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// The inputs that a run has kept, those of the corpus among them.
+    /// The inputs that a run has kept, including those of the corpus.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.pool.len()
@@ -122,7 +122,7 @@ impl Fuzzer {
         usize::try_from(self.random.within(0..bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// A range within an input of the length, mostly a short one.
+    /// A range, mostly a short one, within an input of the length.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let from = self.below(length + 1);
         let most = if self.random.percent(80) { 8 } else { length };

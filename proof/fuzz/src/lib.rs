@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random bytes for everything that parses foreign bytes.
 //!
-//! A [`Target`] is a parser with the properties that it has to keep for any input: it never
-//! panics, what it reads is within its bounds, what it read and wrote again reads the same, and no
-//! error shows a password. [`Fuzzer`] runs a target on inputs that it makes from a committed
-//! corpus, by mutations that a seed repeats. An input whose result is of a new kind joins the
-//! corpus of the run.
+//! A [`Target`] is a parser with properties that hold for any input: the parser never panics, each
+//! value that it reads is within its bounds and is still the same after it is written and read
+//! again, and no error shows a password. [`Fuzzer`] mutates the inputs of a committed corpus, and
+//! runs a target on them; the same seed gives the same inputs. An input with a new kind of result
+//! joins the corpus of the run.
 
-// The sources of other crates bring their own tests, which run there.
+// These sources belong to other crates, which run the tests in them.
 #![cfg(not(test))]
 
 mod corpus;

@@ -10,9 +10,10 @@ use std::time::Duration;
 use fuzz::{Fuzzer, TARGETS, Target, catch_panics};
 use retryproof_core::clock::{Clock as _, SystemClock};
 
-/// A target's turn. Each turn begins with the corpus alone, so that no run stays where it is.
+/// How long a target runs before the next one takes its turn. Each turn begins with the corpus
+/// alone, so that no run stays with the same inputs.
 const TURN: Duration = Duration::from_secs(10);
-/// Executions between two looks at the clock.
+/// Executions between two reads of the clock.
 const BATCH: u64 = 2_000;
 
 fn main() -> ExitCode {
@@ -75,7 +76,7 @@ fn read(text: &str) -> BTreeMap<String, u64> {
     lines.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect()
 }
 
-/// Runs the target for its turn. The executions so far are its seed.
+/// Runs the target for one turn. The number of executions so far is the seed.
 fn take_turn(target: Target, seed: u64, turn: Duration) -> (u64, Option<Box<fuzz::Found>>) {
     let (began, mut fuzzer, mut done) = (SystemClock.now(), Fuzzer::new(target, seed), 0);
     let mut found = fuzzer.replay().err();

@@ -15,7 +15,7 @@ mod settings;
 /// A parser with its properties.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, also that of its corpus.
+    /// Its name, and that of its corpus.
     pub name: &'static str,
     /// Reads the input. Panics if a property does not hold. Returns the kind of the result.
     pub run: fn(&[u8]) -> u64,
@@ -55,19 +55,19 @@ pub const TARGETS: &[Target] = targets! {
     "retry-after", problem::retry_after, 10;
 };
 
-/// The kind of a result: equal for equal parts.
+/// The kind of a result; equal parts give an equal kind.
 fn kind(parts: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     hasher.finish()
 }
 
-/// About how much of something there is.
+/// The order of magnitude of an amount.
 fn about(count: usize) -> u32 {
     usize::BITS - count.leading_zeros()
 }
 
-/// The input as text, with what is not UTF-8 replaced.
+/// The input as text; bytes that are not UTF-8 are replaced.
 fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(input)
 }

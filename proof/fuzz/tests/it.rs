@@ -6,7 +6,7 @@ use std::time::Duration;
 use fuzz::{Fuzzer, TARGETS, Target, catch_panics, targets};
 use retryproof_core::clock::{Clock as _, SystemClock};
 
-/// The executions of a target in the gate; those of one that is slow in a debug build.
+/// How often the tests run a target, and how often one that is slow in a debug build.
 const GATE: u64 = 30_000;
 const SLOW: u64 = 3_000;
 
@@ -55,8 +55,9 @@ gate! {
     http_10_retry_after "retry-after" GATE;
 }
 
-/// A megabyte made of each input of a corpus takes less than two seconds: ten times as long as the
-/// slowest target needs, and much less than a target needs whose time grows with the square.
+/// Each target reads a megabyte, made of any input of its corpus, in less than two seconds. That is
+/// ten times as long as the slowest target needs, and much less than a target needs whose time
+/// grows with the square of the length.
 #[test]
 fn no_target_takes_more_than_linear_time() {
     catch_panics();
@@ -71,7 +72,7 @@ fn no_target_takes_more_than_linear_time() {
     }
 }
 
-/// A planted defect, in a target beside the real one.
+/// The fuzzer finds a defect that is planted in a copy of a target.
 fn is_found(name: &str, run: fn(&[u8]) -> u64) -> String {
     catch_panics();
     let planted = Target { run, ..target(name) };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Engines on one store in virtual time, from a seed.
 //!
-//! [`Simulation::run`] draws a world from its seed: 2 to 8 processes, each with an engine and
-//! callers of its own, a network between them and one memory store, and faults. It runs the world
-//! on a paused clock and one thread, so ten seconds of leases take some milliseconds, and the same
-//! seed gives the same history, event by event. [`history`] judges it by the rules of the kill
+//! [`Simulation::run`] draws a world from its seed: 2 to 8 processes, each with its own engine and
+//! callers, a network between them and one memory store, and faults. It runs the world on a paused
+//! clock and one thread, so ten seconds of leases take some milliseconds, and the same seed gives
+//! the same history, event by event. [`history`] judges that history by the rules of the kill
 //! tests.
 //!
 //! The callers, their actions and the recording of store calls are the sources of the kill tests
-//! (`proof/chaos`). This crate replaces only what they stand on: the clock, the log and the
+//! (`proof/chaos`). This crate replaces only what these sources use: the clock, the log and the
 //! resource outside of the store.
 
 #[path = "../../chaos/src/act.rs"]

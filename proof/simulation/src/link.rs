@@ -15,12 +15,12 @@ use tokio::time::{sleep, sleep_until};
 use crate::log::Log;
 use crate::random::Random;
 
-/// What the network does to all processes.
+/// What the network does to the calls of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Weather(Mutex<Option<Instant>>);
 
 impl Weather {
-    /// Calls arrive at this time at the earliest.
+    /// Until this time, no call arrives.
     pub(crate) fn stall(&self, until: Instant) {
         *self.0.lock() = Some(until);
     }
@@ -39,20 +39,20 @@ impl Weather {
 /// How long a call takes in one direction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Delays {
-    /// At most so many ms, for most calls.
+    /// The longest delay of most calls, in ms.
     pub(crate) usual: u64,
-    /// At most so many ms, for a few: longer than a caller waits for its answer.
+    /// The longest delay of a few calls, in ms: longer than a caller waits for its answer.
     pub(crate) late: u64,
-    /// Of a thousand calls so many are late.
+    /// How many of a thousand calls are late.
     pub(crate) per_mille: u64,
 }
 
-/// A process's connection to the store. A caller that gives up leaves its call on the way: the call
-/// may still reach the store, and its answer nobody.
+/// A process's connection to the store. The call of a caller that gives up stays on its way: it may
+/// still reach the store, but its answer reaches no caller.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) store: SharedStore,
-    /// None: no network; the store is in the process, and answers at once.
+    /// None if there is no network: then the store is in the process and answers at once.
     pub(crate) delays: Option<Delays>,
     pub(crate) random: Mutex<Random>,
     pub(crate) weather: Arc<Weather>,
@@ -62,7 +62,7 @@ pub(crate) struct Link {
 struct Trip {
     there: Duration,
     back: Duration,
-    /// It arrives even if its caller gives up.
+    /// Whether the call arrives even if its caller gives up.
     arrives: bool,
 }
 
@@ -98,7 +98,7 @@ impl Link {
         Some(Trip { there, back, arrives: random.percent(50) })
     }
 
-    /// A dead process sends nothing, and hears nothing.
+    /// A dead process sends and receives nothing.
     async fn unless_dead(&self) {
         if self.log.is_dead() {
             pending::<()>().await;

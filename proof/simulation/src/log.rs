@@ -16,8 +16,8 @@ use crate::mono;
 pub(crate) struct Events(Mutex<Vec<Event>>);
 
 impl Events {
-    /// Takes the events out. Owners are random numbers, so each gets the number of its first event
-    /// instead: otherwise no two runs would be alike.
+    /// Takes the events out of the log. Owners are random numbers, so each is replaced by the
+    /// number of its first event; otherwise no two runs would be alike.
     pub(crate) fn take(&self) -> Vec<Event> {
         let mut events = std::mem::take(&mut *self.0.lock());
         let mut numbers = HashMap::new();
@@ -45,7 +45,7 @@ impl Log {
         Self { events: Arc::clone(events), who, ops, dead }
     }
 
-    /// The process is dead: nothing that is left of it writes anything any more.
+    /// The process is dead: its remaining futures write no more events.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -59,12 +59,12 @@ impl Log {
         self.ops.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An event that happens now.
+    /// Writes an event that happens now.
     pub(crate) fn event(&self, op: u64, fun: Fun, phase: Phase) -> Event {
         Event::new(self.who, op, fun, phase, mono::now())
     }
 
-    /// The same, of an identity.
+    /// Writes an event of an identity that happens now.
     pub(crate) fn of(&self, op: u64, fun: Fun, phase: Phase, identity: &Identity) -> Event {
         Event {
             scope: Some(identity.scope().as_str().to_owned()),

@@ -65,7 +65,7 @@ fn replay(
     Ok(judgement.violations.is_empty())
 }
 
-/// Runs the seeds that earlier runs on this revision left.
+/// Runs the seeds that earlier runs at this revision did not reach.
 fn go_on(seeds: u64, out: &Path) -> Result<bool, Box<dyn std::error::Error>> {
     let git = Command::new("git").args(["describe", "--always", "--dirty"]).output()?;
     let revision = String::from_utf8_lossy(&git.stdout).trim().to_owned();

@@ -10,7 +10,7 @@ thread_local! {
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Starts to count. A run has its thread for itself.
+/// Sets the start of the run to now. No other run uses this thread meanwhile.
 pub(crate) fn begin() {
     BEGAN.set(Some(SystemClock.now()));
 }
@@ -20,7 +20,7 @@ pub(crate) fn elapsed_ms() -> u64 {
     now() / history::MS - 1_000
 }
 
-/// Nanoseconds since the run began, and a second more, so that no event is at zero.
+/// Nanoseconds since the run began, plus a second, so that no event is at zero.
 pub(crate) fn now() -> u64 {
     let since = BEGAN.get().map(|began| SystemClock.now().saturating_duration_since(began));
     let since = since.unwrap_or_default();

@@ -12,8 +12,8 @@ use retryproof::store::{
 };
 use retryproof::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, Result, SharedStore};
 
-/// The tokens that the store has granted. They begin with the time of day, so without numbers of
-/// their own no two runs would be alike.
+/// The tokens that the store has granted. They begin with the time of day, so they are numbered:
+/// otherwise no two runs would be alike.
 pub(crate) struct Numbered {
     inner: SharedStore,
     tokens: Mutex<HashMap<Identity, Vec<FencingToken>>>,
@@ -24,8 +24,8 @@ impl Numbered {
         Self { inner, tokens: Mutex::default() }
     }
 
-    /// The number of a token. A token that is smaller than an earlier one gets zero, so that the
-    /// judge sees that it did not grow.
+    /// The number of a token. A token that is smaller than an earlier one gets zero, so the judge
+    /// sees that the token did not grow.
     fn number(&self, id: &Identity, token: FencingToken) -> FencingToken {
         let mut all = self.tokens.lock();
         let known = all.entry(id.clone()).or_default();
@@ -36,7 +36,7 @@ impl Numbered {
         FencingToken::new(at.map_or(0, |at| at as u64 + 1))
     }
 
-    /// The store's token of a number.
+    /// The store's token with this number.
     fn token(&self, id: &Identity, number: FencingToken) -> FencingToken {
         let at = usize::try_from(number.get().wrapping_sub(1)).unwrap_or(usize::MAX);
         self.tokens.lock().get(id).and_then(|known| known.get(at).copied()).unwrap_or(number)

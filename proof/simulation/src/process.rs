@@ -31,11 +31,11 @@ pub(crate) struct Ground {
     pub(crate) weather: Arc<Weather>,
     pub(crate) resource: Arc<Resource>,
     pub(crate) over: Arc<AtomicBool>,
-    /// What is wrong with the engines or with what each of them has of the store.
+    /// The planted defect, in the engines or in the store as each engine sees it.
     pub(crate) plant: Option<Defect>,
 }
 
-/// One life of a process.
+/// One life of a process, until it dies or ends.
 pub(crate) struct Process {
     pub(crate) log: Arc<Log>,
     pub(crate) faults: Faults,
@@ -60,8 +60,8 @@ fn plan(per_mille: u64, mut random: Random) -> impl FnMut(&Call) -> Option<Fault
     }
 }
 
-/// The store with the defect, if it is one of this place: of the engine, before its calls are
-/// written down, or of the store.
+/// The store with the defect, if the defect belongs at this level: at the engine's, above the
+/// record of its calls, or at the store's, below it.
 fn defective(store: SharedStore, plant: Option<Defect>, is_of_engine: bool) -> SharedStore {
     match plant.filter(|defect| defect.is_of_engine() == is_of_engine) {
         None => store,
@@ -70,7 +70,7 @@ fn defective(store: SharedStore, plant: Option<Defect>, is_of_engine: bool) -> S
 }
 
 impl Process {
-    /// Builds the engine of a process, without callers. One without a network has no faults.
+    /// Builds the engine of a process, without callers. A process without a network has no faults.
     fn build(
         ground: &Ground,
         (proc, life): (u32, u32),
@@ -110,12 +110,12 @@ impl Process {
         Ok(Self { log, faults: failing, engine, callers: Vec::new() })
     }
 
-    /// A process that meets no faults and calls nothing.
+    /// A process without faults and without callers.
     pub(crate) fn quiet(ground: &Ground, proc: u32) -> Result<Self> {
         Self::build(ground, (proc, 1), None, 0)
     }
 
-    /// A process with its callers.
+    /// A process with callers and faults.
     pub(crate) fn start(ground: &Ground, proc: u32, life: u32) -> Result<Self> {
         let setting = &ground.setting;
         let mut process = Self::build(ground, (proc, life), setting.delays, setting.faults)?;
@@ -135,13 +135,13 @@ impl Process {
         Ok(process)
     }
 
-    /// Kills it. Calls that are on their way may still arrive.
+    /// Kills it. Calls that were already sent may still arrive.
     pub(crate) fn kill(self) {
         self.log.die();
         self.callers.iter().for_each(JoinHandle::abort);
     }
 
-    /// Ends in order, and says so. Returns whether a caller panicked.
+    /// Ends the process in order, and logs its end. Returns whether a caller panicked.
     pub(crate) async fn end(self) -> bool {
         let mut panicked = false;
         for caller in self.callers {
@@ -154,7 +154,7 @@ impl Process {
     }
 }
 
-/// The streams of random numbers of one life of one process begin here.
+/// Where the streams of random numbers of this life of the process begin.
 fn place(proc: u32, life: u32) -> u64 {
     u64::from(proc) << 32 | u64::from(life) << 16
 }

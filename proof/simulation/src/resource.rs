@@ -11,7 +11,7 @@ use retryproof::{Identity, Lease};
 
 use crate::log::Log;
 
-/// What guards the resource: it refuses a token that is older than one it has seen (ACQ-10).
+/// The guard of the resource: it refuses a token that is older than one it has seen (ACQ-10).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard;
 
@@ -24,7 +24,7 @@ impl Resource {
         Arc::default()
     }
 
-    /// Makes an effect in the name of a lease, and writes down whether it was made.
+    /// Makes an effect in the name of a lease, and logs whether the guard let it through.
     pub(crate) async fn touch(&self, log: &Log, _: Guard, identity: &Identity, lease: &Lease) {
         // Some work comes between the grant and the effect. If the process is killed here, another
         // owner takes over.

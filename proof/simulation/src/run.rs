@@ -24,7 +24,7 @@ use crate::resource::Resource;
 use crate::setting::{OPERATION_TIMEOUT_MS, Setting, Strike};
 use crate::settle::settle;
 
-/// The number of the process that settles what the others leave.
+/// The number of the process that completes the keys that the others leave unfinished.
 const SETTLER: u32 = 99;
 
 /// What happened in the world of a seed.
@@ -39,7 +39,7 @@ impl Simulation {
     /// Runs the world of a seed, with a defect if one is planted.
     ///
     /// # Panics
-    /// If a caller or the store fails for a reason that no fault explains: this is a defect of the
+    /// If a caller or the store fails for a reason that no fault explains: that is a defect of the
     /// simulation.
     #[must_use]
     pub fn run(seed: u64, plant: Option<Defect>) -> Self {
@@ -61,7 +61,7 @@ impl Simulation {
     /// Judges it.
     ///
     /// # Panics
-    /// If the history is malformed: this is a defect of the simulation.
+    /// If the history is malformed: that is a defect of the simulation.
     #[must_use]
     pub fn judge(&self) -> (Run, Judgement) {
         let mut run = Run::new(self.manifest.clone());
@@ -73,7 +73,7 @@ impl Simulation {
         (run, judgement)
     }
 
-    /// A number that differs if anything in the history does.
+    /// A hash of the whole history.
     #[must_use]
     pub fn digest(&self) -> u64 {
         hash(format!("{:?}", self.events).as_bytes())
@@ -146,7 +146,7 @@ async fn run(
     nemesis.rest(&ground).await
 }
 
-/// Does to the run what its setting says.
+/// Applies a strike to the run.
 struct Nemesis {
     log: Log,
     processes: Vec<(u32, Option<Process>)>,
@@ -222,7 +222,7 @@ impl Nemesis {
         }
     }
 
-    /// Ends all faults, lets everything come to its end, and settles what is left.
+    /// Ends all faults, waits for all calls, and completes the keys that are left unfinished.
     async fn rest(mut self, ground: &Ground) -> retryproof::Result<()> {
         self.end_outage();
         ground.weather.stall(SystemClock.now());
@@ -235,7 +235,7 @@ impl Nemesis {
             }
         }
         let newest = ground.setting.world.newest();
-        // What is still on its way arrives.
+        // Calls that were sent earlier arrive now.
         sleep(Duration::from_secs(2)).await;
         let settler = Process::quiet(ground, SETTLER)?;
         let wait = Duration::from_millis(ground.setting.lease_ms.1 * 2 + 2_000);

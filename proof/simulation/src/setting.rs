@@ -13,15 +13,15 @@ pub(crate) const OPERATION_TIMEOUT_MS: u64 = 400;
 /// Something that happens to the run, not to a single call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Strike {
-    /// The store is away.
+    /// The store is unavailable.
     Begin(Outage),
-    /// No call arrives for so many ms.
+    /// No call arrives for this many ms.
     Stall(u64),
-    /// The store is back.
+    /// The store is available again.
     End,
-    /// The process dies: none of its futures gets any further.
+    /// The process dies: none of its futures is polled again.
     Crash(usize),
-    /// A new process takes its place.
+    /// A new process replaces the dead one.
     Start(usize),
     /// Expired records are deleted.
     Purge,
@@ -34,14 +34,14 @@ pub(crate) struct Setting {
     pub(crate) callers: u64,
     pub(crate) world: World,
     pub(crate) lease_ms: (u64, u64),
-    /// None: the store is in the process and answers at once, as the memory store does.
+    /// None if the store is in the process and answers at once, as the memory store does.
     pub(crate) delays: Option<Delays>,
-    /// Of a thousand calls of each process so many meet each kind of fault.
+    /// How many of a thousand calls of each process meet each kind of fault.
     pub(crate) faults: u64,
-    /// Which processes have clocks that are an hour fast, by bits.
+    /// The processes with clocks that are an hour fast, as bits.
     pub(crate) fast: u64,
     pub(crate) length_ms: u64,
-    /// What happens when, in order.
+    /// The strikes, each with its time in ms, in order.
     pub(crate) strikes: Vec<(u64, Strike)>,
     /// What the faults may add to every bound of time, in ms.
     pub(crate) slack_ms: u64,
@@ -50,7 +50,8 @@ pub(crate) struct Setting {
 impl Setting {
     pub(crate) fn draw(random: &mut Random) -> Self {
         let (processes, callers) = (random.within(2..9), random.within(1..4));
-        // The more callers there are, the shorter the run: stories stay short enough for S18.
+        // The more callers there are, the shorter the run, so that stories stay short enough for
+        // S18.
         let longest = (7_000 / (processes * callers)).clamp(400, 2_500);
         let length_ms = random.within(longest / 2..longest);
         let shortest = one_of(random, &[40, 100, 300]);
@@ -80,17 +81,17 @@ impl Setting {
         for _ in 0..random.within(0..4) {
             setting.strikes.push((random.within(0..length_ms), Strike::Purge));
         }
-        // What lasts longer than the run ends with it.
+        // A strike that lasts longer than the run ends with the run.
         setting.strikes.retain(|(at, _)| *at < length_ms);
         setting.strikes.sort_by_key(|(at, _)| *at);
         if !is_calm && !is_near {
-            // A wait can be swallowed, and the pause after a failed one grows to 500 ms.
+            // A wait can get no answer, and the pause after a failed wait grows to 500 ms.
             setting.slack_ms = longest + lease_ms.1 + 2 * OPERATION_TIMEOUT_MS + 2 * late + 1_000;
         }
         setting
     }
 
-    /// One outage after the other. Returns the length of the longest.
+    /// One outage after the other. Returns the length of the longest outage.
     fn draw_outages(&mut self, random: &mut Random) -> u64 {
         let (mut at, mut longest) = (0, 0);
         for _ in 0..random.within(0..4) {

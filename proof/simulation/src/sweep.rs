@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 
 use crate::run::Simulation;
 
-/// What happened in all runs together.
+/// The counts of all runs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Runs.
     pub seeds: u64,
-    /// What is counted, with its name, in a fixed order.
+    /// The counts, with their names, in a fixed order.
     pub counts: [(&'static str, u64); 12],
 }
 
@@ -39,7 +39,7 @@ impl Totals {
         Self { seeds: 1, counts }
     }
 
-    /// Adds another one.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.seeds += other.seeds;
         for ((name, count), (other_name, other)) in self.counts.iter_mut().zip(other.counts) {
@@ -90,7 +90,8 @@ fn try_seed(seed: u64, plant: Option<Defect>) -> Result<Totals, Failure> {
 /// Runs the seeds.
 ///
 /// # Errors
-/// The failure with the smallest seed of those that were found. A sweep ends soon after the first.
+/// The failure with the smallest seed among those that were found. A sweep ends soon after the
+/// first failure.
 pub fn sweep(seeds: Range<u64>, plant: Option<Defect>) -> Result<Totals, Box<Failure>> {
     let next = AtomicU64::new(seeds.start);
     let (totals, failure) = (Mutex::new(Totals::default()), Mutex::new(None::<Failure>));
@@ -121,7 +122,7 @@ pub fn sweep(seeds: Range<u64>, plant: Option<Defect>) -> Result<Totals, Box<Fai
     }
 }
 
-/// Prints no panics that the runs plan: those of actions and of store calls.
+/// Suppresses the messages of panics that the runs plan: those of actions and of store calls.
 pub fn silence_planned_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

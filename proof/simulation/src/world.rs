@@ -6,13 +6,13 @@ use retryproof::{Identity, Scope};
 use crate::mono;
 use crate::random::Random;
 
-/// The identities of a run, by number. All callers ask for the newest few; then others take their
-/// place.
+/// The identities of a run, by number. All callers use the newest few; then newer ones replace
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct World {
-    /// So many are asked for at once.
+    /// How many identities are in use at once.
     pub(crate) hot: u64,
-    /// For so many ms.
+    /// For how many ms an identity stays in use.
     pub(crate) hot_ms: u64,
 }
 
@@ -22,7 +22,7 @@ impl World {
         (mono::elapsed_ms() / self.hot_ms + 1) * self.hot - 1
     }
 
-    /// One that is hot, or an old one. Half of the calls for hot ones ask for the same.
+    /// Picks an identity that is in use, or an old one. Half of the calls use the newest.
     pub(crate) fn pick(self, random: &mut Random) -> u64 {
         let newest = self.newest();
         match random.within(0..100) {
@@ -33,18 +33,19 @@ impl World {
     }
 }
 
-/// The identity of a number. Neighbours share a scope or a key.
+/// The identity with this number. Neighbours share a scope or a key.
 pub(crate) fn identity(number: u64) -> retryproof::Result<Identity> {
     Identity::of(Scope::new(format!("scope-{}", number / 2))?, format!("key-{}", number % 2))
 }
 
-/// A value that names its identity and its token, so that a leak shows in itself.
+/// A value that names its identity and its token, so that a value of another identity is
+/// recognised.
 pub(crate) fn value(identity: &Identity, token: u64, by: &str, padding: u64) -> Vec<u8> {
     let whole = (identity.scope().as_str(), identity.key().expose(), token, by, padding);
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// What a value says that it is.
+/// The identity and the token that a value names.
 pub(crate) fn bears(value: &[u8]) -> Option<(String, String, u64)> {
     let (scope, key, token, _, _) =
         serde_json::from_slice::<(String, String, u64, String, u64)>(value).ok()?;

@@ -4,7 +4,7 @@
 use defects::Defect;
 use simulation::{Simulation, silence_planned_panics, sweep};
 
-/// The seeds of the gate.
+/// How many seeds the gate runs.
 const GATE: std::ops::Range<u64> = 1..1_001;
 
 #[test]
@@ -70,7 +70,7 @@ fn a_seed_repeats_its_history() {
     assert_ne!(Simulation::run(1, None).digest(), Simulation::run(2, None).digest());
 }
 
-/// Tables in a process are hashed with numbers that the next process draws anew.
+/// Hash tables are seeded with numbers that each process draws anew.
 #[test]
 fn a_seed_repeats_its_history_in_another_process() {
     let folder = std::env::temp_dir().join(format!("simulation-{}", std::process::id()));

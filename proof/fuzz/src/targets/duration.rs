@@ -12,7 +12,7 @@ pub(super) fn run(input: &[u8]) -> u64 {
     check(input, |text| retryproof_duration::parse(text).ok())
 }
 
-/// Holds a parser against the properties.
+/// Checks the properties of a parser.
 ///
 /// # Panics
 /// If a property does not hold.
@@ -40,7 +40,7 @@ pub fn check(input: &[u8], parse: Parse) -> u64 {
     ))
 }
 
-/// The grammar once more, by sums of nanoseconds.
+/// A second implementation of the grammar, which adds up nanoseconds.
 fn expected(text: &str) -> Option<Duration> {
     const SECOND: u128 = 1_000_000_000;
     let rest = text.strip_prefix('P')?;

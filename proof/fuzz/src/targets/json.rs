@@ -11,7 +11,8 @@ pub type Canonical = fn(&[u8]) -> Option<Vec<u8>>;
 
 pub(super) fn run(input: &[u8]) -> u64 {
     let seen = check(input, json::canonical);
-    // Pointers to nothing leave nothing out, and the others at most what they name.
+    // Pointers that point to nothing remove nothing, and the others remove at most the values that
+    // they name.
     let whole = json::canonical(input);
     assert_eq!(json::canonical_without(input, &["/\u{1}/no such member"]), whole);
     let without = json::canonical_without(input, &["/a", "/b/0", "/c~1d/~0"]);
@@ -23,7 +24,7 @@ pub(super) fn run(input: &[u8]) -> u64 {
     seen
 }
 
-/// Holds a writer against the properties.
+/// Checks the properties of a writer.
 ///
 /// # Panics
 /// If a property does not hold.
@@ -41,7 +42,7 @@ pub fn check(input: &[u8], canonical: Canonical) -> u64 {
     let again = serde_json::from_slice::<Value>(&written);
     let again = again.unwrap_or_else(|error| panic!("wrote no JSON: {error}: {}", shown()));
     assert!(same(&read, &again), "another value: {}", shown());
-    // serde_json reads some doubles inexactly, also those written as long integers.
+    // serde_json reads some doubles inexactly, even those that are written as long integers.
     if exact(&read) {
         let sorted = serde_json::to_vec(&read).unwrap_or_default();
         if let Some(other) = canonical(&sorted) {

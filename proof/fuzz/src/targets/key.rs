@@ -6,7 +6,8 @@ use sfv::{BareItem, Item, Parser};
 use super::{about, kind};
 use crate::product::http::key;
 
-/// A parser of the header: the key, none without a line, or the reason against it.
+/// A parser of the header: returns the key, none if the header is missing, or why the key is
+/// invalid.
 pub type Parse = fn(&[&[u8]]) -> Result<Option<Vec<u8>>, String>;
 
 fn product(lines: &[&[u8]]) -> Result<Option<Vec<u8>>, String> {
@@ -19,7 +20,7 @@ pub(super) fn run(input: &[u8]) -> u64 {
     check(input, product)
 }
 
-/// Holds a parser against the properties. A line feed in the input separates header lines.
+/// Checks the properties of a parser. A line feed in the input separates header lines.
 ///
 /// # Panics
 /// If a property does not hold.
@@ -58,7 +59,7 @@ pub fn check(input: &[u8], parse: Parse) -> u64 {
     kind((about(key.len()), line.first() == Some(&b'"'), line.contains(&b'\\')))
 }
 
-/// The quoted form is read as another parser reads it.
+/// The parser reads the quoted form as another crate does.
 fn compare(line: &[u8], parsed: &Result<Option<Vec<u8>>, String>) {
     let mut trimmed = line;
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = trimmed {

@@ -49,7 +49,8 @@ fn check(call: &MessageCall, key: &str, body: &[u8]) -> u64 {
     kind((call.key().is_ok(), about(key.len()), key.is_ascii()))
 }
 
-/// The first line is the key; each byte pair after it a header, by type; the rest the body.
+/// The first line is the key. Each byte pair after it is a header, by type, and the rest is the
+/// body.
 pub(super) fn rabbitmq(input: &[u8]) -> u64 {
     let (key, rest) = halves(input);
     let (values, body) = halves(rest);
@@ -63,7 +64,7 @@ pub(super) fn rabbitmq(input: &[u8]) -> u64 {
         headers.insert(name.into(), value(part));
     }
     let mut properties = BasicProperties::default().with_headers(headers);
-    // The protocol gives the id a length of one byte, so the driver cannot hand out a longer one.
+    // In the protocol, the id's length is one byte, so the driver cannot return a longer id.
     let key = text(key);
     let id = key.chars().scan(0, |length, letter| {
         *length += letter.len_utf8();

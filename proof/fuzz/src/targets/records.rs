@@ -16,7 +16,7 @@ use crate::product::mysql::columns;
 use crate::product::redis::record as redis_record;
 use crate::product::sqlite::record as sqlite_record;
 
-/// A record that cannot be read is corrupt, whatever it holds, and its error shows nothing of it.
+/// A record that cannot be read is an error of the kind "corrupt" that shows nothing of the record.
 fn unreadable(error: &Error) -> u64 {
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{text}");
@@ -24,11 +24,11 @@ fn unreadable(error: &Error) -> u64 {
     kind(text)
 }
 
-/// What a caller of the store can tell of a record.
+/// What a caller of the store sees of a record.
 fn seen(record: &Record) -> (bool, u64, u16, bool, bool, bool) {
     let phase = match &record.phase {
         RecordPhase::InProgress(left) => {
-            assert!(left.is_none_or(|left| !left.is_zero()), "no time left is none");
+            assert!(left.is_none_or(|left| !left.is_zero()), "a lease without time left is absent");
             left.is_some()
         }
         RecordPhase::Complete(value) => {
@@ -64,7 +64,7 @@ pub(super) fn note(input: &[u8]) -> u64 {
     kind((note.is_newer(), note.label().is_some(), note.trace().is_some(), note.lease().is_some()))
 }
 
-/// The input is a record; what follows a line feed and `key ` is a key of a record.
+/// The input is a record. A line feed and `key ` begin a key, which belongs to that record.
 pub(super) fn redis(input: &[u8]) -> u64 {
     if let Some(key) = input.strip_prefix(b"key ") {
         let identity: Option<Identity> = redis_record::identity("rp", key);
@@ -100,7 +100,7 @@ pub(super) fn redis(input: &[u8]) -> u64 {
     ))
 }
 
-/// The first byte says which columns there are and how long the first is; then the columns.
+/// The first byte says which columns there are and how long the first one is; the columns follow.
 pub(super) fn mysql(input: &[u8]) -> u64 {
     let (shape, rest) = input.split_first().unwrap_or((&0, &[]));
     let (first, value) = rest.split_at(rest.len().min(usize::from(*shape) * 2));
@@ -118,7 +118,7 @@ pub(super) fn mysql(input: &[u8]) -> u64 {
     kind_of(&record)
 }
 
-/// The first column, as the statements write it.
+/// The first column, in the form that the statements write.
 fn mysql_head(record: &Record) -> Vec<u8> {
     let (state, left) = match &record.phase {
         RecordPhase::InProgress(left) => (0, *left),
@@ -147,7 +147,7 @@ const WRITE: &str = "UPDATE r SET a = ?1, b = ?2, c = ?3, d = ?4, e = ?5, f = ?6
 const READ: &str = "SELECT a, b, c, d, e, f, g, h FROM r WHERE ?1 != x'' AND ?2 != x''";
 const PEEK: &str = "SELECT a, b, c, d FROM r WHERE ?1 != x'' AND ?2 != x''";
 
-/// Eight columns, each with a byte for its type and length.
+/// Reads eight columns from the input; one byte gives the type and length of each.
 pub(super) fn sqlite(input: &[u8]) -> u64 {
     let mut rest = input;
     let columns: Vec<Value> = (0..8).map(|_| column(&mut rest)).collect();

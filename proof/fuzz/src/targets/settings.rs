@@ -35,7 +35,7 @@ fn shown(config: Result<impl Debug>) -> (bool, String) {
     }
 }
 
-/// Whether the password occurs as such, and nowhere else.
+/// Whether the password occurs as the password, and nowhere else.
 fn is_secret(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

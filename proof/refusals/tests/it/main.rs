@@ -2,10 +2,10 @@
 //! What the attribute refuses, and where its messages point (ANN-2); what it takes, compiled and
 //! run.
 //!
-//! `tests/ui/fail`: one refused combination a file, beside the compiler's whole output.
-//! `typed_*.rs` are refused by the type checker, whose words around ours change from release to
-//! release; so they are compared under one. After a change:
-//! `TRYBUILD=overwrite cargo test -p refusals`, and read the difference.
+//! `tests/ui/fail` has one refused combination per file, beside the compiler's whole output. The
+//! type checker refuses `typed_*.rs`. Its words around ours change from release to release, so its
+//! output is compared under one release only. After a change, run `TRYBUILD=overwrite cargo test -p
+//! refusals` and read the difference.
 
 use std::process::Command;
 

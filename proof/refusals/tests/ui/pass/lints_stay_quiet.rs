@@ -27,7 +27,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use retryproof::{IdempotencyEngine, Lease, MemoryStore, Rejected, blocking, idempotent};
 
-/// Another type named as the expansion's own things might be.
+/// Another type with a name that the expansion might use.
 #[derive(Debug)]
 pub struct Keyed {
     engine: IdempotencyEngine,
