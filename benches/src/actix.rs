@@ -52,8 +52,8 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// Counted inside one process, without a socket. SHA-256 is left out of the instructions, for
-/// valgrind runs it in software.
+/// Figures that are counted inside one process, without a socket. SHA-256 is left out of the
+/// instructions, because valgrind runs it in software.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["actix", "inside"])?;
     let mut plain = None;
@@ -88,7 +88,7 @@ async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
     (&ANSWER, StatusCode::CREATED)
 }
 
-/// All routes of an app, for each worker anew.
+/// All routes of an app; each worker builds them.
 fn routes(
     (strict, optional): (IdempotencyFilter, IdempotencyFilter),
 ) -> impl Fn(&mut ServiceConfig) + Clone {

@@ -7,10 +7,11 @@ use std::process::Command;
 
 use crate::report::{Report, Row};
 
-/// Instructions per operation of `child ARGS.. COUNT`: the difference of a run with `many` and one
-/// with `few`, divided by the difference of the counts. Set-up, which both runs share, falls out.
+/// Instructions per operation of `child ARGS.. COUNT`: the difference between a run with `many` and
+/// one with `few`, divided by the difference of the counts. Set-up is the same in both runs, so it
+/// cancels out.
 ///
-/// `None` where valgrind is missing, after saying so.
+/// `None`, with a message, if valgrind is missing.
 ///
 /// # Errors
 /// When valgrind is there but a run of it fails.
@@ -33,8 +34,8 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// As [`instructions`], without those of functions whose name contains `part`: for code that
-/// valgrind runs in software where a processor has instructions of its own (SHA-256).
+/// As [`instructions`], without those of functions whose name contains `part`. This is for code
+/// that valgrind runs in software although processors have instructions for it (SHA-256).
 ///
 /// # Errors
 /// As [`instructions`].
@@ -61,7 +62,7 @@ pub fn instructions_without(
 }
 
 /// A row of the instructions of `child ARGS.. COUNT` without SHA-256, which valgrind runs in
-/// software, beside those of the first such row, which `plain` remembers.
+/// software. Its ratio is to the first such row, which `plain` keeps.
 ///
 /// # Errors
 /// As [`instructions`].

@@ -3,9 +3,8 @@
 
 use std::time::Instant;
 
-/// One way to do the work. Each call of `batch` does some of it and returns the cost of one
-/// operation, in the unit that the suite compares: nanoseconds, microseconds of a server's CPU,
-/// bytes.
+/// One way to do the work. Each call of `batch` runs some operations and returns the cost of one,
+/// in the unit that the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
 pub struct Contender<'a> {
     name: &'static str,
     batch: Box<dyn FnMut() -> f64 + 'a>,
@@ -31,23 +30,23 @@ pub struct Median {
     pub name: &'static str,
     /// The median cost of one operation.
     pub cost: f64,
-    /// The median of its cost divided by that of the first contender in the same round.
+    /// The median, over the rounds, of its cost divided by that of the first contender.
     pub ratio: f64,
     costs: Vec<f64>,
 }
 
 impl Median {
-    /// The median of its cost divided by `other`'s in the same round.
+    /// The median, over the rounds, of its cost divided by `other`'s.
     #[must_use]
     pub fn times(&self, other: &Self) -> f64 {
         median(self.costs.iter().zip(&other.costs).map(|(mine, others)| mine / others).collect())
     }
 }
 
-/// Runs `rounds` rounds after one that warms up. In each round, every contender runs one batch.
-/// Each round begins with another contender, so that a drift of the machine's speed affects all
-/// alike. The order is always the same, so no contender runs twice in a row with the caches that it
-/// has warmed. The first contender is the floor.
+/// Runs a round to warm up, and then `rounds` rounds. In each round, every contender runs one
+/// batch. Each round begins with another contender, so that a drift of the machine's speed affects
+/// all contenders alike. The order is always the same, so no contender runs twice in a row with
+/// caches that it has warmed itself. The first contender is the floor.
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
     let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {

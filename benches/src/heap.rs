@@ -9,15 +9,16 @@ use std::process::Command;
 pub struct Heap {
     /// Calls of `alloc` and `realloc`.
     pub allocations: u64,
-    /// Bytes asked for and not given back.
+    /// Bytes allocated and not yet freed.
     pub bytes: u64,
 }
 
-/// Reads the counts; `None` in the program that is timed, whose allocator does not count.
+/// Reads the counts; `None` in the program whose time is measured, because its allocator does not
+/// count.
 pub type HeapCounter = fn() -> Option<Heap>;
 
 impl Heap {
-    /// What came on top of `earlier`, per operation: allocations and bytes.
+    /// What was added since `earlier`, per operation: allocations and bytes.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn since(self, earlier: Self, operations: u64) -> (f64, f64) {
@@ -60,18 +61,18 @@ pub fn counted(args: &[&str]) -> Result<BTreeMap<String, f64>, String> {
     Ok(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
 }
 
-/// A child tells its parent a figure.
+/// Prints a figure for the parent process.
 pub fn answer(name: &str, value: f64) {
     println!("answer {name} {value}");
 }
 
-/// Bytes of memory that this process has in RAM; `None` where the system does not say.
+/// Bytes of memory that this process has in RAM; `None` if the system does not report it.
 #[must_use]
 pub fn resident() -> Option<u64> {
     kibibytes("/proc/self/status", "VmRSS:")
 }
 
-/// Bytes of memory that a process could still get; `None` where the system does not say.
+/// Bytes of memory that a process could still get; `None` if the system does not report it.
 #[must_use]
 pub fn available() -> Option<u64> {
     kibibytes("/proc/meminfo", "MemAvailable:")

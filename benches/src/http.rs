@@ -2,9 +2,9 @@
 //! Suite `http`: server CPU per request of guarded endpoints beside a plain axum handler of the
 //! same server.
 //!
-//! One server process on one core, one load generator on another. The cost of a request is what the
-//! server's threads spent on a CPU, by the kernel's account, so it does not depend on how loaded
-//! the machine is.
+//! One server process on one core, one load generator on another. The cost of a request is the CPU
+//! time of the server's threads, as the kernel counts it, so it does not depend on the load of the
+//! machine.
 
 use std::net::SocketAddr;
 
@@ -20,18 +20,19 @@ pub(crate) mod server;
 use load::{Keys, Load};
 use server::Server;
 
-/// Requests of one batch. Short batches and many rounds: a neighbour on a shared machine then
-/// spoils a few ratios, of which the median takes no notice.
+/// Requests of one batch. Batches are short and rounds are many, so that a neighbour on a shared
+/// machine spoils only a few ratios, which do not change the median.
 pub(crate) const BATCH: u64 = 4_000;
-/// What they go over.
+/// The connections that these requests use.
 pub(crate) const CONNECTIONS: usize = 64;
 pub(crate) const ROUNDS: usize = 61;
 
 const PLAIN: &str = "plain axum";
 const PLAIN_KEYLESS: &str = "plain axum, keyless";
 
-/// One way of asking: a name, the path, which keys. Each stands beside plain axum sent the same
-/// request, key and all: to read the header is no work of the guard's.
+/// One way to send requests: a name, the path, which keys. Each is compared with plain axum, which
+/// gets the same request with the same key header, because reading that header is not the guard's
+/// work.
 pub(crate) type Way = (&'static str, &'static str, Keys);
 
 const KEYED: [Way; 5] = [
@@ -74,8 +75,8 @@ pub(crate) fn how() -> String {
     )
 }
 
-/// Rows and plot of the server's CPU per request; the first way of each group is the floor of the
-/// others.
+/// Adds rows and a plot of the server's CPU per request. The first way of each group is the floor
+/// of the others.
 pub(crate) fn per_request(
     report: &mut Report,
     unit: &'static str,
@@ -99,7 +100,7 @@ pub(crate) fn per_request(
     Ok(())
 }
 
-/// The server's CPU of each way, in turn.
+/// Measures the server's CPU for each way, in turn.
 fn measure(server: &Server, load: &Load, ways: &[Way]) -> Result<Vec<Median>, String> {
     let failure = std::cell::RefCell::new(None);
     let contenders = ways.iter().map(|&(name, path, keys)| {
@@ -125,7 +126,7 @@ fn goal(row: Row, name: &str) -> Row {
     }
 }
 
-/// The 99th percentile over a connection's eyes, guarded beside plain.
+/// The 99th percentile of the latency that a connection sees, guarded beside plain.
 pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> Result<(), String> {
     let mut ratios = Vec::new();
     let mut p99 = 0.0;
@@ -140,7 +141,7 @@ pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> 
     Ok(())
 }
 
-/// Counted inside one process, without a socket.
+/// Figures that are counted inside one process, without a socket.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["http", "inside"])?;
     let get = |name: &str| {
@@ -159,8 +160,8 @@ fn inside_rows(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions of a call straight into the router, without a socket: what does not wander with the
-/// machine. SHA-256 is left out, which valgrind runs in software.
+/// Instructions of a call straight into the router, without a socket: a figure that does not vary
+/// with the machine. SHA-256 is left out, because valgrind runs it in software.
 fn instruction_rows(report: &mut Report) -> Result<(), String> {
     let mut plain = None;
     for way in ["plain", "first", "replay", "keyless"] {

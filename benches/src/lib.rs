@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
 //!
-//! `cargo xtask bench` runs all suites but `growth`, which takes long; `cargo xtask bench memory`
-//! runs one, and `cargo xtask bench --runs 5 memory` runs it five times. Each run is added to
-//! `docs/bench/runs/<suite>.tsv`. `BENCHMARKS.md` shows medians and quartiles over all runs of the
-//! same revision, and `docs/bench/<suite>.svg` the plot of the last one; the exit code says whether
-//! the medians meet all goals.
+//! `cargo xtask bench` runs all suites except `growth`, which takes long; `cargo xtask bench
+//! memory` runs one, and `cargo xtask bench --runs 5 memory` runs it five times. Each run is added
+//! to `docs/bench/runs/<suite>.tsv`. `BENCHMARKS.md` shows medians and quartiles over all runs of
+//! the same revision, and `docs/bench/<suite>.svg` shows the plot of the last run; the exit code
+//! says whether the medians meet all goals.
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
@@ -13,16 +13,16 @@
 //! - [`compare::interleave`] runs contenders in turn, the floor first, and gives medians and
 //!   ratios;
 //! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT`
-//!   with two counts and divides the difference, so set-up costs nothing; `None`, and a loud line,
-//!   where valgrind is missing;
-//! - [`heap::counted`] starts the same child under a counting allocator and reads what it
-//!   [`heap::answer`]s;
-//! - `servers` is what the suites of the stores on servers share: tasks that ask at once, waiters
-//!   in child processes, tables that grow;
+//!   with two counts and divides the difference, so set-up cancels out; if valgrind is missing, it
+//!   prints a warning and returns `None`;
+//! - [`heap::counted`] starts the same child under a counting allocator and reads the figures that
+//!   it prints with [`heap::answer`];
+//! - `servers` has what the suites of the stores on servers share: concurrent tasks, waiters in
+//!   child processes, tables that grow;
 //! - [`report::Report`] holds rows, notes and plots, and is what `run` returns.
 //!
-//! Absolute times belong to the machine of the day: state a goal on a ratio or on a counted thing
-//! (instructions, allocations, bytes, round trips), never on a time.
+//! Absolute times depend on the machine of the day. State a goal for a ratio or for a counted
+//! figure (instructions, allocations, bytes, round trips), never for a time.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ struct Suite {
     name: &'static str,
     /// Measures everything and reports.
     run: fn() -> Result<Report, String>,
-    /// What a child process does: a workload, chosen by the arguments behind the suite's name.
+    /// Runs a child process: a workload, which the arguments after the suite's name choose.
     child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
     /// Whether it runs only when it is named, because it takes long.
     by_name: bool,
@@ -81,8 +81,8 @@ const SUITES: &[Suite] = &[
     Suite { by_name: true, ..Suite::new("growth", servers::long::run, servers::long::child) },
 ];
 
-/// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that
-/// measures.
+/// The main function of both programs: `[SUITE ..]` measures, and `child SUITE ARGS ..` is a child
+/// process of a measurement.
 #[must_use]
 pub fn main(heap: HeapCounter) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -100,7 +100,7 @@ pub fn main(heap: HeapCounter) -> ExitCode {
     }
 }
 
-/// Whether all goals were met.
+/// Runs the suites, and returns whether all goals were met.
 fn run(names: &[String]) -> Result<bool, String> {
     if cfg!(debug_assertions) {
         return Err(

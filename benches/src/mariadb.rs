@@ -134,7 +134,7 @@ impl Place {
         row.try_get::<i64, _>(0).map(i64::unsigned_abs).map_err(text)
     }
 
-    /// Fills in complete records with the numbers below `records`.
+    /// Fills the table with complete records for the numbers below `records`.
     async fn fill(&self, part: &str, records: u64) -> Result<(), String> {
         self.migrated(part).await?;
         let table = self.table(part);
@@ -345,7 +345,7 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
 }
 
 /// 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A deadlock is
-/// a lost race and no error for a caller.
+/// a lost race, not an error for a caller.
 fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     const ROUNDS: u64 = 300;
     runtime.block_on(async {

@@ -2,8 +2,8 @@
 //! Suite `memory`: the memory store beside a bare map behind a mutex (the floor) and dashmap (a
 //! peer).
 //!
-//! It takes about five minutes; the ten million records take 4 GiB, and are left out where those
-//! are missing.
+//! It takes about five minutes. The ten million records take 4 GiB, and are left out if the machine
+//! does not have that much.
 
 use std::hint::black_box;
 use std::pin::pin;
@@ -22,17 +22,17 @@ mod work;
 
 use work::{Ask, DAY, Floor, Item, Keeper, Peer, Reader, Time, VALUE, item, items};
 
-/// Identities that a hot run goes round in: with all that belongs to them they fit the nearest
+/// The number of identities that a hot run repeats: with all their data, they fit the nearest
 /// cache.
 const HOT: u64 = 32;
-/// Identities that counted work goes round in: enough that it does not matter how they fall into
-/// shards and chains.
+/// The number of identities that counted work repeats: enough that their distribution over shards
+/// and chains does not matter.
 const MANY: u64 = MANY_ITEMS as u64;
 const MANY_ITEMS: usize = 256;
 const MILLION: u64 = 1_000_000;
-/// For ten million records, with room for others.
+/// The bytes that ten million records need, with a reserve for other programs.
 const NEEDED: u64 = 6 << 30;
-/// The shortest that a test can do with: it is over when the next call reads the clock.
+/// The shortest time that works for the runs: it is over when the next call reads the clock.
 const BLINK: Duration = Duration::from_nanos(1);
 
 const OURS: &str = "retryproof";
@@ -161,7 +161,7 @@ fn allocations(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds, in turn with the floor and the peers.
+/// Nanoseconds of our store, in turn with the floor and the peers.
 fn times(report: &mut Report) -> Result<(), String> {
     let (keep, blink_of) = (Ask::new(DAY), Ask::new(BLINK));
     let field = Field::new(Time::default());
@@ -196,7 +196,7 @@ fn times(report: &mut Report) -> Result<(), String> {
     cold(report)
 }
 
-/// A million records each, replayed in an order that no cache foresees.
+/// Replays a million records in each store, in an order that no cache predicts.
 fn cold(report: &mut Report) -> Result<(), String> {
     let keep = Ask::new(DAY);
     let many = items(0..MILLION);
@@ -229,8 +229,8 @@ fn at(ids: &[Item], n: u64) -> &Item {
 }
 
 /// Nanoseconds per operation of one thread, all contenders in turn. One thread runs in short
-/// batches, which a machine that is shared seldom interrupts; more threads need longer ones,
-/// because they have to be started.
+/// batches, which other users of the machine seldom interrupt. More threads need longer batches,
+/// because starting threads takes time.
 fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Sync)) -> Vec<Median> {
     let (rounds, operations) = if threads == 1 { (501, 5_000) } else { (61, 50_000) };
     let contenders = field.all().map(|(name, keeper)| {
@@ -254,7 +254,7 @@ fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Syn
     interleave(rounds, contenders.into())
 }
 
-/// Our figure beside the floor's, and how much quicker than the peer's it is.
+/// Adds our figure beside the floor's, and its ratio to the peer's.
 fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) {
     let [floor, ours, peer, reader] = medians else { return };
     report.row(Row::new(what, ours.cost, "ns").beside(FLOOR, ours.ratio));
@@ -267,8 +267,8 @@ fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) 
     report.plot(plot);
 }
 
-/// `WORK WHO COUNT` does a work so many times, for callgrind; `allocations` and `fill WHO COUNT`
-/// answer from the counting allocator.
+/// `WORK WHO COUNT` runs a work COUNT times, for callgrind; `allocations` and `fill WHO COUNT`
+/// answer with figures of the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
@@ -288,7 +288,7 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
         [work, who, count] => {
             let mut bench = Bench::new(who)?;
             bench.work(work, 0..number(count)?)?;
-            // The measurement would include the time to free everything.
+            // Otherwise, the measurement would include the time to free everything.
             std::mem::forget(bench);
             Ok(())
         }
@@ -296,7 +296,8 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     }
 }
 
-/// Fills a store with records, keys made on the way and dropped, and tells what a record takes.
+/// Fills a store with records, whose keys are created on the way and dropped, and answers with the
+/// size of a record.
 fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
     let field = Field::new(Time::default());
     let keeper = field.one(who).ok_or("who?")?;
@@ -316,7 +317,7 @@ fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
     Ok(())
 }
 
-/// One contender with everything that its work needs made beforehand.
+/// One contender, with everything that its work needs prepared.
 struct Bench<'a> {
     field: Field,
     who: &'a str,
@@ -352,7 +353,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The calls are direct ones: what is counted is the work and a loop around it.
+    /// The calls are direct, so only the work and a loop around it are counted.
     fn run<K: Keeper>(
         &mut self,
         pick: fn(&Field) -> &K,
@@ -387,7 +388,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Goes round in `ids` until `work` was done `count` times, rounded down to whole rounds; the loop
+/// Repeats the `ids` until `work` was done `count` times, rounded down to whole rounds; the loop
 /// itself costs a few instructions.
 #[inline(always)]
 fn rounds(ids: &[Item], count: usize, work: impl Fn(&Item) -> bool) {

@@ -37,7 +37,7 @@ const SUITE: &str = "postgres";
 /// Records to replay: too many for the store's process to remember.
 const STRANGE: u64 = 50_000;
 const TASKS: usize = 64;
-/// Rows of the purge.
+/// How many rows the purge deletes.
 const OVER: u64 = 200_000;
 
 /// The server, and a family of tables that is dropped with the run.
@@ -128,7 +128,8 @@ impl Place {
         row.try_get(0).map_err(text)
     }
 
-    /// Fills in complete records with the numbers below `records`, which expire after `rest`.
+    /// Fills the table with complete records for the numbers below `records`, which expire after
+    /// `rest`.
     async fn fill(&self, part: &str, records: u64, rest: &str) -> Result<(), String> {
         self.migrated(part).await?;
         let sql = format!(
@@ -396,14 +397,14 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })?;
     let name = place.table("across");
     across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 5.0)?;
-    // Under notifications a waiter polls after 250 ms, 500 ms and then each second, and announces
+    // With notifications, a waiter polls after 250 ms, 500 ms and then each second, and announces
     // itself now and then.
     let polls = 3 + HOLD.as_secs();
     across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
 }
 
-/// Transactions of the database so far. A process reports its own when it ends, or has been idle
-/// for a while.
+/// The number of transactions in the database so far. A server process reports its transactions
+/// when it ends or has been idle for a while.
 async fn transactions(place: &Place) -> Result<u64, String> {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
@@ -412,14 +413,14 @@ async fn transactions(place: &Place) -> Result<u64, String> {
     place.number(sql.into()).await.map(i64::unsigned_abs)
 }
 
-/// What replays and executions write: log bytes and index entries.
+/// Measures what replays and executions write: log bytes and index entries.
 fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     runtime.block_on(async {
         let store = place.store("strange", 4).await?;
         let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
         let mut least = i64::MAX;
-        // The log belongs to the whole server. Other writes are in some of the takes; the writes of
-        // a replay would be in all of them.
+        // The log belongs to the whole server. Some of the measurements include other writes;
+        // writes of a replay would be in all of them.
         for take in 0..8 {
             place.settle().await?;
             replay(&*store, take * 1_000).await?;

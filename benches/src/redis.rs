@@ -2,7 +2,7 @@
 //! Suite `redis`: the Redis store beside bare commands by the same driver.
 //!
 //! The floor sends the two writes and the one read that no store can avoid, over one shared
-//! connection as ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
+//! connection like ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct Place {
     control: MultiplexedConnection,
 }
 
-/// The commands of the floor, over one connection.
+/// The floor's commands, over one connection.
 struct Bare {
     connection: MultiplexedConnection,
     prefix: String,
@@ -77,7 +77,7 @@ impl Place {
         Ok(Arc::new(Bare { connection, prefix: self.prefix.clone() }))
     }
 
-    /// Fills in complete records with the numbers below `records`.
+    /// Fills the database with complete records for the numbers below `records`.
     async fn fill(&self, db: u32, records: u64) -> Result<(), String> {
         let mut connection = connection(&self.at(db)).await?;
         let value: Vec<u8> = [HEAD.as_bytes(), &VALUE].concat();
@@ -98,7 +98,7 @@ impl Place {
     }
 
     /// Waits until the server has rewritten its log, which a fill triggers, and has moved the
-    /// records to a larger hash table. Until then each look-up reads two tables. The server moves
+    /// records to a larger hash table. Until then, each look-up reads two tables. The server moves
     /// records for a millisecond in each of its cycles, so this raises the frequency of the cycles
     /// meanwhile.
     async fn settle(&self, records: u64) -> Result<(), String> {
@@ -144,7 +144,7 @@ impl Place {
             .ok_or_else(|| "the answer to INFO has no count".into())
     }
 
-    /// Removes the keys of the run only.
+    /// Removes only the keys of the run.
     pub(crate) async fn clear(&self) -> Result<(), String> {
         for db in [0, FEW, FULL] {
             let mut connection = connection(&self.at(db)).await?;
@@ -354,7 +354,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
     // A waiter polls after 250 ms, 500 ms and then each second, with two commands each time. A
-    // first look is a script with two commands.
+    // first look is one script with two commands.
     let polls = 2 * (3 + HOLD.as_secs());
     let first_looks = 2 * across::WAITERS / across::PROCESSES;
     across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || {

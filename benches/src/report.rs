@@ -25,7 +25,7 @@ use runs::Runs;
 const PAGE: &str = "BENCHMARKS.md";
 const PREFACE: &str = "# Benchmarks\n\n`cargo xtask bench` writes the tables of this page.\n";
 
-/// What one suite found.
+/// The results of one suite.
 #[derive(Debug)]
 pub struct Report {
     suite: &'static str,
@@ -42,7 +42,7 @@ pub struct Row {
     /// `Err` says why it was not measured.
     value: Result<f64, String>,
     unit: &'static str,
-    /// The floor's name and the figure divided by the floor's.
+    /// The floor's name, and the figure divided by the floor's.
     ratio: Option<(String, f64)>,
     goal: Option<Goal>,
 }
@@ -114,8 +114,8 @@ impl Row {
         Some(if goal.at_most { figure <= goal.limit } else { figure >= goal.limit })
     }
 
-    /// The cells: what, measured, ratio, goal, verdict. Figures are medians over the runs, with
-    /// their quartiles; without runs, they are this run's.
+    /// The cells of the row: what, measured, ratio, goal, verdict. Figures are medians over the
+    /// runs, with their quartiles; without runs, they are this run's.
     fn cells(&self, runs: &Runs) -> [String; 5] {
         let measured = match &self.value {
             Ok(value) => {
@@ -175,9 +175,9 @@ impl Report {
         text
     }
 
-    /// Adds this run to those of the same revision. Writes the table of all of them between this
-    /// suite's markers of `BENCHMARKS.md`, the count of missed goals at its top, and the plot.
-    /// Returns whether the medians of all runs meet all goals of this suite.
+    /// Adds this run to those of the same revision. Writes the table of all these runs, with the
+    /// count of missed goals above it, between this suite's markers of `BENCHMARKS.md`, and writes
+    /// the plot. Returns whether the medians of all runs meet all goals of this suite.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -227,7 +227,7 @@ impl Report {
     }
 }
 
-/// Puts `text` between the markers of `suite`, at the end of the page when it has none.
+/// Puts `text` between the markers of `suite`, or at the end of the page if it has no markers.
 fn replace(page: &str, suite: &str, text: &str) -> String {
     let (begin, end) = (format!("<!-- bench:{suite} -->\n"), format!("<!-- /bench:{suite} -->\n"));
     match (page.split_once(&begin), page.split_once(&end)) {
@@ -251,7 +251,7 @@ fn with_missed(page: &str) -> String {
     paragraphs.join("\n\n")
 }
 
-/// Date, revision and machine, as far as this place tells.
+/// The date, the revision and the machine, as far as they are known.
 struct Circumstances {
     date: String,
     revision: String,

@@ -19,7 +19,7 @@ use crate::report::{Plot, Report, Row};
 /// The contenders, the floor first.
 const WHO: [&str; 3] = ["plain", "hashed", "sealed"];
 const WORKS: [(&str, &str); 2] = [("execute", "first execution"), ("replay", "replay")];
-/// Keys that a replay goes round in.
+/// The number of keys that a replay repeats.
 const KEYS: u64 = 256;
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -51,7 +51,7 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// `WORK WHO COUNT` makes so many calls, for callgrind.
+/// `WORK WHO COUNT` makes COUNT calls, for callgrind.
 pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let [work, who, count] = args[..] else {
@@ -92,7 +92,7 @@ fn calls(work: &str, who: &str, count: u64) -> Result<(), String> {
         for ctx in contexts {
             let outcome = one(ctx).await?;
             if matches!(black_box(&outcome), Outcome::Executed(_)) != fresh {
-                return Err("a call had another outcome than expected".to_owned());
+                return Err("a call had an unexpected outcome".to_owned());
             }
         }
         Ok(())

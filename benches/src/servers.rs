@@ -2,8 +2,8 @@
 //! What the suites of the server stores share: the servers' addresses, keys, concurrent tasks, and
 //! the cost per operation as the table grows.
 //!
-//! One thread runs the client's tasks, so that neither side pays for waking another thread. That
-//! makes the floor as cheap as possible. Meanwhile [`awake`] keeps the cores awake.
+//! One thread runs the client's tasks, so that neither side pays for waking another thread. The
+//! floor is then as cheap as possible. Meanwhile, [`awake`] keeps the cores awake.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -30,7 +30,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// The value that a call returns, as it is stored.
 pub(crate) const VALUE: [u8; 200] = [7; 200];
 
-/// The URL of a service: its variable in the environment, or else in the file that `cargo xtask
+/// The URL of a service, from its variable in the environment or from the file that `cargo xtask
 /// services up` wrote.
 pub(crate) fn url(service: &str) -> Result<String, String> {
     let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
@@ -47,7 +47,7 @@ pub(crate) fn url(service: &str) -> Result<String, String> {
     })
 }
 
-/// A name for tables and keys that no other run has.
+/// A name for tables and keys that no other run uses.
 pub(crate) fn own_name() -> String {
     let random = OwnerId::new();
     let random = random.as_bytes();
@@ -62,7 +62,7 @@ pub(crate) fn runtime() -> Result<Runtime, String> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(text)
 }
 
-/// The key of a number, in the form of a UUID and as scattered as those are: 36 bytes.
+/// The key for a number, with 36 bytes: it has the form of a UUID and is as scattered.
 pub(crate) fn key(number: u64) -> String {
     let [a, b] = [mixed(number), mixed(number ^ 0xA5A5_A5A5_0000_0000)];
     format!(
@@ -75,7 +75,7 @@ pub(crate) fn key(number: u64) -> String {
     )
 }
 
-/// SplitMix64's last step: a bijection, so that no two numbers share a key.
+/// SplitMix64's last step. It is a bijection, so no two numbers share a key.
 fn mixed(number: u64) -> u64 {
     let z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -124,7 +124,7 @@ pub(crate) async fn replay(store: &impl IdempotencyStore, number: u64) -> Result
     }
 }
 
-/// Which operation it is: its task, and a number of its own.
+/// Identifies an operation by its task and a number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) task: usize,
@@ -133,7 +133,7 @@ pub(crate) struct Turn {
 
 type Asked = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// One way to run an operation. The floor is one too, and pays for the same boxed future.
+/// One way to run an operation. The floor is also a way, so it pays for the same boxed future.
 pub(crate) struct Way {
     name: &'static str,
     work: Arc<dyn Fn(Turn) -> Asked + Send + Sync>,
@@ -157,7 +157,7 @@ impl Way {
         })
     }
 
-    /// Replays through a store, of the first `keys` numbers in turn.
+    /// Replays of the first `keys` numbers in turn, through a store.
     pub(crate) fn replays<S: IdempotencyStore>(
         name: &'static str,
         store: &Arc<S>,
@@ -179,7 +179,7 @@ pub(crate) struct Shape {
     pub(crate) each: u64,
 }
 
-/// Microseconds for an operation in each way: the time of a round divided by its operations. The
+/// The microseconds of an operation in each way: the time of a round divided by its operations. The
 /// first way is the floor.
 pub(crate) fn measure(
     runtime: &Runtime,
@@ -235,22 +235,22 @@ pub(crate) fn rate(what: String, median: &Median, floor: &Median) -> Row {
     Row::new(what, 1e6 / median.cost, "/s").beside(floor.name, 1.0 / median.times(floor))
 }
 
-/// A table, or a database, with so many records, and what is done on it.
+/// A table or a database with a certain number of records, and the operations on it.
 pub(crate) struct Filled {
     pub(crate) writes: Way,
     pub(crate) execution: Way,
     pub(crate) read: Way,
     pub(crate) replay: Way,
-    /// The same of a few keys.
+    /// The same operation on [`HOT`] keys.
     pub(crate) read_again: Way,
     pub(crate) again: Way,
 }
 
-/// As many keys are replayed again and again.
+/// The number of keys that are replayed again and again.
 pub(crate) const HOT: u64 = 500;
 
-/// The cost of an operation with many records beside that with few, measured in turn, and that of
-/// the bare driver, which shows the server's share.
+/// Compares the cost of an operation with many records to that with few, measured in turn. The same
+/// figures of the bare driver show the server's share.
 pub(crate) fn growth(
     report: &mut Report,
     runtime: &Runtime,

@@ -26,7 +26,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// Executions of one batch.
 const BATCH: u64 = 25;
 const ROUNDS: usize = 41;
-/// Executions before the first one counts.
+/// Executions before those that count.
 const WARM_UP: u64 = 400;
 
 /// A folder on the disk of the build, because the system's temporary folder may be in memory.
@@ -243,7 +243,7 @@ fn executions(
     Ok(())
 }
 
-/// Executions a second of 64 callers beside one, in turn.
+/// Executions per second of 64 callers and of one, in turn.
 fn callers(report: &mut Report, folder: &Folder, runtime: &Runtime) -> Result<(), String> {
     let store = Arc::new(folder.store("callers.db", false)?);
     let mut number = 0;
@@ -337,7 +337,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number % 500).unwrap_or(0)
 }
 
-/// The result of a call that is ready at its first poll; `None` otherwise.
+/// The result of a call that completes at its first poll; `None` otherwise.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -346,7 +346,7 @@ fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Microseconds for each operation of a batch.
+/// The microseconds of each operation of a batch.
 fn micros(work: impl FnMut(u64)) -> f64 {
     nanos(BATCH, work) / 1_000.0
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `telemetry`: what metrics and spans add to a call of the engine, on a store in memory.
 //!
-//! Each contender runs in a process of its own, because a recorder and a subscriber stay installed,
-//! and because even a subscriber that is gone leaves a trace in every later call.
+//! Each contender runs in a separate process, because recorders and subscribers stay installed, and
+//! even a removed subscriber makes every later call slower.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use crate::compare::{Contender, interleave, now, per_operation};
 use crate::heap::{self, HeapCounter};
 use crate::report::{Plot, Report, Row};
 
-/// The contenders, the floor first, and what the table calls them.
+/// The contenders, the floor first, with their names in the table.
 const WHO: [(&str, &str); 5] = [
     ("off", "off"),
     ("metrics", "metrics"),
@@ -33,24 +33,24 @@ const WHO: [(&str, &str); 5] = [
     ("spans", "spans"),
     ("both", "OpenTelemetry metrics and spans"),
 ];
-/// What telemetry may cost while it is off. The allocations are those of a build without spans,
-/// events and observers: 8.04 in a first execution and 2.00 in a replay. One of them is the value
-/// that the loop makes, and the fractions come from the growing store. In that build, a first
-/// execution has 15,430 to 15,540 instructions and a replay 8,420 to 8,610. With telemetry that is
-/// off, they have 15,640 to 15,810 and 8,500 to 8,710: the checks cost a first execution 300
-/// instructions, and a replay less than two runs of one build differ by. The goals are 1 % above
-/// 15,735 and 8,700.
+/// The most that telemetry may cost while it is off. The allocations are those of a build without
+/// spans, events and observers: 8.04 in a first execution and 2.00 in a replay. One of these
+/// allocations is the value that the loop creates, and the fractions come from the growing store.
+/// In that build, a first execution has 15,430 to 15,540 instructions and a replay 8,420 to 8,610.
+/// With telemetry that is off, they have 15,640 to 15,810 and 8,500 to 8,710: the checks cost a
+/// first execution 300 instructions, and a replay less than two runs of one build differ by. The
+/// goals are 1 % above 15,735 and 8,700.
 const WORKS: [Work; 2] = [
     Work { work: "execute", what: "first execution", allocations: 8.05, instructions: 15_890.0 },
     Work { work: "replay", what: "replay", allocations: 2.01, instructions: 8_790.0 },
 ];
-/// Keys that a replay goes round in.
+/// The number of keys that a replay repeats.
 const KEYS: u64 = 256;
 const CALLS: u64 = 40_000;
 const ROUNDS: usize = 15;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What is measured, and the most that it may cost while telemetry is off.
+/// The measured operations, each with the most that it may cost while telemetry is off.
 #[derive(Clone, Copy)]
 struct Work {
     work: &'static str,
@@ -105,7 +105,7 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-/// Nanoseconds, all contenders in turn.
+/// Measures the nanoseconds of all contenders, in turn.
 fn times(report: &mut Report, work: &str, what: &str) -> Result<(), String> {
     let problem = Cell::new(None);
     let contender = |(who, name): (&'static str, &'static str)| {
@@ -131,7 +131,7 @@ fn times(report: &mut Report, work: &str, what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds of a call, by a child.
+/// Measures the nanoseconds of a call in a child process.
 fn timed(work: &str, who: &str) -> Result<f64, String> {
     let program = std::env::current_exe()
         .map_err(|error| format!("cannot find this program's path: {error}"))?;
@@ -147,8 +147,8 @@ fn timed(work: &str, who: &str) -> Result<f64, String> {
     })
 }
 
-/// `WORK WHO COUNT` makes so many calls, for callgrind; `time WORK WHO COUNT` says how long a call
-/// took; `allocations WORK WHO` answers from the counting allocator.
+/// `WORK WHO COUNT` makes COUNT calls, for callgrind; `time WORK WHO COUNT` prints how long a call
+/// took; `allocations WORK WHO` answers with figures of the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
@@ -178,10 +178,10 @@ fn context(round: u64, number: u64) -> Result<IdempotencyContext, String> {
     ctx.map_err(|error| error.to_string())
 }
 
-/// What a call cost.
+/// The cost of a call.
 struct Cost {
     ns: f64,
-    /// `None` in the program that is timed.
+    /// `None` in the program whose time is measured.
     allocations: Option<f64>,
 }
 
@@ -213,7 +213,7 @@ fn calls(work: &str, who: &str, count: u64, round: u64, heap: HeapCounter) -> Re
         for ctx in contexts {
             let outcome = one(ctx).await?;
             if matches!(black_box(&outcome), Outcome::Executed(_)) != fresh {
-                return Err("a call had another outcome than expected".to_owned());
+                return Err("a call had an unexpected outcome".to_owned());
             }
         }
         let ns = per_operation(start, count);
@@ -222,7 +222,7 @@ fn calls(work: &str, who: &str, count: u64, round: u64, heap: HeapCounter) -> Re
     })
 }
 
-/// The engine of a contender. Its recorder and subscriber stay.
+/// The engine of a contender. Its recorder and subscriber stay installed.
 fn engine(who: &str) -> Result<IdempotencyEngine, String> {
     let config = IdempotencyConfig::default();
     let mut builder = IdempotencyEngine::builder(MemoryStore::new());
@@ -252,7 +252,7 @@ fn engine(who: &str) -> Result<IdempotencyEngine, String> {
 /// The least that a recorder can do.
 struct Atomics;
 
-/// Counts of 16 buckets.
+/// Keeps counts in 16 buckets.
 #[derive(Default)]
 struct Buckets([AtomicU64; 16]);
 

@@ -22,7 +22,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     let mut problems: Vec<String> = files
         .iter()
         .filter(|file| !candidates(file, &folders).iter().any(|path| root.join(path).is_file()))
-        .map(|file| format!("{PAGE} names {file}, which no crate contains"))
+        .map(|file| format!("{PAGE} names {file}, but no crate contains it"))
         .collect();
     for (member, folder) in members.iter().zip(&folders) {
         if !page.contains(&format!("`{folder}`")) {
@@ -67,7 +67,7 @@ fn rows_that_stand_twice(page: &str) -> Vec<String> {
     problems
 }
 
-/// Everything in backticks that ends in `.rs`.
+/// All texts in backticks that end in `.rs`.
 fn rust_files(page: &str) -> Vec<&str> {
     page.split('`')
         .skip(1)

@@ -8,7 +8,7 @@ use crate::Verdict;
 use crate::cargo::Cargo;
 use crate::services::ForTests;
 
-/// Suites whose store is on a server, with the service of the same name.
+/// Suites with a store on a server; the service has the same name.
 const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
 
 pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {

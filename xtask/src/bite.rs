@@ -8,7 +8,7 @@ use crate::Verdict;
 use crate::cargo::Cargo;
 use crate::services::ForTests;
 
-/// Stores on a server, with the service of the same name.
+/// Stores on a server; the service has the same name.
 const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
@@ -21,7 +21,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
             return Verdict::Failed(format!("cannot start the servers: {why}"));
         }
     }
-    // The kill test is run by the program from where it is built.
+    // The program starts the kill test from the folder where the build puts it.
     let built = Cargo::new("build --locked -p chaos -p bite").run(root);
     if !matches!(built, Ok(true)) {
         return Verdict::Failed("the programs cannot be built".into());
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     }
 }
 
-/// The servers of the stores that are asked for, which the kit needs. The kill test starts its own.
+/// The servers that the kit needs for the stores of this run. The kill test starts its own servers.
 fn needed(arguments: &[String]) -> Vec<&'static str> {
     let value = |option: &str| {
         let at = arguments.iter().position(|argument| argument == option)?;

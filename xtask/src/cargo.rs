@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The folder that builds go to, from the workspace's root.
+/// The folder for build output, from the workspace's root.
 pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// A `cargo` command line with its extra environment; `Display` is what a person types to repeat
-/// it.
+/// A `cargo` command line with extra environment variables; `Display` shows what a person types to
+/// repeat it.
 #[derive(Clone)]
 pub(crate) struct Cargo {
     env: Vec<(&'static str, String)>,
-    /// Not shown: a person who repeats the command has them from elsewhere.
+    /// Variables that are not shown, because a person who repeats the command has set them already.
     unseen: Vec<(String, String)>,
     args: Vec<String>,
 }
@@ -82,20 +82,21 @@ impl Cargo {
         command
     }
 
-    /// Runs it with our own output; true when it succeeded.
+    /// Runs the command with our own output; true if it succeeded.
     pub(crate) fn run(&self, root: &Path) -> io::Result<bool> {
         Ok(self.command(root).status()?.success())
     }
 
-    /// Runs it in silence: whether it succeeded, its standard output, its standard error.
+    /// Runs the command without output: returns whether it succeeded, its standard output and its
+    /// standard error.
     pub(crate) fn capture(&self, root: &Path) -> io::Result<(bool, String, String)> {
         let output = self.command(root).output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok((output.status.success(), text(&output.stdout), text(&output.stderr)))
     }
 
-    /// Runs it, passes its output on as it comes, and returns the lines that `keep` picked,
-    /// stripped of colour.
+    /// Runs the command, passes its output on as it arrives, and returns the lines that `keep`
+    /// picked, without colours.
     pub(crate) fn watch(
         &self,
         root: &Path,
@@ -130,7 +131,7 @@ fn pass_on(from: impl Read, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<S
     let mut kept = Vec::new();
     let mut line = Vec::new();
     while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
-        // If nobody reads this program's output any more, ignore the error and continue to read the
+        // If no reader is left for this program's output, ignore the error and continue to read the
         // child's pipe. Otherwise the child would block.
         drop(to.write_all(&line).and_then(|()| to.flush()));
         let plain = without_colour(&String::from_utf8_lossy(&line));

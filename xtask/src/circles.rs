@@ -11,7 +11,7 @@ use crate::tree::Source;
 /// A module by its path from the crate's root; the root itself is empty.
 type Module = Vec<String>;
 
-/// One problem for each circle of a shipped crate.
+/// Returns one problem for each circle of a shipped crate.
 pub(crate) fn problems(files: &[Source]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for file in files {
@@ -29,7 +29,7 @@ pub(crate) fn problems(files: &[Source]) -> Vec<String> {
     problems
 }
 
-/// The crate's name and the path below its `src`, for the source of a shipped crate.
+/// Returns the crate's name and the path below its `src`, if the file is source of a shipped crate.
 pub(crate) fn shipped(path: &str) -> Option<(&str, &str)> {
     let (name, rest) = path.strip_prefix("crates/")?.split_once('/')?;
     let below = rest.strip_prefix("src/")?;
@@ -37,12 +37,12 @@ pub(crate) fn shipped(path: &str) -> Option<(&str, &str)> {
     (below.ends_with(".rs") && !is_test).then_some((name, below))
 }
 
-/// The text up to a module of tests in the file, which stands at its end.
+/// The text without the module of tests, which is at the end of a file.
 pub(crate) fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
-/// The circles of one crate that are more than a parent with modules below it.
+/// The circles of one crate, except those of a parent and the modules below it.
 fn circles_of(files: &[&Source]) -> Vec<Vec<String>> {
     let modules: BTreeMap<Module, &Source> =
         files.iter().map(|file| (module_of(&file.path), *file)).collect();

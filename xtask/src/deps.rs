@@ -14,7 +14,8 @@ use crate::tree;
 mod package;
 mod rust;
 
-/// For each published crate: which of ours it may use, and which only in its tests.
+/// For each published crate: the crates of ours that it may use, and those that only its tests may
+/// use.
 const EDGES: [(&str, &[&str], &[&str]); 23] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT, MEMORY]),
@@ -80,7 +81,8 @@ const FUZZ: &str = "fuzz";
 const STORE_KIT: &str = "retryproof-store-kit";
 const MEMORY: &str = "retryproof-memory";
 
-/// Drivers, HTTP types and metrics systems, by the beginning of their crates' names: core knows none of them.
+/// Drivers, HTTP types and metrics systems, by the beginning of their crates' names; core depends
+/// on none of them.
 const FOREIGN_TO_CORE: [&str; 18] = [
     "http",
     "hyper",
@@ -123,7 +125,7 @@ struct Dependency {
 }
 
 impl Member {
-    /// Its folder from the root.
+    /// The crate's folder, from the root.
     pub(crate) fn folder(&self, root: &Path) -> String {
         let folder = Path::new(&self.manifest).parent().unwrap_or(root);
         folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().replace('\\', "/")
@@ -247,7 +249,7 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         } else if !test_only && !normal.contains(&to) {
             refuse("xtask/src/deps.rs does not allow this dependency");
         } else if test_only && dependency.requirement != "*" {
-            // The testkit depends on core. If this dependency stated a version, neither crate could
+            // The testkit depends on core. If the dependency stated a version, neither crate could
             // be released before the other.
             refuse("a dependency on our own test crate must state a path and no version");
         } else if kind != "dev" && !dependency.requirement.starts_with('=') {
@@ -260,8 +262,8 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
     problems
 }
 
-/// A weak feature `x?/y` adds to the lock file even if x is off; with `links = "sqlite3"` that
-/// breaks their build.
+/// A weak feature `x?/y` adds `x` to the lock file even if `x` is off. With `links = "sqlite3"`,
+/// that breaks the build of users who have another SQLite driver.
 fn weak_features(path: &str, manifest: &str) -> Vec<String> {
     let code = manifest
         .lines()
@@ -277,7 +279,7 @@ fn version(text: &str) -> Option<Version> {
     Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
-/// The foreign crates that a program with core alone compiles.
+/// The foreign crates in the build of a program that uses core alone.
 fn core_tree(root: &Path) -> Result<BTreeSet<String>, String> {
     let cargo = Cargo::new("tree -p retryproof-core -e normal --prefix none --locked --format {p}");
     match cargo.capture(root) {

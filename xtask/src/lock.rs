@@ -2,8 +2,8 @@
 //! `lock-check`: checks the lock files that users get. `libsqlite3-sys` declares `links`, so a lock
 //! file can contain only one version.
 //!
-//! Each case is a throw-away package below the target folder that starts from our own lock file, so
-//! that a foreign release changes no result.
+//! Each case is a throw-away package below the target folder. It starts from our own lock file, so
+//! a release of a foreign crate changes no result.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ struct Case {
     dependencies: &'static str,
     /// A line that has to be in the lock file, or must not be.
     lock: (bool, &'static str),
-    /// Whether it is compiled, too.
+    /// Whether the package is also compiled.
     compile: bool,
 }
 
@@ -127,8 +127,8 @@ fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Cargo names the index or a download that it could not reach; a conflict of versions reads
-/// otherwise.
+/// In these errors, Cargo names the index or a download that it could not reach. A conflict of
+/// versions has another text.
 fn is_offline(problem: &str) -> bool {
     ["failed to download", "Unable to update", "failed to query replaced source", "--offline"]
         .iter()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask`: the project's own commands. CI runs `cargo xtask test`, and README recommends it.
 //!
-//! It uses only std and a JSON reader, so that it builds in seconds on a bare machine and installs
-//! no tool.
+//! The program uses only std and a JSON reader, so it builds in seconds on a bare machine and
+//! installs no tool.
 
 use std::process::ExitCode;
 

@@ -25,7 +25,8 @@ pub(crate) fn check(root: &Path) -> Verdict {
     Verdict::of(&problems, format!("{names} type names, {twice} of them allowed twice"))
 }
 
-/// The problems, the number of names, and the number of names defined in more than one file.
+/// Returns the problems, the number of names, and the number of names defined in more than one
+/// file.
 fn judge(files: &[Source], allowed: &str) -> (Vec<String>, usize, usize) {
     let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for file in files.iter().filter(|file| shipped(&file.path).is_some()) {
@@ -57,7 +58,7 @@ fn judge(files: &[Source], allowed: &str) -> (Vec<String>, usize, usize) {
 }
 
 /// The types that a file defines outside of functions, macros and its tests. Associated types and
-/// types inside of a function are indented, and left out.
+/// types inside of a function are indented, so they are left out.
 fn defined_in(text: &str) -> impl Iterator<Item = &str> {
     without_tests(text).lines().filter_map(|line| {
         let rest = match line.strip_prefix("pub") {

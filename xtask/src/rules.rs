@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `rules-check`: SPEC.md and the tests name each other's rules.
 //!
-//! A test names a rule by its function's name (`fn acq_2_one_winner`), by its file's name, or by
-//! the id in its text (`ACQ-2`, in a comment or a message).
+//! A test names a rule by the name of its function (`fn acq_2_one_winner`) or file, or by the id in
+//! its text (`ACQ-2`, in a comment or a message).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ const GROUPS: [&str; 14] = [
     "SEAL",
 ];
 
-/// Rules that this version does not have. One that gets a test has to leave this list.
+/// Rules that this version does not have. A rule that gets a test must leave this list.
 const LATER: [(&str, &str); 0] = [];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +49,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     )
 }
 
-/// Where the tests name a rule: in a name, or only in their text.
+/// Where the tests name a rule: in a name, or only in the text.
 #[derive(Default)]
 struct Cited {
     named: BTreeMap<Rule, String>,
@@ -71,7 +71,7 @@ fn cited_by(files: &[Source]) -> Cited {
     cited
 }
 
-/// The problems, and how many rules have a test.
+/// Returns the problems, and how many rules have a test.
 fn compare(spec: &str, cited: &Cited, later: &BTreeSet<Rule>) -> (Vec<String>, usize) {
     let mut problems = Vec::new();
     let mut rules = BTreeSet::new();
@@ -128,14 +128,14 @@ fn parse(id: &str, separator: char) -> Option<Rule> {
     Some(Rule(group, number.parse().ok()?))
 }
 
-/// Every `ACQ-2` in a text that is not part of a longer word.
+/// Every id such as `ACQ-2` that is not part of a longer word.
 fn mentions(text: &str) -> BTreeSet<Rule> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
         .filter_map(|word| parse(word, '-'))
         .collect()
 }
 
-/// The rules in the names of a text's functions. The kit lists its cases in macros, so there any
+/// The rules in the function names of a text. The kit lists its cases in macros, so in the kit any
 /// identifier counts.
 fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
     let mut rules = BTreeSet::new();
@@ -172,7 +172,8 @@ fn is_kit(path: &str) -> bool {
     path.starts_with("crates/retryproof-testkit/src/conformance")
 }
 
-/// The part of a file that is tests: all of it, what follows `#[cfg(test)] mod`, or nothing.
+/// The part of a file that contains tests: the whole file, the text after `#[cfg(test)] mod`, or
+/// nothing.
 fn test_part(file: &Source) -> Option<&str> {
     let path = &file.path;
     if path.starts_with("xtask/") {

@@ -2,11 +2,11 @@
 //! `services up|down|status`: the real servers that stores and listeners are tested against, and
 //! the browser of the pages.
 //!
-//! Private ones: on free loopback ports, with all their files below one folder of the system's
-//! temporary one, and with nothing started by the system's service manager. `target/services/env`
-//! says where they are; tests read it. What is running is known by process id, start time and
-//! working folder together, so that a number given to another process since is neither taken for a
-//! server nor stopped.
+//! The servers are private: they use free loopback ports, keep all their files in one folder below
+//! the system's temporary folder, and are not started by the system's service manager.
+//! `target/services/env` has their addresses, and tests read it. A running server is recognised by
+//! its process id, start time and working folder together. Therefore another process that later
+//! gets the same id is neither taken for a server nor stopped.
 
 use std::io;
 use std::path::Path;
@@ -38,20 +38,20 @@ use install::Tools;
 use server::{Failure, SERVERS, Server};
 use site::Site;
 
-/// A server may be slow to start on a busy machine; one that takes this long hangs.
+/// A server may start slowly on a busy machine; one that takes this long hangs.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// For one that is started again with its data.
+/// The same limit for a server that is started again with its data.
 const AGAIN_WITHIN: Duration = Duration::from_secs(15);
 
-/// What a person can name.
+/// A service, which the command line can name.
 pub(crate) struct Service {
     pub(crate) name: &'static str,
-    /// Programs that it starts or is set up by.
+    /// Programs that start it or set it up.
     programs: &'static [&'static str],
-    /// Debian packages that bring them. The `-core` ones of MariaDB hold the server and its client,
-    /// and set up nothing.
+    /// Debian packages that contain these programs. The `-core` packages of MariaDB contain the
+    /// server and its client, and set up nothing.
     packages: &'static [&'static str],
-    /// The one below it, which comes first.
+    /// The service that this one needs, which starts first.
     on: Option<&'static str>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) const SERVICES: [Service; 8] = [
     },
 ];
 
-/// Not a server of the tests: its tool checks the alerts.
+/// This is no server of the tests: its tool checks the alerts.
 const PROMETHEUS: Service =
     Service { name: "prometheus", programs: &["promtool"], packages: &["prometheus"], on: None };
 
@@ -152,7 +152,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
 }
 
 /// Starts the services of `wanted` that are not running, and those that they need. Returns the
-/// names of the started ones. A service that fails to start is stopped again; the others stay.
+/// names of the services that this call started. A service that fails to start is stopped; the
+/// others continue to run.
 pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'static str>, String> {
     let needed = |service: &Service| {
         wanted.iter().any(|other| other.name == service.name || other.on == Some(service.name))
@@ -201,7 +202,7 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
     Err(format!("did not start: {}; see the log above", failed.join(", ")))
 }
 
-/// Whether it came up; prints the result.
+/// Starts the service, prints the result, and returns whether it is ready.
 fn bring_up(site: &Mutex<Site>, tools: &Tools, service: &Service) -> bool {
     let began = now();
     match start(site, tools, service) {

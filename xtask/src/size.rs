@@ -50,9 +50,9 @@ fn problems_of(file: &Source) -> Vec<String> {
     problems
 }
 
-/// Lines of shipped source and its pages that are too long. rustfmt breaks code at 100 columns; this
-/// is for what it leaves alone, prose and strings. Rows of tables, examples between fences, and
-/// texts without a space cannot break.
+/// Finds lines of shipped sources and their pages that are too long. rustfmt breaks code at 100
+/// columns; this check is for prose and strings, which rustfmt does not break. It skips rows of
+/// tables, examples between fences, and texts without a space, which cannot be broken.
 fn long_lines_of(file: &Source) -> Vec<String> {
     let is_test = file.path.ends_with("tests.rs");
     if !file.path.starts_with("crates/") || !file.path.contains("/src/") || is_test {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: the steps of a full check, cheap ones first, and their summary.
 //!
-//! Clippy, docs and the feature loop share what cargo checks; the two test steps share what it
-//! builds. None of them changes RUSTFLAGS, which would build every dependency again; the loom step
-//! has to, in a folder of its own.
+//! Clippy, docs and the feature loop share the results of `cargo check`; the two test steps share
+//! one build. None of them changes RUSTFLAGS, because that would build every dependency again. The
+//! loom step must change them, so it builds in a separate folder.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ enum Work {
     Check(fn(&Path) -> Verdict),
     /// Succeeds or fails by its exit code.
     Run(Cargo),
-    /// The same, and counts the tests it ran: none is a failure.
+    /// The same, but also counts the tests that ran, and fails if there were none.
     Tests(Cargo),
-    /// Starts the servers that the steps after it test against.
+    /// Starts the servers that the later steps test against.
     Servers,
     Skip(String),
 }
@@ -38,9 +38,17 @@ fn plan(root: &Path) -> Vec<Step> {
         "the files are formatted",
         component(root, "fmt", "rustfmt", "fmt --all --check"),
     );
-    step("rules-check", "rules and tests name each other", Work::Check(rules::check));
+    step(
+        "rules-check",
+        "each rule has a test, and tests name existing rules",
+        Work::Check(rules::check),
+    );
     step("size-check", "lengths of files and lines, licences", Work::Check(size::check));
-    step("arch-check", "ARCHITECTURE.md names what exists; no circles", Work::Check(arch::check));
+    step(
+        "arch-check",
+        "ARCHITECTURE.md names existing files; no circular imports",
+        Work::Check(arch::check),
+    );
     step("names-check", "a type name means one thing", Work::Check(names::check));
     step("deps-check", "dependencies between crates", Work::Check(deps::check));
     step("alerts-check", "the alerts fire, and only when they should", Work::Check(alerts::check));
@@ -96,7 +104,7 @@ fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
     ))
 }
 
-/// A step that needs a tool, which is used if it is installed and never compiled.
+/// A step that uses a tool if it is installed, and never compiles the tool.
 fn optional(root: &Path, tool: &str, line: &str) -> Work {
     if installed(root, tool) {
         return Work::Run(Cargo::new(line));
@@ -179,7 +187,7 @@ pub(crate) fn run_all(root: &Path) -> bool {
     summary(&done, start.elapsed(), &closing, tally)
 }
 
-/// Runs with the addresses of the servers.
+/// Runs a command with the addresses of the servers.
 fn at(cargo: Cargo, servers: Option<&ForTests<'_>>) -> Cargo {
     servers.map_or(cargo.clone(), |servers| cargo.unseen(&servers.variables))
 }

@@ -3,7 +3,7 @@
 //! not be among them. It reads `cargo metadata` alone, so it runs on every machine.
 //!
 //! [`advisories`] looks up known vulnerabilities. That needs a tool and a fresh database, so it can
-//! be impossible; the step then says that nothing was looked up, and why.
+//! be impossible; the step then reports that it looked up nothing, and why.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,8 +79,8 @@ fn problems(packages: &[Value]) -> Vec<String> {
     problems
 }
 
-/// One of our own crates may ask for foreign crates of the default registry alone, and has to say
-/// which versions.
+/// Our own crates may depend only on foreign crates of the default registry, and must state the
+/// versions.
 fn requirements(name: &str, package: &Value) -> Vec<String> {
     let dependencies = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
     let foreign = dependencies.iter().filter(|dependency| dependency["path"].is_null());
@@ -98,8 +98,8 @@ fn requirements(name: &str, package: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Known vulnerabilities and yanked releases, by cargo-deny where it is installed and reaches its
-/// database.
+/// Looks up known vulnerabilities and yanked releases with cargo-deny, if it is installed and
+/// reaches its database.
 pub(crate) fn advisories(root: &Path) -> Verdict {
     let deny = Cargo::new("deny --all-features check --hide-inclusion-graph advisories");
     let installed = Cargo::new("deny --version").capture(root);
@@ -115,7 +115,8 @@ pub(crate) fn advisories(root: &Path) -> Verdict {
     }
 }
 
-/// A database that cannot be fetched says nothing about the crates; anything else is a finding.
+/// If the database cannot be fetched, nothing is known about the crates; any other failure is a
+/// finding.
 fn judged(errors: &str) -> Verdict {
     if errors.contains("failed to fetch advisory database") {
         return Verdict::Skipped(

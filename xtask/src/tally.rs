@@ -9,7 +9,7 @@ pub(crate) struct Tally {
     pub(crate) ignored: u64,
 }
 
-/// Whether `line` is what a test runner ends with.
+/// Whether `line` is the last line of a test runner.
 pub(crate) fn closes(line: &str) -> bool {
     line.starts_with("test result: ") || (line.starts_with("Summary [") && line.contains(" run: "))
 }

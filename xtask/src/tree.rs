@@ -42,7 +42,7 @@ pub(crate) fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Ve
     Ok(found)
 }
 
-/// All Rust files.
+/// All Rust files below the root.
 pub(crate) fn rust_files(root: &Path) -> io::Result<Vec<Source>> {
     files(root, |name| name.ends_with(".rs"))
 }

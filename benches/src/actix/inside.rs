@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instructions and allocations of calls straight into the app, without a socket.
 //!
-//! A request's body is not there at the first poll: actix's connection polls a service once before
-//! it looks at the body, even where head and body came in one piece.
+//! The body of a request is not ready at the first poll, because actix's connection polls a service
+//! once before it reads the body, even if head and body arrived in one piece.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -21,11 +21,11 @@ use crate::heap::{Heap, HeapCounter, answer};
 use crate::http::load::Keys;
 use crate::http::server::filters;
 
-/// How often a way is gone: once to warm up, for the first call of a path builds what later ones
-/// share, and then counted.
+/// The calls of each way: first to warm up, because the first call of a path builds what later
+/// calls share, and then those that are counted.
 const CALLS: [Range<u64>; 2] = [0..100, 100..10_100];
 
-/// What is counted; the first is the floor.
+/// The ways that are counted; the first is the floor.
 pub(super) const WAYS: [Way; 7] = [
     ("plain", "/plain", Keys::None),
     ("first, annotated", "/annotated", Keys::Fresh),
@@ -36,7 +36,7 @@ pub(super) const WAYS: [Way; 7] = [
     ("keyless, middleware", "/optional-wrapped", Keys::None),
 ];
 
-/// Answers the allocations of each way by its number.
+/// Answers with the allocations of each way, by the way's number.
 pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     let steps = WAYS.into_iter().flat_map(|way| CALLS.map(|calls| (way, calls)));
     let (mut before, mut number) = (Heap::default(), 0);
@@ -51,7 +51,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// One way, by its number, `COUNT` times: what callgrind watches.
+/// Calls one way, by its number, `COUNT` times; callgrind counts it.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: actix call WAY COUNT".into()) };
     let way = way
@@ -63,7 +63,7 @@ pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     call([(*way, 0..count)], |_| Ok(()))
 }
 
-/// Calls the app, and tells after each step how often.
+/// Calls the app, and after each step passes the step's calls to `done`.
 fn call(
     steps: impl IntoIterator<Item = (Way, Range<u64>)>,
     mut done: impl FnMut(Range<u64>) -> Result<(), String>,
@@ -98,7 +98,7 @@ fn call(
     })
 }
 
-/// A body that is there when it is asked for again.
+/// A body that is ready at the second poll.
 struct Late {
     body: Option<Bytes>,
     asked: bool,

@@ -13,7 +13,7 @@ use crate::heap::{HeapCounter, answer};
 const CALLS: u64 = 10_000;
 const RECORDS: u64 = 200_000;
 
-/// Answers each figure by its name.
+/// Answers with each figure, by its name.
 pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     let now = || heap().ok_or("the counting allocator is not installed");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -40,7 +40,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
     })
 }
 
-/// One way of calling, `COUNT` times: what callgrind watches.
+/// Calls in one way `COUNT` times; callgrind counts it.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("usage: http call WAY COUNT".into()) };
     let count = count.parse().map_err(|_| "http call: COUNT is not a number")?;

@@ -2,9 +2,9 @@
 //! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one
 //! thread that never sleeps.
 //!
-//! It looks at its sockets in turn instead of waiting for one: a thread that sleeps has to be
-//! woken, by the server's thread, on the server's account, and the slower the server the more often
-//! it sleeps. That would be charged to the guard.
+//! It reads its sockets in turn instead of waiting for one. A sleeping thread has to be woken by
+//! the server's thread, which costs CPU time of the server; the slower the server, the more often
+//! the client sleeps. This cost would be counted as the guard's.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ pub(crate) struct Load {
 
 struct Connection {
     stream: TcpStream,
-    /// When the request was sent that is not answered yet.
+    /// When the request that has no answer yet was sent.
     sent: Option<Instant>,
     answer: Vec<u8>,
 }
@@ -104,14 +104,14 @@ impl Load {
 }
 
 impl Connection {
-    /// A request is far smaller than a socket's buffer, which is empty: it goes out whole.
+    /// A request is far smaller than a socket's buffer, which is empty, so one write sends it all.
     fn send(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.answer.clear();
         self.sent = Some(now());
         self.stream.write_all(request)
     }
 
-    /// How long the answer took, once it is whole.
+    /// How long the answer took, if all of it has arrived.
     fn answered(&mut self) -> std::io::Result<Option<Duration>> {
         let Some(sent) = self.sent else { return Ok(None) };
         let mut chunk = [0; 1024];
@@ -146,8 +146,8 @@ fn broken(what: &str) -> std::io::Error {
     std::io::Error::other(what.to_owned())
 }
 
-/// One batch at a server that runs already: `ADDRESS PATH none|same|fresh COUNT`, for a profiler
-/// beside it.
+/// Sends one batch to a server that runs already: `ADDRESS PATH none|same|fresh COUNT`. A profiler
+/// can watch that server.
 pub(super) fn one(args: &[String]) -> Result<(), String> {
     let [address, path, keys, count] = args else {
         return Err("usage: http load ADDRESS PATH KEYS COUNT".into());
@@ -161,7 +161,7 @@ pub(super) fn one(args: &[String]) -> Result<(), String> {
     };
     let count = count.parse().map_err(|_| "http load: COUNT is not a number")?;
     let load = Load::new(address, super::CONNECTIONS)?;
-    // These keys are new even for a server that has had requests before.
+    // These keys are new even for a server that has served requests before.
     load.fresh.store(u64::from(std::process::id()) * 10_000_000, Ordering::Relaxed);
     load.batch(path, keys, count).map(drop)
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use retryproof::http::{IdempotencyFilter, Policy};
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
 
-/// 180 bytes of the handler's own: an echo would flatter us.
+/// 180 bytes of the handler's own. An echo of the request would make our figures look better.
 pub(crate) static ANSWER: [u8; 180] = [b'a'; 180];
 
 async fn plain(body: Bytes) -> (StatusCode, &'static [u8]) {
@@ -26,7 +26,8 @@ async fn annotated(body: Bytes) -> (StatusCode, &'static [u8]) {
     (StatusCode::CREATED, &ANSWER)
 }
 
-/// One that wants keys and one that does not, over one memory store that is never full.
+/// Returns a filter that requires keys and one that does not, over one memory store that is never
+/// full.
 pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String> {
     let store = MemoryStore::builder().max_records(50_000_000).max_bytes(16 << 30).build();
     let engine = IdempotencyEngine::new(store);
@@ -40,11 +41,11 @@ pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String
     Ok((strict, optional))
 }
 
-/// All routes. `/optional/..` let requests without a key pass.
+/// All routes. Those that begin with `/optional` accept requests without a key.
 pub(super) fn router() -> Result<Router, String> {
     let (strict, optional) = filters()?;
     let policy = Policy::new("bench.layered");
-    // All routes have the same depth. The cost of a nested router would count as cost of the guard.
+    // All routes have the same depth. The cost of a nested router would count as the guard's.
     let guarded = |[annotated_at, layered_at]: [&str; 2], filter: IdempotencyFilter| {
         Router::new()
             .route(annotated_at, post(annotated))
@@ -69,7 +70,7 @@ pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
     })
 }
 
-/// The server as a child process, on a core of its own where the machine has two.
+/// The server as a child process, on a separate core if the machine has two.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -108,7 +109,7 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// What its threads have spent on a CPU so far, by the kernel's account.
+    /// The CPU time of its threads so far, as the kernel counts it.
     pub(super) fn cpu_micros(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let nanos: u64 = tasks

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The work that is measured, and who does it: the memory store, a bare map as the floor, dashmap
-//! as a peer.
+//! The measured work, and the contenders that do it: the memory store, a bare map as the floor,
+//! dashmap as a peer.
 //!
-//! The others do the least that an idempotency store could: keyed by scope and key, an owner and a
-//! time checked on every call, the value shared. They are not bounded, reclaim nothing, wake no
-//! waiters and draw no tokens. An [`Identity`] carries its hash with it; they get the two halves,
-//! which do not.
+//! The floor and the peer do the least that an idempotency store could: records keyed by scope and
+//! key, with an owner and a time that every call checks, and a shared value. They are not bounded,
+//! reclaim nothing, wake no waiters and draw no tokens. An [`Identity`] contains its hash. The
+//! floor and the peer get the scope and the key, which do not.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -26,25 +26,26 @@ pub(super) const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const VALUE: usize = 200;
 const SCOPE: &str = "payments.created";
 
-/// The input of every contender, made once: making it is the caller's work and not measured.
+/// The input of every contender, created once, because creating it is the caller's work and is not
+/// measured.
 pub(super) struct Ask {
     pub(super) request: AcquireRequest,
     pub(super) done: Completion,
 }
 
 impl Ask {
-    /// Keeps [`VALUE`] bytes for `ttl` from the completion.
+    /// A request that keeps [`VALUE`] bytes for `ttl` from the completion.
     pub(super) fn new(ttl: Duration) -> Self {
         let request = AcquireRequest::new(OwnerId::new(), DAY, ttl);
         Self { request, done: Completion::new(Blob::from(vec![7; VALUE]), ttl, None) }
     }
 }
 
-/// What one of the contenders does.
+/// The work of a contender.
 pub(super) trait Keeper: Sync {
-    /// A first execution: grants and completes. `false` when there was a record.
+    /// A first execution: acquires and completes. `false` when there was a record.
     fn execute(&self, item: &Item, ask: &Ask) -> bool;
-    /// A duplicate: takes the stored value and lets it go again. `false` when there is none.
+    /// A duplicate: reads the stored value and drops it. `false` when there is none.
     fn replay(&self, item: &Item, ask: &Ask) -> bool;
 }
 
@@ -54,11 +55,11 @@ pub(super) struct Item {
     pub(super) pair: Pair,
 }
 
-/// What the peers are keyed by.
+/// The key of a record in the floor and the peers.
 pub(super) type Pair = (Scope, Key);
 
 pub(super) fn item(n: u64) -> Item {
-    // The program made this scope once, and not from a literal, so the scope counts references,
+    // The program built this scope at run time, not from a literal, so the scope counts references,
     // like a configured one.
     thread_local!(static MADE: Scope = Scope::new(SCOPE).expect("a valid scope"));
     let scope = MADE.with(Scope::clone);
@@ -88,8 +89,8 @@ impl Keeper for MemoryStore {
     }
 }
 
-/// The clock of every contender: the host's, or one that stands still, so that the rest of a call
-/// can be seen.
+/// The clock of every contender: the host's, or one that stands still, which shows the cost of the
+/// rest of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Time {
     still: Option<Instant>,
@@ -119,7 +120,7 @@ impl Clock for Time {
     }
 }
 
-/// What the peers keep.
+/// A record of the floor and the peers.
 pub(super) struct Kept {
     owner: OwnerId,
     expires: Instant,
@@ -184,7 +185,7 @@ impl Keeper for Floor {
     }
 }
 
-/// A concurrent map as it comes.
+/// A concurrent map with its default settings.
 #[derive(Default)]
 pub(super) struct Peer<S: BuildHasher + Clone = std::hash::RandomState> {
     map: DashMap<Pair, Kept, S>,
@@ -206,8 +207,7 @@ impl<S: BuildHasher + Clone + Default> Peer<S> {
     }
 }
 
-/// An acquire has to be atomic, so a duplicate is found out by `entry`, which wants a key of its
-/// own.
+/// An acquire has to be atomic, so a duplicate is recognised by `entry`, which needs an owned key.
 impl Keeper for Peer {
     fn execute(&self, item: &Item, ask: &Ask) -> bool {
         self.execute(item, ask)
@@ -225,8 +225,8 @@ impl Keeper for Peer {
     }
 }
 
-/// One who knows that it is a duplicate and only reads, with our hash: the best that a concurrent
-/// map can do.
+/// A caller that expects a duplicate and only reads, with our hash: the best that a concurrent map
+/// can do.
 pub(super) struct Reader(pub(super) Peer<OurHash>);
 
 impl Keeper for Reader {

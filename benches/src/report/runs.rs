@@ -39,7 +39,7 @@ impl Spread {
     fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
         let last = figures.len().checked_sub(1)?;
-        // Between two figures, the quantile is in proportion to its distance from both.
+        // A quantile between two figures is interpolated linearly.
         #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
         let quantile = |share: f64| {
@@ -50,7 +50,7 @@ impl Spread {
         Some(Self { median: quantile(0.5), low: quantile(0.25), high: quantile(0.75) })
     }
 
-    /// The median, and the quartiles where they differ from it.
+    /// The median, and the quartiles if they differ from it.
     pub(super) fn show(self) -> String {
         let [median, low, high] = [self.median, self.low, self.high].map(number);
         if low == high { median } else { format!("{median} ({low} to {high})") }

@@ -25,14 +25,15 @@ impl Plot {
         Self { title: title.into(), unit, bars: Vec::new(), goal: None }
     }
 
-    /// Adds a bar. The first one is ours and drawn in colour; the others are what it stands beside.
+    /// Adds a bar. The first bar is ours and has a colour; the others are those that it is compared
+    /// with.
     #[must_use]
     pub fn bar(mut self, label: impl Into<String>, value: f64) -> Self {
         self.bars.push((label.into(), value));
         self
     }
 
-    /// A line across the bars where the goal is.
+    /// Adds a line across the bars at the goal.
     #[must_use]
     pub fn goal(mut self, at: f64) -> Self {
         self.goal = Some(at);

@@ -21,10 +21,10 @@ use crate::report::{Report, Row};
 
 /// How long a waiter waits at most.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many keys are waited for at a time, and how often.
+/// How many keys are waited for at a time, and how often this is repeated.
 const KEYS: usize = 8;
 const GROUPS: usize = 40;
-/// Waiters on one key, and the processes that they are in.
+/// The number of waiters on one key, and of the processes that contain them.
 pub(crate) const WAITERS: u64 = 1_000;
 pub(crate) const PROCESSES: u64 = 4;
 /// How long the running call makes the others wait.
@@ -40,7 +40,7 @@ fn context(key: &str) -> Result<IdempotencyContext, String> {
     builder.lease(LEASE).wait_timeout(PATIENCE).build().map_err(text)
 }
 
-/// Runs a child: it answers lines until its input ends.
+/// Runs a child, which answers lines until its input ends.
 pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String> {
     let engine = runtime.block_on(async { IdempotencyEngine::new(store) });
     println!("@ready");
@@ -69,7 +69,7 @@ pub(crate) fn serve(runtime: &Runtime, store: SharedStore) -> Result<(), String>
     Ok(())
 }
 
-/// When the waiter had the result.
+/// Waits for the result, and returns the time at which it arrived.
 async fn wait(engine: &IdempotencyEngine, key: &str) -> Result<i64, String> {
     let ran =
         || async { Err::<String, _>(std::io::Error::other("the action ran in the wrong process")) };
@@ -80,7 +80,7 @@ async fn wait(engine: &IdempotencyEngine, key: &str) -> Result<i64, String> {
     }
 }
 
-/// How often the action ran, and how many callers have its result.
+/// Runs `count` callers; returns how often the action ran, and how many callers got its result.
 async fn crowd(engine: &IdempotencyEngine, key: &str, count: u64) -> Result<(u64, u64), String> {
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..count {
@@ -110,8 +110,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts a child of the suite and waits until it has connected. `name` names its tables or
-    /// keys.
+    /// Starts a child of the suite and waits until it has connected. `name` identifies its tables
+    /// or keys.
     pub(crate) fn start(suite: &str, name: &str) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's path: {error}"))?;
@@ -156,8 +156,8 @@ impl Drop for Other {
     }
 }
 
-/// The time from before this process sends the completion until a waiter in another process has the
-/// result: median and 99th percentile.
+/// Measures the time from just before this process sends the completion until a waiter in another
+/// process has the result: median and 99th percentile.
 pub(crate) fn wake_up(
     report: &mut Report,
     runtime: &Runtime,
@@ -214,9 +214,10 @@ pub(crate) fn wake_up(
     Ok(())
 }
 
-/// A thousand callers of one key in four processes: how often the action runs, and how many
-/// statements they send. `calls` reads how many statements the server has run; `beside` is how many
-/// of them a process sends to connect, and `polls` how many one waiter sends in [`HOLD`].
+/// Runs a thousand callers of one key in four processes, and counts how often the action runs and
+/// how many statements they send. `calls` reads how many statements the server has executed,
+/// `beside` is how many a process sends to connect, and `polls` is how many one waiter sends in
+/// [`HOLD`].
 pub(crate) fn crowds(
     report: &mut Report,
     suite: &str,
@@ -240,7 +241,7 @@ pub(crate) fn crowds(
         results += got.parse::<u64>().map_err(|_| answer.clone())?;
     }
     let took = begin.elapsed();
-    // Servers that count in each process report the counts when it ends.
+    // A server that counts per process reports each count when the process ends.
     drop(others);
     let sent = calls()?.saturating_sub(before) as f64;
     if results != WAITERS {

@@ -2,15 +2,15 @@
 //! [`Awake`]: keeps the cores awake while client and server take turns.
 //!
 //! With one calling task, both cores are idle half of the time. The host takes a virtual core that
-//! idles too long off its physical core. It comes back late and with cold caches, so the next gap
-//! is longer still. There are two stable states, one half as fast as the other, and a floor and a
-//! store that differ by 3 us per call can end up in different ones: the same two ways of reading
-//! differed by 1.1 to 2.0 x from one process to the next, and by 1.0 to 1.1 x on cores that stay
-//! awake. The suites compare the work, not the sleep.
+//! idles too long off its physical core. The virtual core returns late and with cold caches, so the
+//! next idle period is longer still. The result is two stable states, one half as fast as the
+//! other, and a floor and a store that differ by 3 us per call can end up in different states. The
+//! ratio of two identical readers varied from 1.1 to 2.0 between processes, and only from 1.0 to
+//! 1.1 on cores that stay awake. The suites are to compare the work, not the sleep.
 //!
-//! So one process for each core spins in the scheduler's idle class, which yields at once to every
-//! other process. It is started by `chrt` and `taskset` of util-linux, because Rust without
-//! `unsafe` has no call for that.
+//! Therefore one process for each core spins in the scheduler's idle class, which yields at once to
+//! every other process. `chrt` and `taskset` of util-linux start these processes, because Rust
+//! without `unsafe` has no call for that.
 
 use std::process::{Child, Command, Stdio};
 

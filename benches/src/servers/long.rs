@@ -45,7 +45,7 @@ fn huge_pages(meminfo: &str) -> &'static str {
             "here it has. Without them, in another run, a bare read of any key was 1.57 x and a \
              replay 1.50 x that at 10 k."
         }
-        _ => "here it has not, and reads of any key pay for it.",
+        _ => "here it has none, which makes reads of any key slower.",
     }
 }
 

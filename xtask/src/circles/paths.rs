@@ -24,14 +24,14 @@ pub(super) fn edges(modules: &BTreeMap<Module, &Source>) -> BTreeMap<Module, BTr
         .collect()
 }
 
-/// A path from the crate's root, as one file has it.
+/// A path in one file, resolved from the crate's root.
 struct Path {
     names: Vec<String>,
-    /// Under this name the file's module offers what the path names.
+    /// The name under which the file's module re-exports the thing, if it does.
     offers: Option<String>,
 }
 
-/// The module in whose file the thing that a path names is written.
+/// The module whose file defines the thing that a path names.
 fn resolve(names: &[String], paths: &BTreeMap<&Module, Vec<Path>>, depth: usize) -> Module {
     let is_module = |length: &usize| paths.contains_key(&names[..*length].to_vec());
     let length = (0..=names.len()).rev().find(is_module).unwrap_or(0);
@@ -82,7 +82,7 @@ fn paths_of(module: &Module, modules: &BTreeMap<Module, &Source>, text: &str) ->
     found
 }
 
-/// The path from the crate's root.
+/// Turns the names of a path in `module` into a path from the crate's root.
 fn from_root(module: &Module, names: &[String]) -> Option<Vec<String>> {
     let mut path = module.clone();
     let mut names = names.iter().peekable();
@@ -106,7 +106,7 @@ fn from_root(module: &Module, names: &[String]) -> Option<Vec<String>> {
 
 type Leaf = (Vec<String>, Option<String>);
 
-/// Reads a path, or a tree of them, from `at`; where it ends.
+/// Reads a path, or a tree of paths, from `at`, and returns where it ends.
 fn tree(
     tokens: &[String],
     mut at: usize,
@@ -144,7 +144,8 @@ fn tree(
     at
 }
 
-/// Names and the marks that a path needs, without comments, strings and the tests at the end.
+/// Splits a file into names and the marks that a path needs, without comments, strings and the
+/// tests at the end.
 fn tokens(text: &str) -> Vec<String> {
     let text = super::without_tests(text);
     let bytes: Vec<char> = text.chars().collect();
@@ -185,7 +186,7 @@ fn tokens(text: &str) -> Vec<String> {
     found
 }
 
-/// Where a raw string ends that starts here, if one does.
+/// If a raw string starts here, returns where it ends.
 fn end_of_raw_string(rest: &[char]) -> Option<usize> {
     let hashes = rest.strip_prefix(&['r'])?.iter().take_while(|c| **c == '#').count();
     let inside = rest.get(1 + hashes..)?.strip_prefix(&['"'])?;

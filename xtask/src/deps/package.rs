@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Links to the licences at the root, because a package cannot contain files outside of its folder.
 const FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// What is missing in the packages of published crates.
+/// Returns what is missing in the packages of published crates.
 pub(super) fn problems(metadata: &Value) -> Vec<String> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     packages

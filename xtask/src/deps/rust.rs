@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Rust version that each published crate states: the lowest that its dependencies allow.
 //!
-//! clippy's `incompatible_msrv` holds the crate's own code to it.
+//! clippy's `incompatible_msrv` checks that the crate's own code needs no newer version.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use super::{Member, Version, version};
 const LANGUAGE: Version = (1, 88);
 const NEWEST_RUST: Version = (1, 95);
 
-/// A published crate states the highest version that a package of its normal builds asks for, and
-/// at least [`LANGUAGE`]; it is one that we have.
+/// A published crate states the highest version that a package of its normal builds requires, and
+/// at least [`LANGUAGE`]. That version must not be above [`NEWEST_RUST`].
 pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     let packages: Vec<&Value> = metadata["packages"].as_array().into_iter().flatten().collect();
     let mut problems = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     problems
 }
 
-/// Ids of all packages that normal builds of the member `root` reach.
+/// The ids of all packages in the normal builds of the member `root`.
 fn normal_closure<'a>(metadata: &'a Value, root: &str) -> BTreeSet<&'a str> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let is_root = |package: &&Value| package["source"].is_null() && package["name"] == root;
@@ -76,7 +76,7 @@ mod tests {
 
     const CORE: &str = "retryproof-core";
 
-    /// The facade stands on core and `a`, whose build needs `b`; core's tests need `c`.
+    /// The facade depends on core and `a`, whose build needs `b`; core's tests need `c`.
     fn stated(facade: &str, core: &str) -> Vec<String> {
         let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
         let edge = |to: &str, kind: Value| json!({"pkg": to, "dep_kinds": [{"kind": kind}]});

@@ -13,8 +13,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The first of `names` that this machine has; none for us who are not root: then a server runs
-    /// as ourselves.
+    /// Returns the first of `names` that this machine has; none if this process does not run as
+    /// root, because the server then runs as the same user.
     pub(super) fn pick(names: &[&str]) -> io::Result<Option<Self>> {
         if me()? != 0 {
             return Ok(None);

@@ -21,14 +21,14 @@ pub(super) fn driver(site: &Site, tools: &Tools) -> io::Result<Server> {
         prepare: Vec::new(),
         command: vec![
             "env".into(),
-            // The browsers put their profiles, caches and sockets here, and removing the folder
-            // removes these too.
+            // The browsers keep their profiles, caches and sockets here, so they are removed with
+            // the folder.
             format!("HOME={data}"),
             format!("TMPDIR={data}"),
             "XDG_CONFIG_HOME=".into(),
             "XDG_CACHE_HOME=".into(),
             tools.path("chromedriver")?,
-            // By default it accepts only local connections.
+            // By default, the driver accepts only local connections.
             format!("--port={port}"),
             "--log-level=WARNING".into(),
         ],

@@ -5,7 +5,7 @@ use super::server::SERVERS;
 use super::site::Site;
 use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis};
 
-/// Said at the top of the file.
+/// The comment at the top of the file.
 const HEAD: &str = "\
 # Written by `cargo xtask services`, which lists only the servers that are running.
 # They are throw-away servers on 127.0.0.1, so the passwords protect nothing.
@@ -24,7 +24,7 @@ const HEAD: &str = "\
 # RETRYPROOF_SERVER_x_...    each process: port, folder, pid file (its first line), log, and a script that starts it again on
 #                            the same port with the same data and becomes it, for tests that kill";
 
-/// The variables of everything that runs.
+/// The variables of all services that run.
 pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut set = |name: String, value: String| lines.push((name, value));
@@ -59,7 +59,8 @@ pub(super) fn render(variables: &[(String, String)]) -> String {
     format!("{HEAD}\n\n{lines}")
 }
 
-/// What a reader makes of the file: blank lines and comments do not count, a value may hold `=`.
+/// Parses the file as its readers do: blank lines and comments are skipped, and a value may contain
+/// `=`.
 pub(super) fn parse(text: &str) -> Vec<(String, String)> {
     text.lines()
         .map(str::trim)

@@ -7,22 +7,22 @@ use super::site::Site;
 use super::{SERVICES, Service, down, env, site, up};
 use crate::Verdict;
 
-/// The servers of one run of the tests, or of the benchmarks. What the run started ends with this;
-/// what ran before goes on.
+/// The servers of one run of the tests, or of the benchmarks. The servers that the run started end
+/// with this value; those that ran before continue to run.
 pub(crate) struct ForTests<'a> {
     root: &'a Path,
     started: Vec<&'static Service>,
-    /// The addresses of all services, except those that the environment already names.
+    /// The addresses of all services, except those in variables that the environment already has.
     pub(crate) variables: Vec<(String, String)>,
 }
 
 impl<'a> ForTests<'a> {
-    /// All services: starts those that are not running and that no variable names.
+    /// Starts all services that are not running, except those whose variable the environment has.
     pub(crate) fn begin(root: &'a Path) -> (Self, Verdict) {
         Self::begin_with(root, |_| true)
     }
 
-    /// The same for those whose names are `wanted`.
+    /// The same for the services with the names in `wanted`.
     pub(crate) fn begin_with(root: &'a Path, wanted: impl Fn(&str) -> bool) -> (Self, Verdict) {
         let services = || SERVICES.iter().filter(|service| wanted(service.name));
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -30,7 +30,7 @@ impl<'a> ForTests<'a> {
             |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
         let absent: Vec<_> = services().filter(|service| !is_set(&variable(service))).collect();
         let mut servers = Self { root, started: Vec::new(), variables: Vec::new() };
-        // Note the services before they start: if one fails, the services that did start must end
+        // Note the services before they start: if one fails, those that did start must be stopped
         // too.
         match Site::open(root) {
             Ok(site) => {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::{Service, account};
 
-/// Where programs are looked for.
+/// The folders in which programs are searched.
 pub(super) struct Tools(Vec<PathBuf>);
 
 impl Tools {
@@ -55,7 +55,7 @@ impl Tools {
     }
 }
 
-/// All programs that `services` need; installs missing ones if possible.
+/// Finds all programs that `services` need, and installs missing ones if possible.
 pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     let tools = Tools::search();
     let lacking = tools.lacking(services);
@@ -127,14 +127,14 @@ fn apt(arguments: &[&str]) -> io::Result<()> {
     Err(io::Error::other(format!("`apt-get {}`: {status}", arguments.join(" "))))
 }
 
-/// While it lives, packages start no service and PostgreSQL's makes no cluster of its own; then all
-/// is as before.
+/// While this value exists, installed packages start no service, and PostgreSQL's package creates
+/// no cluster. Dropping it restores the machine's files.
 struct Quiet {
     policy: PathBuf,
-    /// The machine's own file, put aside.
+    /// Where the machine's own file is kept meanwhile.
     aside: PathBuf,
     cluster: PathBuf,
-    /// Folders that were not there, the innermost first.
+    /// Folders that this value created, the innermost first.
     made: Vec<PathBuf>,
 }
 

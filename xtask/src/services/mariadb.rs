@@ -10,7 +10,7 @@ use super::server::Server;
 use super::site::Site;
 use super::wire;
 
-/// Read at every start, before it listens; one statement a line.
+/// Statements that the server runs at every start before it listens, one per line.
 const INIT: &str = "\
 CREATE DATABASE IF NOT EXISTS retryproof;
 CREATE DATABASE IF NOT EXISTS app;

@@ -11,9 +11,9 @@ use super::wire;
 
 pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (port, dir) = (site.port("nats"), site.dir("nats"));
-    // The server writes a message before it acknowledges the message, so a crash of the server
-    // loses no message. A power loss can lose the messages of the last two minutes, because
-    // Debian's version 2.9 does not support `sync_interval: always`.
+    // The server writes a message before it acknowledges it, so a crash of the server loses no
+    // message. A power loss can lose the messages of the last two minutes, because Debian's version
+    // 2.9 does not support `sync_interval: always`.
     let settings = format!(
         "listen: \"127.0.0.1:{port}\"\npid_file: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n",
         dir.join("pid").display(),

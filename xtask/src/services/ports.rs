@@ -5,13 +5,13 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
-/// Below the range that Linux hands to outgoing connections, so that a server that is started again
+/// A range below the ports that Linux uses for outgoing connections, so that a restarted server
 /// finds its port free.
 const RANGE: Range<u16> = 20_000..32_000;
 
-/// `count` different free ports on 127.0.0.1, none of them in `taken`. All are held until the last
-/// is found, so one call never gives a port twice; `seed` lets calls of several checkouts begin at
-/// different places.
+/// Returns `count` different free ports on 127.0.0.1, none of them in `taken`. All ports are held
+/// until the last one is found, so one call never returns a port twice. `seed` lets calls of
+/// several checkouts begin at different ports.
 pub(super) fn draw(count: usize, taken: &[u16], seed: u64) -> io::Result<Vec<u16>> {
     let length = u64::from(RANGE.end - RANGE.start);
     let begin = RANGE.start + u16::try_from(seed % length).unwrap_or_default();

@@ -12,14 +12,15 @@ use super::wire;
 
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// The superuser of the tests needs no password, so that one is tested with the others.
+/// The superuser of the tests needs no password. All other users do, so that the tests cover
+/// passwords too.
 const HBA: &str = "\
 host all         postgres 127.0.0.1/32 trust
 host replication postgres 127.0.0.1/32 trust
 host all         all      127.0.0.1/32 scram-sha-256
 ";
 
-/// One statement a line, before the first start.
+/// Statements that run before the first start, one per line.
 const SETUP: &str = "\
 CREATE DATABASE retryproof
 CREATE ROLE app LOGIN PASSWORD 'app-secret'
@@ -60,7 +61,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     })
 }
 
-/// Transaction mode; every client is the superuser of the server behind it.
+/// Settings of pgbouncer in transaction mode; every client is the superuser of the server behind
+/// it.
 pub(super) fn bouncer(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("pgbouncer"), site.port("pgbouncer"));
     let config = format!(

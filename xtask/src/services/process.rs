@@ -7,14 +7,14 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// When a process began, in the kernel's ticks since its start. None for one that is gone or only
-/// waits to be reaped.
+/// When a process began, in the kernel's ticks since the system's start. None if the process is
+/// gone or only waits to be reaped.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     began(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `pid (name) state ppid ...`: the name may hold anything, spaces and brackets too; the begin is
-/// the 22nd field.
+/// Reads the start from `pid (name) state ppid ...`, where it is the 22nd field; the name may
+/// contain spaces and brackets.
 fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -24,19 +24,19 @@ fn began(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether it works inside `folder`, as each of our servers does. False as well where we may not
-/// look.
+/// Whether the process's working folder is inside `folder`, as for each of our servers. Also false
+/// if this user may not read it.
 pub(super) fn works_in(pid: u32, folder: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
 }
 
-/// The process that a server's own pid file names: its first line.
+/// The process in the first line of a server's own pid file.
 pub(super) fn from_file(path: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.lines().next()?.trim().parse().ok()
 }
 
-/// Sends a signal, by name without `SIG`. The shell's own `kill`, since minimal machines have no
-/// other.
+/// Sends a signal, by name without `SIG`. Uses the shell's own `kill`, because minimal machines
+/// have no other.
 pub(super) fn signal(pid: u32, name: &str) -> io::Result<()> {
     let kill = format!("kill -{name} {pid}");
     Command::new("sh")

@@ -13,10 +13,10 @@ use super::wire;
 
 const EPMD: &str = "rabbitmq-epmd";
 const NODE: &str = "rabbitmq";
-/// The address for TLS: it has the same port number, so it needs no extra one.
+/// The address for TLS. It differs from the AMQP address, so both can use the same port number.
 const TLS_HOST: &str = "127.0.0.3";
 
-/// In the order of their start.
+/// The servers in the order in which they start.
 pub(super) fn servers(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     Ok(vec![epmd(site, tools)?, node(site, tools)?])
 }
@@ -73,8 +73,8 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
         format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
         format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-        // With this setting, the script becomes the node instead of waiting for it. The node still
-        // needs no terminal.
+        // With this setting, the script becomes the node instead of waiting for it. The node needs
+        // no terminal in either case.
         "RABBITMQ_ALLOW_INPUT=1".into(),
         program,
         "-noinput".into(),
@@ -98,7 +98,7 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
     })
 }
 
-/// An authority of the server's own, and a certificate by it.
+/// Creates a certificate authority for this server, and a certificate that it signs.
 fn certificate(openssl: &str) -> Vec<(Vec<String>, String)> {
     let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj";
     let commands = [

@@ -10,7 +10,7 @@ use super::server::{Failure, Server};
 use super::site::Site;
 use super::{until, wire};
 
-/// What the sentinels call the group.
+/// The sentinels' name for the group.
 const GROUP: &str = "retryproof";
 const PRIMARY: &str = "sentinel-primary";
 const REPLICAS: [&str; 2] = ["sentinel-replica-1", "sentinel-replica-2"];
@@ -20,8 +20,8 @@ pub(super) fn standalone(site: &Site, tools: &Tools) -> io::Result<Server> {
     server(site, tools, "redis", "")
 }
 
-/// In the order of their start. What a sentinel changes in their settings it writes to their files,
-/// so each comes back as what it was.
+/// The servers in the order in which they start. A sentinel writes changes of the servers' settings
+/// to their files, so each restarts with the role that it had.
 pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     let primary = site.port(PRIMARY);
     let mut group = vec![server(site, tools, PRIMARY, "")?];
@@ -41,7 +41,7 @@ pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     Ok(group)
 }
 
-/// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a
+/// Waits until every sentinel sees the whole group: only then has a fail-over a quorum and a
 /// replica.
 pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
     let seen = format!(",slaves={},sentinels={}", REPLICAS.len(), SENTINELS.len());

@@ -13,13 +13,13 @@ use std::time::Duration;
 use super::account::Account;
 use super::until;
 
-/// The settings of a server before it exists.
+/// What is fixed about a server.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) service: &'static str,
-    /// Written by the server itself, in its folder.
+    /// The pid file that the server writes in its folder.
     pub(super) pid_file: &'static str,
-    /// The signal after which it ends soon and in order, without waiting for its clients.
+    /// The signal that makes it end soon and in order, without waiting for its clients.
     pub(super) stop: &'static str,
 }
 
@@ -27,7 +27,7 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
     Kind { name, service, pid_file: "pid", stop: "TERM" }
 }
 
-/// In the order of their start; stopped the other way round.
+/// In the order in which they start; they are stopped in the reverse order.
 pub(super) const SERVERS: [Kind; 14] = [
     // On TERM, PostgreSQL would wait for its clients.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
@@ -51,24 +51,24 @@ pub(super) const SERVERS: [Kind; 14] = [
 pub(super) struct Server {
     pub(super) name: &'static str,
     pub(super) port: u16,
-    /// Its own folder; its data are in `data` below it.
+    /// Its folder, with its data in `data`.
     pub(super) dir: PathBuf,
     pub(super) account: Option<Account>,
-    /// Files of its folder, written once: a server may rewrite them.
+    /// Files of its folder, written only once, because a server may rewrite them.
     pub(super) files: Vec<(&'static str, String)>,
-    /// Commands that make its data, with what they read.
+    /// Commands that create its data, each with its standard input.
     pub(super) prepare: Vec<(Vec<String>, String)>,
-    /// The server in the foreground.
+    /// The command that runs the server in the foreground.
     pub(super) command: Vec<String>,
-    /// Checks whether it serves.
+    /// Checks whether the server is ready.
     pub(super) ready: fn(u16) -> io::Result<()>,
 }
 
-/// Why a server did not come up, and the end of its log.
+/// Why a server did not become ready, and the end of its log.
 #[derive(Debug)]
 pub(super) struct Failure {
     why: String,
-    /// By itself, before it served.
+    /// Whether the server ended without a signal from us, before it was ready.
     pub(super) ended: bool,
     log: Vec<String>,
 }
@@ -95,13 +95,13 @@ impl fmt::Display for Failure {
 }
 
 impl Server {
-    /// Whether its data are there, from an earlier start.
+    /// Whether its data exist from an earlier start.
     pub(super) fn is_made(&self) -> bool {
         self.dir.join("start").exists()
     }
 
-    /// Makes its data unless they are there, and starts it. It lives in a process group of its own:
-    /// what ends us from a terminal does not reach it.
+    /// Creates its data unless they exist, and starts the server. The server runs in a process
+    /// group of its own, so a signal from the terminal that ends this program does not reach it.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let script = self.dir.join("start");
         if !self.is_made() {
@@ -127,7 +127,7 @@ impl Server {
         command.process_group(0).spawn().map_err(|error| Failure::of(self, &error.to_string()))
     }
 
-    /// Until it serves, or has ended, or `bound` is over.
+    /// Waits until the server is ready, has ended, or `bound` is over.
     pub(super) fn wait(&self, child: &mut Child, bound: Duration) -> Result<(), Failure> {
         let (mut last, mut ended) = (None, None);
         until(bound, || {
@@ -192,9 +192,9 @@ impl Server {
     }
 }
 
-/// `exec` all the way: the process that runs the script becomes the server and keeps its number.
-/// One that was killed a moment ago still counts for PostgreSQL until its parent has taken note of
-/// its end.
+/// The script ends in `exec`: its process becomes the server and keeps its id. Before that, the
+/// script waits for a server that was killed a moment ago, because PostgreSQL counts it as running
+/// until its parent has reaped it.
 fn script_text(dir: &Path, pid_file: &str, command: &[String]) -> String {
     let dir = quoted(&dir.to_string_lossy());
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the servers of this checkout live, and which of them run.
 //!
-//! The folder's name follows from the checkout's path, so that servers are found again after
-//! `cargo clean`; the list of processes stands in it, with a copy in `target/services`.
+//! The folder's name is derived from the checkout's path, so that servers are found again after
+//! `cargo clean`. The folder contains the list of processes, with a copy in `target/services`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::server::{Kind, SERVERS};
 use super::{Service, account, env, ports, process, until};
 
-/// For an orderly end; then SIGKILL.
+/// The time for an orderly end; SIGKILL follows.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -24,16 +24,16 @@ pub(super) struct Site {
     entries: BTreeMap<String, Entry>,
 }
 
-/// What was noted of a server when it was started; the port stays its own when it is started again.
+/// What was noted when a server started. A restarted server keeps its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
-    /// 0 for one that was never started.
+    /// 0 for a server that was never started.
     pid: u32,
     began: u64,
     port: u16,
 }
 
-/// Keeps two calls for one checkout apart, until it is dropped.
+/// Locks the services of one checkout until the returned file is dropped.
 pub(super) fn lock(root: &Path) -> io::Result<File> {
     let folder = folder(root);
     fs::create_dir_all(&folder)?;
@@ -45,7 +45,8 @@ pub(super) fn lock(root: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Not the target folder of a build: tests look for it from the sources.
+/// The folder with the addresses. It does not depend on a build's target folder, because tests look
+/// for it from the sources.
 pub(super) fn folder(root: &Path) -> PathBuf {
     root.join("target/services")
 }
@@ -84,13 +85,14 @@ impl Site {
         self.home.join(name)
     }
 
-    /// 0 for one that has none yet.
+    /// The port of a server; 0 if it has none yet.
     pub(super) fn port(&self, name: &str) -> u16 {
         self.entries.get(name).map_or(0, |entry| entry.port)
     }
 
-    /// The number of a server that runs: the noted one, or what its own pid file says, since a test
-    /// may have started it again. Either has to work in the server's folder.
+    /// The process id of a running server: the noted one, or the one in its pid file, because a
+    /// test may have restarted the server. In both cases, the process must have its working folder
+    /// in the server's folder.
     pub(super) fn process(&self, name: &str) -> Option<u32> {
         let kind = SERVERS.iter().find(|kind| kind.name == name)?;
         let dir = self.dir(name);
@@ -105,17 +107,17 @@ impl Site {
         noted.filter(lives).or_else(|| filed().filter(lives))
     }
 
-    /// Those servers of a service that run.
+    /// The servers of a service that run.
     pub(super) fn running(&self, service: &str) -> Vec<&'static str> {
         of(service).filter(|kind| self.process(kind.name).is_some()).map(|kind| kind.name).collect()
     }
 
-    /// Whether all of them do.
+    /// Whether all servers of a service run.
     pub(super) fn runs(&self, service: &str) -> bool {
         self.running(service).len() == of(service).count()
     }
 
-    /// Makes the folder, and gives a port to each server that has none.
+    /// Creates the folder, and gives a port to each server that has none.
     pub(super) fn draw_ports(&mut self, services: &[&Service]) -> io::Result<()> {
         if !self.home.exists() {
             DirBuilder::new().mode(0o755).create(&self.home)?;
@@ -138,7 +140,7 @@ impl Site {
         self.save()
     }
 
-    /// A server has been started as process `pid`.
+    /// Notes that a server was started as process `pid`.
     pub(super) fn note(&mut self, name: &str, pid: u32) -> io::Result<()> {
         if let Some(entry) = self.entries.get_mut(name) {
             (entry.pid, entry.began) = (pid, process::start_time(pid).unwrap_or(0));
@@ -146,8 +148,8 @@ impl Site {
         self.save()
     }
 
-    /// Ends the servers of these services by number, with SIGKILL after a bound, and removes their
-    /// files; with the last, the folder.
+    /// Ends the servers of these services by process id, with SIGKILL after a bound, and removes
+    /// their files. If no server is left, removes the folder too.
     pub(super) fn stop(&mut self, services: &[&str]) -> Result<(), String> {
         let kinds: Vec<&Kind> =
             SERVERS.iter().rev().filter(|kind| services.contains(&kind.service)).collect();
@@ -214,8 +216,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&half, path)
 }
 
-/// The system's temporary folder, or /tmp when the users that servers run as could not get through
-/// to it.
+/// The system's temporary folder, or /tmp if the users that run the servers cannot reach that
+/// folder.
 fn temporary(wanted: &Path, me: u32) -> io::Result<PathBuf> {
     let wanted = wanted.canonicalize()?;
     let open = |folder: &Path| fs::metadata(folder).is_ok_and(|is| is.mode() & 0o001 != 0);
@@ -234,7 +236,7 @@ fn render(entries: &BTreeMap<String, Entry>) -> String {
     format!("# server, process id, its start in kernel ticks, port\n{lines}")
 }
 
-/// Lines that do not read are dropped: their servers count as not running.
+/// Lines that cannot be parsed are dropped: their servers count as not running.
 fn parse(text: &str) -> BTreeMap<String, Entry> {
     let entry = |line: &str| {
         let mut words = line.split_whitespace();

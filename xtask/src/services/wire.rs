@@ -15,8 +15,8 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// PostgreSQL, or pgbouncer with a server behind it: a session of the superuser in the tests'
-/// database opens.
+/// Checks PostgreSQL, or pgbouncer with a server behind it: the superuser can open a session in the
+/// tests' database.
 pub(super) fn postgres(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     let body = b"\0\x03\0\0user\0postgres\0database\0retryproof\0\0";
@@ -38,7 +38,7 @@ pub(super) fn postgres(port: u16) -> io::Result<()> {
     }
 }
 
-/// MariaDB: it greets, which it does only after its start-up script has run.
+/// Checks MariaDB: it sends its greeting only after its start-up script has run.
 pub(super) fn mariadb(port: u16) -> io::Result<()> {
     let mut greeting = [0; 5];
     connect(port)?.read_exact(&mut greeting)?;
@@ -54,8 +54,9 @@ pub(super) fn redis(port: u16) -> io::Result<()> {
     }
 }
 
-/// What Redis or a sentinel says to one command: a line, or a text of many. A sentinel knows no
-/// `QUIT`, so the answer is read for what it says of its own length.
+/// Sends one command to Redis or a sentinel, and returns the answer: one line, or a text of
+/// several. A sentinel does not support `QUIT`, so the end of the answer is found by the length
+/// that the answer states.
 pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     let mut stream = BufReader::new(connect(port)?);
     stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
@@ -71,14 +72,14 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     }
 }
 
-/// A WebDriver: reports that it accepts sessions.
+/// Checks a WebDriver: it reports that it accepts sessions.
 pub(super) fn webdriver(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream
         .write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
     let (mut answer, mut part) = (Vec::new(), [0; 1024]);
     loop {
-        // The server may keep the connection open, so stop reading once the answer says that it is
+        // The server may keep the connection open, so stop reading when the answer says that it is
         // ready.
         let read = stream.read(&mut part)?;
         answer.extend_from_slice(&part[..read]);
@@ -91,8 +92,8 @@ pub(super) fn webdriver(port: u16) -> io::Result<()> {
     }
 }
 
-/// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets
-/// its pings answered.
+/// Checks NATS: it sends its greeting before it is ready, and the greeting says whether JetStream
+/// is on. After the login, it answers pings.
 pub(super) fn nats(port: u16) -> io::Result<()> {
     let mut stream = BufReader::new(connect(port)?);
     let mut line = String::new();
@@ -106,7 +107,7 @@ pub(super) fn nats(port: u16) -> io::Result<()> {
     if line.starts_with("PONG") { Ok(()) } else { Err(io::Error::other(line.trim().to_string())) }
 }
 
-/// The daemon that lists the Erlang nodes, after its own port.
+/// Checks the daemon that lists the Erlang nodes: its answer begins with its own port.
 pub(super) fn epmd(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream.write_all(&[0, 1, b'n'])?;
@@ -119,7 +120,7 @@ pub(super) fn epmd(port: u16) -> io::Result<()> {
     }
 }
 
-/// RabbitMQ: it opens the conversation, which it does only when all of it has started.
+/// Checks RabbitMQ: it begins the conversation only when all of it has started.
 pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream.write_all(b"AMQP\0\0\x09\x01")?;
@@ -130,7 +131,7 @@ pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
     if starts { Ok(()) } else { Err(io::Error::other("it does not send `connection.start`")) }
 }
 
-/// The fields of an error message end in zero bytes.
+/// Each field of an error message ends in a zero byte.
 fn readable(message: &[u8]) -> String {
     let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
     fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect()
@@ -142,7 +143,7 @@ mod tests {
     use std::net::{Shutdown, TcpListener};
     use std::thread;
 
-    /// Answers one connection with `answer`.
+    /// Answers one connection with the bytes in `answer`.
     fn server(answer: &'static [u8]) -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = listener.local_addr().expect("its address").port();

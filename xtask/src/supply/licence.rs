@@ -2,7 +2,7 @@
 //! SPDX licence expressions, as far as crates use them: names, `WITH`, `AND`, `OR`, parentheses,
 //! and the `/` of old manifests, which means `OR`.
 
-/// Why crates with this expression may not be used, if so.
+/// Returns why crates with this expression may not be used, if they may not.
 pub(super) fn refusal(expression: Option<&str>, allowed: &[&str]) -> Option<String> {
     let Some(expression) = expression else {
         return Some("no licence expression".into());
